@@ -32,7 +32,7 @@ STAGE_MAY = (
     "memory.segments",
     "memory.kv_cache",
     "memory.files",
-    "memory.reports",
+    "memory.prompt",
     "memory.engine",
 )  # packages and modules; fmt: skip
 
@@ -181,4 +181,4 @@ def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
 
 def test_files_of_tensors_are_opened_by_the_module_that_does_not_map_them() -> None:
     openers = {path.name for room in ROOMS for path in sources(room) if MAPPING & set(imports(path))}
-    assert openers == {"tensorfile.py"}
+    assert openers == {"tensor_file.py"}

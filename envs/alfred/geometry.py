@@ -1,22 +1,22 @@
-"""The fixed geometry of a scene: where one stands, how far things are, which basin a faucet fills."""
+"""Fixed geometry of a scene: standing points, and the basin that each faucet fills."""
 
 from __future__ import annotations
 
 from math import dist
 
-from envs.alfred.scene import Item, Position, Scene
+from envs.alfred.scene import Position, Scene
 
-EYE_HEIGHT = 0.9  # metres; the agent's own position in AI2-THOR
+EYE_HEIGHT = 0.9  # metres; the y coordinate of the agent in AI2-THOR
 BASINS = frozenset({"SinkBasin", "BathtubBasin"})
 
 
 def flat(position: Position) -> tuple[float, float]:
-    """The floor coordinates (x, z) of a position, in metres."""
+    """Return the floor coordinates (x, z) of a position, in metres."""
     return position[0], position[2]
 
 
-class Ground:
-    """What never changes in a scene; shared by all copies of its world."""
+class Geometry:
+    """The part of a scene that never changes; all copies of a world share it."""
 
     __slots__ = ("_reachable", "_stands", "basin_of", "ids")
 
@@ -27,7 +27,7 @@ class Ground:
         self._stands: dict[tuple[float, float], tuple[float, float]] = {}
 
     def stand(self, position: Position) -> tuple[float, float]:
-        """The standing point (x, z) nearest to a position; the position itself where any point will do."""
+        """Return the standing point (x, z) nearest to a position; the position itself if the scene lists no points."""
         target = flat(position)
         if target not in self._stands:
             self._stands[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
@@ -35,11 +35,11 @@ class Ground:
 
 
 def _basins(scene: Scene) -> dict[str, str]:
-    """The basin nearest to each faucet (official rule); a bath's faucet fills the bathtub, which cleans nothing."""
+    """Map each faucet to the nearest basin (official rule); a bath's faucet fills the bathtub, which cleans nothing."""
     basins = [item for item in scene.items if item.type in BASINS]
     faucets = [item for item in scene.items if item.type == "Faucet"]
-    return {faucet.id: _nearest(faucet, basins).id for faucet in faucets if basins}
-
-
-def _nearest(faucet: Item, basins: list[Item]) -> Item:
-    return min(basins, key=lambda basin: dist(basin.position, faucet.position))
+    return {
+        faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
+        for faucet in faucets
+        if basins
+    }

@@ -1,18 +1,20 @@
 """Goal conditions of the seven task types with partial credit (ALFRED's env/tasks.py at commit f91f4c0).
 
-``matching="official"`` finds things as the official code does: a target is every thing whose object id *contains* the
+``matching="official"`` matches as the official code does: a target is every thing whose object id *contains* the
 target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
-wants the very type: for a task with slices the slices alone, for one without only the whole object.
-In both, only what lies directly in or on a receptacle is in it, and what is held is in none. Doors do not matter.
+compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Both count
+only things that lie directly in or on a receptacle; a thing in the hand is in no receptacle. Doors do not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from envs.alfred import objects
 from envs.alfred.scene import Task
+from envs.alfred.targets import TREATMENTS
 from envs.alfred.thing import Thing
 from envs.alfred.world import World
 from keep_agent.errors import DataError, check_choice
@@ -22,7 +24,7 @@ MATCHINGS: tuple[Matching, ...] = ("type", "official")
 
 
 class _Goal:
-    """One task's targets as they are now in the world."""
+    """The target things of one task in the present state of the world."""
 
     def __init__(self, world: World, task: Task, matching: Matching) -> None:
         self.world = world
@@ -34,20 +36,24 @@ class _Goal:
         self.toggles = self.find(task.toggle_target, objects.TOGGLEABLE)
 
     def find(self, name: str, among: frozenset[str]) -> list[Thing]:
-        """All things called so, by type or by official substring, that are of one of the types ``among``."""
+        """Return the things that match ``name``, by type or by official substring, and whose type is in ``among``."""
         if not name:
             return []
         if self.matching == "type":
-            return [self.world.things[found] for found in self.world.of_type(name)] if name in among else []
-        named = (thing for thing in self.world.things.values() if name in thing.source or name in thing.type)
-        return [thing for thing in named if thing.type in among]
+            return [self.world.things[thing_id] for thing_id in self.world.of_type(name)] if name in among else []
+        matches = (thing for thing in self.world.things.values() if name in thing.source or name in thing.type)
+        return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """In or on one of them. The official code takes the simulator's lists, which have nested things twice."""
+        """Return whether a thing is in or on one of ``places``.
+
+        The official code reads the simulator's lists, in which a nested thing belongs to the inner and to the outer
+        receptacle.
+        """
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:
-        """Ids of the target objects in or on one of the receptacles."""
+        """Return the ids of the target objects in or on one of the receptacles."""
         places = {receptacle.id for receptacle in receptacles}
         return {thing.id for thing in self.objects if self.lies_in(thing, places)}
 
@@ -62,51 +68,49 @@ def _place_two(goal: _Goal) -> tuple[int, int]:
 
 
 def _look(goal: _Goal) -> tuple[int, int]:
-    held = any(thing.id == goal.world.holding for thing in goal.objects)
-    lit = any(toggle.is_on and goal.world.sees(toggle.id) for toggle in goal.toggles)
-    return held + lit, 2
+    in_hand = any(thing.id == goal.world.holding for thing in goal.objects)
+    is_lit = any(toggle.is_on and goal.world.sees(toggle.id) for toggle in goal.toggles)
+    return in_hand + is_lit, 2
 
 
-def _treat_and_place(goal: _Goal, treated: set[str]) -> tuple[int, int]:
+def _treat_and_place(goal: _Goal, mark: str) -> tuple[int, int]:
     inside = goal.inside(goal.parents)
-    marked = {thing.id for thing in goal.objects} & treated
+    marked = {thing.id for thing in goal.objects} & getattr(goal.world, mark)
     return bool(inside) + bool(marked) + bool(inside & marked), 3
 
 
 def _place_with_movable(goal: _Goal) -> tuple[int, int]:
     parents = {parent.id for parent in goal.parents}
-    filled = [movable for movable in goal.movables if goal.inside([movable])]
-    placed = any(goal.lies_in(movable, parents) for movable in goal.movables)
-    return bool(filled) + placed + any(goal.lies_in(movable, parents) for movable in filled), 3
+    loaded = [movable for movable in goal.movables if goal.inside([movable])]
+    is_placed = any(goal.lies_in(movable, parents) for movable in goal.movables)
+    return bool(loaded) + is_placed + any(goal.lies_in(movable, parents) for movable in loaded), 3
 
 
 _CONDITIONS: dict[str, Callable[[_Goal], tuple[int, int]]] = {
     "pick_and_place_simple": _place,
     "pick_two_obj_and_place": _place_two,
     "look_at_obj_in_light": _look,
-    "pick_heat_then_place_in_recep": lambda goal: _treat_and_place(goal, goal.world.heated),
-    "pick_cool_then_place_in_recep": lambda goal: _treat_and_place(goal, goal.world.cooled),
-    "pick_clean_then_place_in_recep": lambda goal: _treat_and_place(goal, goal.world.cleaned),
+    **{kind: partial(_treat_and_place, mark=treatment.mark) for kind, treatment in TREATMENTS.items()},
     "pick_and_place_with_movable_recep": _place_with_movable,
 }
 TASK_TYPES = tuple(_CONDITIONS)
 
 
 def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tuple[int, int]:
-    """Conditions met now and their total (``s``, ``ts``); a sliced task has one more, pick-two two more."""
+    """Return (conditions met, all conditions); a sliced task has one condition more, a sliced pick-two task two."""
     check_choice("goal matching", matching, MATCHINGS)
     if task.type not in _CONDITIONS:
         known = ", ".join(TASK_TYPES)
-        raise DataError(f"task {task.id or task.instruction!r} has the unknown type {task.type!r}; use one of {known}")
+        raise DataError(f"task {task.id or task.instruction!r} has the unknown type {task.type!r}; choose from {known}")
     goal = _Goal(world, task, matching)
     met, total = _CONDITIONS[task.type](goal)
     if task.sliced:
-        wanted = 2 if task.type == "pick_two_obj_and_place" else 1
-        met, total = met + min(len(goal.slices), wanted), total + wanted
+        cuts = 2 if task.type == "pick_two_obj_and_place" else 1
+        met, total = met + min(len(goal.slices), cuts), total + cuts
     return met, total
 
 
 def succeeded(world: World, task: Task, matching: Matching = "type") -> bool:
-    """Whether every goal condition holds now."""
+    """Return whether every goal condition holds now."""
     met, total = goal_conditions(world, task, matching)
     return met == total

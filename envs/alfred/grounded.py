@@ -1,8 +1,8 @@
 """Instance-level skills: "go to cabinet 3", "open cabinet 3", "put mug 2 in fridge 1", ... and "done".
 
-One goes to a receptacle, a lamp, a faucet, or to an object on the floor; everything else works only where the agent
-stands: on the thing itself, on what lies in or on it, on a lamp or faucet beside it. Refusals do not tell where
-a hidden thing is.
+The agent can go to a receptacle, a lamp, a faucet, or to an object on the floor. Every other skill works only at the
+agent's place: on the fixture itself, on things in or on it, and on a lamp or faucet beside it. A refusal never reveals
+the place of a hidden thing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from envs.alfred.objects import say
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
-Refusal = Callable[[World, str], Outcome]
+Act = Callable[[World, str], Outcome]
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
 _TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
 
 
 class GroundedSkills:
-    """Instance-level skills of the scene at hand."""
+    """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Do it; raises SkillError for words that are no skill or name no type of thing.
+        """Execute a skill; a thing that the scene lacks is refused like a thing elsewhere.
 
-        A thing the scene does not have is refused like one that is elsewhere.
+        Raises SkillError for a text that is no skill or names no type.
         """
         if skill == "done":
             return DONE
@@ -43,24 +43,26 @@ class GroundedSkills:
         raise unknown_skill(skill, _possible(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """What makes sense now given what is known, in scene order by verb."""
+        """Return the sensible skills in the present state, as far as it is known, in scene order by verb."""
         known = world.things.keys() if knowledge is None else knowledge.known
-        here = [one for one in world.in_view() if one in known]
-        skills = [f"go to {say(one)}" for one in _destinations(world) if one in known and one != world.at]
-        skills += [words for one in here for words in _on_thing(world, one)]
-        skills += [words for one in _switches(world) for words in _on_switch(world, one)]
+        visible = [thing_id for thing_id in world.in_view() if thing_id in known]
+        skills = [
+            f"go to {say(thing_id)}" for thing_id in _destinations(world) if thing_id in known and thing_id != world.at
+        ]
+        skills += [words for thing_id in visible for words in _on_thing(world, thing_id)]
+        skills += [words for thing_id in _switches(world) for words in _on_switch(world, thing_id)]
         return (*skills, "done")
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """The id of a thing of a known type, there or not."""
+    """Return the id of a thing of a known type, whether or not it exists."""
     if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _possible(world))
     return name.replace(" ", "_")
 
 
 def _possible(world: World) -> Iterator[str]:
-    """Every skill that could ever work on something in the scene."""
+    """Yield every skill that could ever work on something in the scene."""
     yield "done"
     receptacles = [say(thing.id) for thing in world.things.values() if thing.receptacle]
     for thing in world.things.values():
@@ -77,76 +79,76 @@ def _possible(world: World) -> Iterator[str]:
             yield from (f"put {name} in {receptacle}" for receptacle in receptacles)
 
 
-# where things are
-
-
 def _switches(world: World) -> list[str]:
-    """Lamps, faucets and microwaves within reach."""
-    ids = (one for kind in sorted(objects.TOGGLEABLE) for one in world.of_type(kind))
-    return [one for one in ids if _within_reach(world, one)]
+    """Return the lamps, faucets and microwaves within reach."""
+    ids = (thing_id for kind in sorted(objects.TOGGLEABLE) for thing_id in world.of_type(kind))
+    return [thing_id for thing_id in ids if _within_reach(world, thing_id)]
 
 
-def _within_reach(world: World, one: str) -> bool:
-    if world[one].toggleable and not world[one].receptacle:
-        return world.near(one)
-    return world.at is not None and world.place_of(one) == world.at
+def _within_reach(world: World, thing_id: str) -> bool:
+    if world[thing_id].toggleable and not world[thing_id].receptacle:
+        return world.near(thing_id)
+    return world.at is not None and world.place_of(thing_id) == world.at
 
 
 def _destinations(world: World) -> list[str]:
-    return [one for one, thing in world.things.items() if not thing.pickupable or world.on_floor(one)]
+    return [thing_id for thing_id, thing in world.things.items() if not thing.pickupable or world.on_floor(thing_id)]
 
 
 # refusals
 
 
-def _missing(world: World, one: str, refuse: Refusal | None = None) -> Outcome | None:
-    """Why a thing that does not exist cannot be used; ``refuse`` is what a hidden object hears, for whoever guesses."""
-    if one in world.things:
+def _missing(world: World, thing_id: str, refuse: Act | None = None) -> Outcome | None:
+    """Return the refusal for a thing that does not exist, else None.
+
+    ``refuse`` words it for types that can be hidden, so that it equals the refusal for a hidden thing.
+    """
+    if thing_id in world.things:
         return None
-    if one in world.ground.ids:
-        return failed(f"{say(one)} was sliced and no longer exists")
-    pickupable = _TYPES[one.rpartition("_")[0]] in objects.PICKUPABLE
-    return (refuse or _not_here)(world, one) if pickupable else failed(f"there is no {say(one)}")
+    if thing_id in world.geometry.ids:
+        return failed(f"{say(thing_id)} was sliced and no longer exists")
+    pickupable = _TYPES[thing_id.rpartition("_")[0]] in objects.PICKUPABLE
+    return (refuse or _not_here)(world, thing_id) if pickupable else failed(f"there is no {say(thing_id)}")
 
 
-def _not_held(world: World, one: str) -> Outcome:
-    return failed(f"you are not holding {say(one)}")
+def _not_held(world: World, thing_id: str) -> Outcome:
+    return failed(f"you are not holding {say(thing_id)}")
 
 
-def _not_on_floor(world: World, one: str) -> Outcome:
-    return failed(f"{say(one)} is not on the floor, go to a receptacle")
+def _not_on_floor(world: World, thing_id: str) -> Outcome:
+    return failed(f"{say(thing_id)} is not on the floor, go to a receptacle")
 
 
-def _not_here(world: World, one: str) -> Outcome:
+def _not_here(world: World, thing_id: str) -> Outcome:
     shut = world.at is not None and world[world.at].shut
-    return failed(f"{say(world.at)} is closed" if shut else f"{say(one)} is not here")
+    return failed(f"{say(world.at)} is closed" if shut else f"{say(thing_id)} is not here")
 
 
-def _out_of_reach(world: World, one: str) -> Outcome | None:
-    """Why a thing cannot be touched from here, without telling where it is."""
-    if one == world.holding:
-        return failed(f"you are holding {say(one)}")
-    if not world[one].pickupable:
-        return None if _within_reach(world, one) else failed(f"you are not at {say(one)}")
-    if _within_reach(world, one) and world.hidden_in(one) is None:
+def _out_of_reach(world: World, thing_id: str) -> Outcome | None:
+    """Return the refusal for a thing that the agent cannot touch, else None; it does not reveal where the thing is."""
+    if thing_id == world.holding:
+        return failed(f"you are holding {say(thing_id)}")
+    if not world[thing_id].pickupable:
+        return None if _within_reach(world, thing_id) else failed(f"you are not at {say(thing_id)}")
+    if _within_reach(world, thing_id) and world.hidden_in(thing_id) is None:
         return None
-    return _not_here(world, one)
+    return _not_here(world, thing_id)
 
 
-# what the skills do
+# effects
 
 
-def _go(world: World, one: str) -> Outcome:
-    if one == world.holding:
-        return failed(f"you are holding {say(one)}")
-    if world[one].pickupable and not world.on_floor(one):
-        return _not_on_floor(world, one)
-    return world.goto(one)
+def _go(world: World, thing_id: str) -> Outcome:
+    if thing_id == world.holding:
+        return failed(f"you are holding {say(thing_id)}")
+    if world[thing_id].pickupable and not world.on_floor(thing_id):
+        return _not_on_floor(world, thing_id)
+    return world.goto(thing_id)
 
 
-def _touch(primitive: Callable[[World, str], Outcome]) -> Callable[[World, str], Outcome]:
-    """A skill that is one primitive on something within reach."""
-    return lambda world, one: _out_of_reach(world, one) or primitive(world, one)
+def _touch(primitive: Act) -> Act:
+    """Return a skill that applies one primitive to a thing within reach."""
+    return lambda world, thing_id: _out_of_reach(world, thing_id) or primitive(world, thing_id)
 
 
 def _put(world: World, thing: str, receptacle: str) -> Outcome:
@@ -155,39 +157,39 @@ def _put(world: World, thing: str, receptacle: str) -> Outcome:
     return _out_of_reach(world, receptacle) or world.put(thing, receptacle)
 
 
-_DO: dict[str, Callable[[World, str], Outcome]] = {
+_DO: dict[str, Act] = {
     "go to": _go,
-    "open": _touch(lambda world, one: world.open(one)),
-    "close": _touch(lambda world, one: world.close(one)),
-    "pick up": _touch(lambda world, one: world.pick(one)),
-    "slice": _touch(lambda world, one: world.slice(one)),
-    "turn on": _touch(lambda world, one: world.turn_on(one)),
-    "turn off": _touch(lambda world, one: world.turn_off(one)),
+    "open": _touch(lambda world, thing_id: world.open(thing_id)),
+    "close": _touch(lambda world, thing_id: world.close(thing_id)),
+    "pick up": _touch(lambda world, thing_id: world.pick(thing_id)),
+    "slice": _touch(lambda world, thing_id: world.slice(thing_id)),
+    "turn on": _touch(lambda world, thing_id: world.turn_on(thing_id)),
+    "turn off": _touch(lambda world, thing_id: world.turn_off(thing_id)),
 }
 
 
-# what makes sense
+# admissible skills
 
 
-def _on_thing(world: World, one: str) -> Iterator[str]:
-    """Sensible skills on something at hand; only usual things go into a bowl or box, anything onto furniture."""
-    thing, held = world[one], world.holding
+def _on_thing(world: World, thing_id: str) -> Iterator[str]:
+    """Yield sensible skills on a thing in view; bowls and boxes only take the usual types, furniture takes any type."""
+    thing, holding = world[thing_id], world.holding
     if thing.type in objects.CONTAINERS and not thing.is_on:
-        yield f"{'close' if thing.is_open else 'open'} {say(one)}"
-    if held is None:
+        yield f"{'close' if thing.is_open else 'open'} {say(thing_id)}"
+    if holding is None:
         if thing.pickupable:
-            yield f"pick up {say(one)}"
+            yield f"pick up {say(thing_id)}"
         return
-    usual = not thing.movable or objects.may_hold(thing.type, world[held].type)
-    if usual and world.no_room(held, one) is None:
-        yield f"put {say(held)} in {say(one)}"
-    if thing.type in objects.SLICEABLE and world[held].type in objects.KNIVES:
-        yield f"slice {say(one)}"
+    usual = not thing.movable or objects.may_hold(thing.type, world[holding].type)
+    if usual and world.no_room(holding, thing_id) is None:
+        yield f"put {say(holding)} in {say(thing_id)}"
+    if thing.type in objects.SLICEABLE and world[holding].type in objects.KNIVES:
+        yield f"slice {say(thing_id)}"
 
 
-def _on_switch(world: World, one: str) -> Iterator[str]:
-    thing = world[one]
+def _on_switch(world: World, thing_id: str) -> Iterator[str]:
+    thing = world[thing_id]
     if thing.is_on:
-        yield f"turn off {say(one)}"
+        yield f"turn off {say(thing_id)}"
     elif not thing.is_open:
-        yield f"turn on {say(one)}"
+        yield f"turn on {say(thing_id)}"

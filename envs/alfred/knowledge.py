@@ -1,9 +1,9 @@
-"""Knowledge of the agent about a world, and the facts that changed.
+"""The agent's knowledge of a world, and the facts that changed.
 
-``full``: everything, always. ``partial``: all fixtures and what lies on the floor are known from the start; the content
-of a receptacle is seen when the agent opens it, or stands at it and it is open or has no door. Until then the fixture
-is ``unseen``. A closed box keeps its content to itself wherever it is carried. What was seen is remembered; nobody but
-the agent moves things, so a memory never lies.
+``full``: everything is known at all times. ``partial``: fixtures and things on the floor are known from the start. The
+content of a receptacle becomes known when the agent opens it, or stands at it while it is open or has no door; until
+then the fixture has the state ``unseen``. A closed box hides its content wherever it is carried. Knowledge is never
+forgotten, and stays true because only the agent moves things.
 """
 
 from __future__ import annotations
@@ -21,77 +21,72 @@ _Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, seen
 
 
 class Knowledge:
-    """One agent's knowledge of one world; call ``update()`` after every step."""
+    """The knowledge that one agent has of one world; call ``update()`` after every step."""
 
     def __init__(self, world: World, observability: Observability = "full") -> None:
-        """Know what can be known at the start. Raises ConfigError for an unknown observability."""
+        """Enter what is known at the start. Raises ConfigError for an unknown observability."""
         check_choice("observability", observability, OBSERVABILITIES)
         self.world = world
         self.observability = observability
-        self.known: set[str] = set()  # ids of the things the agent knows of
-        self.seen: set[str] = set()  # receptacles whose content it has seen
-        self.facts: dict[str, Fact] = {}  # what it was last told, by id
-        self._told: dict[str, tuple[Thing, _Marks]] = {}
+        self.known: set[str] = set()  # ids of the things that the agent knows
+        self.known_contents: set[str] = set()  # ids of the receptacles whose content it knows
+        self.facts: dict[str, Fact] = {}  # the last fact of each thing, by id
+        self._snapshots: dict[str, tuple[Thing, _Marks]] = {}
         self.known.update(item for item in world.things if not world[item].pickupable or world.on_floor(item))
         self._look_around()
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Knowledge):
-            return NotImplemented
-        mine, theirs = (self.known, self.seen, self.facts), (other.known, other.seen, other.facts)
-        return self.observability == other.observability and mine == theirs and self.world == other.world
+    def _state(self) -> tuple[object, ...]:
+        return self.observability, self.known, self.known_contents, self.facts, self.world
+
+    def __eq__(self, value: object) -> bool:
+        return self._state() == value._state() if isinstance(value, Knowledge) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
     def knows(self, thing_id: str) -> bool:
-        """Whether the agent knows where this thing is."""
+        """Return whether the agent knows where this thing is."""
         return thing_id in self.known and thing_id in self.world.things
 
     def unseen(self, thing_id: str) -> bool:
-        """Whether the agent has yet to look into this receptacle."""
-        return thing_id not in self.seen and self.world[thing_id].receptacle
+        """Return whether the content of this receptacle is still unknown."""
+        return thing_id not in self.known_contents and self.world[thing_id].receptacle
 
     def update(self) -> list[Fact]:
-        """Look around, then return every fact that is new or different since the last call, in scene order."""
+        """Look around and return every fact that is new or changed since the last call, in scene order."""
         self._look_around()
-        facts = [*self._gone(), *self._changed()]
+        facts = [*self._removals(), *self._changes()]
         world = self.world
-        sees = tuple(one for one in world.in_view() if world[one].pickupable)
+        sees = tuple(thing_id for thing_id in world.in_view() if world[thing_id].pickupable)
         agent = Fact("agent", "agent", "agent", place=world.at, holds=world.holding, sees=sees)
         if self.facts.get("agent") != agent:
             facts.append(agent)
         self.facts.update((fact.id, fact) for fact in facts if not fact.gone)
         return facts
 
-    def _gone(self) -> Iterator[Fact]:
-        """Facts of things that no longer exist, such as a whole apple after the cut."""
-        for lost in [told for told in self._told if told not in self.world.things]:
-            self.known.discard(lost)
-            thing, _ = self._told.pop(lost)
-            del self.facts[lost]
-            yield Fact(lost, "object", snake(thing.type), gone=True)
+    def _removals(self) -> Iterator[Fact]:
+        """Yield facts of things that no longer exist, such as a whole apple after the cut."""
+        for thing_id in [snapshot for snapshot in self._snapshots if snapshot not in self.world.things]:
+            self.known.discard(thing_id)
+            thing, _ = self._snapshots.pop(thing_id)
+            del self.facts[thing_id]
+            yield Fact(thing_id, "object", snake(thing.type), gone=True)
 
-    def _changed(self) -> Iterator[Fact]:
+    def _changes(self) -> Iterator[Fact]:
         for thing in self.world.things.values():
-            if thing.id in self.known and (fact := self._renewed(thing)) is not None:
+            if thing.id in self.known and (fact := self._new_fact(thing)) is not None:
                 yield fact
 
-    def _renewed(self, thing: Thing) -> Fact | None:
-        """The thing's fact, if it differs from the one told last."""
-        world, name = self.world, thing.id
-        marks = (
-            name in world.heated,
-            name in world.cooled,
-            name in world.cleaned,
-            name == world.holding,
-            name in self.seen,
-        )
-        told = self._told.get(name)
-        if told is not None and told[0] is thing and told[1] == marks:
+    def _new_fact(self, thing: Thing) -> Fact | None:
+        """Return the thing's fact if it differs from the last one."""
+        world, thing_id = self.world, thing.id
+        hot, cold, clean = (thing_id in marked for marked in (world.heated, world.cooled, world.cleaned))
+        marks = hot, cold, clean, thing_id == world.holding, thing_id in self.known_contents
+        snapshot = self._snapshots.get(thing_id)
+        if snapshot is not None and snapshot[0] is thing and snapshot[1] == marks:
             return None
-        self._told[name] = (thing, marks)
+        self._snapshots[thing_id] = (thing, marks)
         fact = _object_fact(thing, marks) if thing.pickupable else self._fixture_fact(thing)
-        return None if fact == self.facts.get(name) else fact
+        return None if fact == self.facts.get(thing_id) else fact
 
     def _fixture_fact(self, thing: Thing) -> Fact:
         states = []
@@ -107,32 +102,36 @@ class Knowledge:
         world = self.world
         if self.observability == "full":
             self.known.update(world.things)
-            self.seen.update(thing.id for thing in world.things.values() if thing.receptacle)
+            self.known_contents.update(thing.id for thing in world.things.values() if thing.receptacle)
             return
-        self.known.update(world.things.keys() - world.ground.ids)  # slices: the agent cut them itself
+        self.known.update(world.things.keys() - world.geometry.ids)  # slices, which the agent itself has cut
         for place in (world.holding, world.at, *self._just_opened()):
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)
 
     def _just_opened(self) -> list[str]:
-        """Containers opened since the last update, wherever exactly the agent stood."""
-        told = self._told
-        return [name for name, thing in self.world.things.items() if name in told and told[name][0].shut > thing.shut]
+        """Return the containers opened since the last update, wherever the agent stood."""
+        snapshot = self._snapshots
+        return [
+            name
+            for name, thing in self.world.things.items()
+            if name in snapshot and snapshot[name][0].shut > thing.shut
+        ]
 
     def _look_into(self, place: str) -> None:
-        """See what is in or on a thing, and in open things within it."""
+        """Add the content of a thing, and of open things within it, to the knowledge."""
         thing = self.world[place]
         if thing.shut or not thing.receptacle:
             return
-        self.seen.add(place)
+        self.known_contents.add(place)
         for child in thing.contents:
             self.known.add(child)
             self._look_into(child)
 
 
 def _object_fact(thing: Thing, marks: _Marks) -> Fact:
-    hot, cold, clean, held, _ = marks
+    hot, cold, clean, in_hand, _ = marks
     words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type in SLICED, "closed": thing.shut}
     states = tuple(sorted(word for word, true in words.items() if true))
-    return Fact(thing.id, "object", snake(thing.type), "agent" if held else thing.parent or "floor", states=states)
+    return Fact(thing.id, "object", snake(thing.type), "agent" if in_hand else thing.parent or "floor", states=states)

@@ -1,36 +1,38 @@
 """LoTA-Bench's 214 type-level skills for ALFRED (LLMTaskPlanning at 97c46cc), instance choice and messages.
 
-A skill names a type, the skill set picks the instance. As in LoTA-Bench: of all instances the one that is not behind a
-closed door, then not an occupied stove burner, then visible, then nearest; slices count as their whole (``the apple``)
-and are preferred once something was cut; ``find`` teleports, also to what is inside a closed receptacle; a failed
-``put down`` drops the object on the floor; without anything found to put it on, ``put down`` simply drops it.
+A skill names a type, and the skill set chooses the instance. As in LoTA-Bench, instances that are not behind a closed
+door come first, then those that are no occupied stove burner, then visible ones, then the nearest. Slices count as
+their whole (``the apple``) and are preferred after a cut. ``find`` teleports, even to an object in a closed receptacle.
+A failed ``put down`` drops the object on the floor, and so does a ``put down`` without a target.
 
-Where this differs from LoTA-Bench, and why:
+"Target" means the instance that the last ``find`` reached. Differences from LoTA-Bench:
 
-- Cutting is remembered for the task, not for the rest of the process, and then a slice out of sight goes before a whole
-  one in sight.
-- ``put down`` aims at the very instance that was last found, until the next ``find``; LoTA forgets it after every skill
-  but ``put down`` and ``open``, and picks an instance anew. A faucet stands for its basin. One instance is tried.
-- ``put down the X`` needs an X in the hand; LoTA puts down whatever is there.
-- ``open`` prefers the closed instance that was found or that hides what was found, then other closed ones, so that
-  saying it again reaches the next drawer; ``close`` prefers what is open, ``turn on`` what is off, and so on.
-- ``pick up`` prefers what was last found, then what lies in it.
-- ``find`` for an object heated, cooled or cleaned in this task prefers that object; one put down in this task and not
-  treated since comes last, so that the second of two can be found; ``find`` for a receptacle something was put into in
-  this task prefers it, so that two objects can share a shelf.
-- The same ``find`` said again without another skill in between goes on to the next instance: every one can be reached.
-- Failures keep LoTA's words and add the reason; nothing is retried at other poses, and ``Cannot move to X`` cannot
-  happen, but in a simulator.
+- A cut counts for the present task, not for the rest of the process; after it, a slice out of sight comes before a
+  whole object in sight.
+- ``put down`` aims at the target until the next ``find``; LoTA forgets the target after every skill except
+  ``put down`` and ``open``, and chooses an instance again. A faucet stands for its basin. One instance is tried.
+- ``put down the X`` needs an X in the hand; LoTA puts down any object.
+- ``open`` prefers a closed target, then the closed container that hides the target, then other closed instances, so
+  that a repeated ``open`` reaches the next drawer. ``close`` prefers open instances, ``turn on`` those that are off,
+  ``turn off`` those that are on.
+- ``pick up`` prefers the target, then objects in it.
+- ``find`` prefers an object heated, cooled or cleaned in this task. An object put down in this task and not treated
+  since then comes last, so that the second of two can be reached. ``find`` prefers a receptacle that received an
+  object in this task, so that two objects can share a shelf.
+- The same ``find``, repeated without another skill in between, reaches the next instance, so that each is reachable.
+- Failures keep LoTA's words and add the reason. No skill is retried at another pose, and ``Cannot move to X`` happens
+  in a simulator only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
-from envs.alfred.objects import spoken
+from envs.alfred.objects import lota_words
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
@@ -48,13 +50,13 @@ class _Skill:
 
 
 def find_words(name: str) -> str:
-    """The words that find a type: "Apple" -> "find an apple"."""
-    words = spoken(name)
+    """Return the skill that finds a type: "Apple" -> "find an apple"."""
+    words = lota_words(name)
     return f"find {'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 def _catalogue() -> dict[str, _Skill]:
-    """All skills by their words, in a fixed order."""
+    """Return all skills by their words, in a fixed order."""
     verbs: dict[str, frozenset[str]] = {
         "pick up": objects.LOTA_PICKUPABLE,
         "put down": objects.LOTA_PICKUPABLE,
@@ -67,7 +69,7 @@ def _catalogue() -> dict[str, _Skill]:
     skills = {"done": _Skill("done", "")}
     skills |= {find_words(name): _Skill("find", name) for name in sorted(FINDABLE)}
     return skills | {
-        f"{verb} the {spoken(name)}": _Skill(verb, name) for verb, names in verbs.items() for name in sorted(names)
+        f"{verb} the {lota_words(name)}": _Skill(verb, name) for verb, names in verbs.items() for name in sorted(names)
     }
 
 
@@ -76,24 +78,24 @@ LOTA_SKILLS = tuple(_SKILLS)
 
 
 class LotaSkills:
-    """Type-level skills; the world's ``focus`` holds what they remember within a task."""
+    """Type-level skills; their memory within a task is the world's ``focus``."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Do it; raises SkillError for a skill that is not one of the 214."""
+        """Execute a skill; raises SkillError for a text that is none of the 214."""
         parsed = _parse(skill)
         if parsed.verb == "done":
             return DONE
-        chosen = self.choose(world, skill)
+        instance = self.choose(world, skill)
         if parsed.verb != "find":
-            world.focus = replace(world.focus, tried=())
-        return _DO[parsed.verb](world, parsed.type, chosen)
+            world.focus = replace(world.focus, find_history=())
+        return _DO[parsed.verb](world, parsed.type, instance)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """Always all 214."""
+        """Return all 214 skills, in every state."""
         return LOTA_SKILLS
 
     def choose(self, world: World, skill: str) -> str | None:
-        """The instance a skill would act on now (``put down``: the receptacle); None where there is none."""
+        """Return the instance on which a skill would act (``put down``: the receptacle), or None."""
         parsed = _parse(skill)
         if parsed.verb == "put down":
             return _put_target(world)
@@ -101,9 +103,9 @@ class LotaSkills:
             return None
         candidates = _instances(world, parsed.type, whole_only=parsed.verb == "slice")
         if parsed.verb == "find":
-            candidates = _untried(world, candidates)
+            candidates = _unvisited(world, candidates)
         rank = _RANKS[parsed.verb]
-        return min(candidates, key=lambda one: (*rank(world, one), world.distance(one)), default=None)
+        return min(candidates, key=lambda thing_id: (*rank(world, thing_id), world.distance(thing_id)), default=None)
 
 
 def _parse(skill: str) -> _Skill:
@@ -113,66 +115,61 @@ def _parse(skill: str) -> _Skill:
 
 
 def _instances(world: World, kind: str, whole_only: bool = False) -> list[str]:
-    """All instances of a type and its slices, but what is in the hand."""
+    """Return all instances of a type and its slices, except a thing in the hand."""
     ids = world.of_type(kind) if whole_only else (*world.of_type(kind), *world.of_type(f"{kind}Sliced"))
-    return [one for one in ids if world.holding is None or world.place_of(one) != world.holding]
+    return [thing_id for thing_id in ids if world.holding is None or world.place_of(thing_id) != world.holding]
 
 
-def _untried(world: World, candidates: list[str]) -> list[str]:
-    """What the same `find` has not reached yet; when all were, it starts again with the first."""
-    tried = world.focus.tried
-    return [one for one in candidates if one not in tried] or [one for one in tried if one in candidates][:1]
+def _unvisited(world: World, candidates: list[str]) -> list[str]:
+    """Return the instances that a repeated ``find`` has not reached; after the last one, the first again."""
+    history = world.focus.find_history
+    unvisited = [thing_id for thing_id in candidates if thing_id not in history]
+    return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
 
 
 # instance choice: the smallest tuple wins, distance decides ties
 
 
-def _search_rank(world: World, one: str) -> tuple[bool, ...]:
-    thing, focus = world[one], world.focus
-    treated = one in world.heated or one in world.cooled or one in world.cleaned
+def _search_rank(world: World, thing_id: str) -> tuple[bool, ...]:
+    thing, focus = world[thing_id], world.focus
+    treated = thing_id in world.heated or thing_id in world.cooled or thing_id in world.cleaned
     return (
         not treated,
-        one in focus.placed and not treated,
-        world.hidden_in(one) is not None,
+        thing_id in focus.put_objects and not treated,
+        world.hidden_in(thing_id) is not None,
         thing.type == "StoveBurner" and bool(thing.contents),
-        one != _used(world, thing.type),
-        not (focus.cut and thing.type in objects.SLICED),
-        not world.visible(one),
+        thing_id != _last_receptacle(world, thing.type),
+        not (focus.has_cut and thing.type in objects.SLICED),
+        not world.visible(thing_id),
     )
 
 
-def _used(world: World, kind: str) -> str | None:
-    """The receptacle of this type that something was last put into."""
-    there = (one for one in reversed(world.focus.used) if one in world.things)  # what breaks is gone
-    return next((one for one in there if world[one].type == kind), None)
+def _last_receptacle(world: World, kind: str) -> str | None:
+    """Return the receptacle of this type that an object was last put into."""
+    existing = (name for name in reversed(world.focus.put_receptacles) if name in world.things)  # a bowl may break
+    return next((name for name in existing if world[name].type == kind), None)
 
 
-def _pick_rank(world: World, one: str) -> tuple[bool, ...]:
+def _pick_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     target = _put_target(world)
-    return one != world.focus.target, target is None or world[one].parent != target, *_search_rank(world, one)
+    elsewhere = target is None or world[thing_id].parent != target
+    return thing_id != world.focus.target, elsewhere, *_search_rank(world, thing_id)
 
 
-def _open_rank(world: World, one: str) -> tuple[bool, ...]:
-    found = world.focus.target
-    hides = found in world.things and one in (outer.id for outer in world.around(found))
-    return world[one].is_open, one != found, not hides, not world.visible(one)
+def _open_rank(world: World, thing_id: str) -> tuple[bool, ...]:
+    target = world.focus.target
+    hides = target in world.things and thing_id in (outer.id for outer in world.around(target))
+    return world[thing_id].is_open, thing_id != target, not hides, not world.visible(thing_id)
 
 
-def _close_rank(world: World, one: str) -> tuple[bool, ...]:
-    return not world[one].is_open, one != world.focus.target, not world.visible(one)
+def _close_rank(world: World, thing_id: str) -> tuple[bool, ...]:
+    return not world[thing_id].is_open, thing_id != world.focus.target, not world.visible(thing_id)
 
 
-def _on_rank(world: World, one: str) -> tuple[bool, ...]:
-    return world[one].is_on, *_switch_rank(world, one)
-
-
-def _off_rank(world: World, one: str) -> tuple[bool, ...]:
-    return not world[one].is_on, *_switch_rank(world, one)
-
-
-def _switch_rank(world: World, one: str) -> tuple[bool, ...]:
-    found = world.focus.target
-    return one != found, found is None or world.ground.basin_of.get(one) != found
+def _switch_rank(world: World, thing_id: str, on: bool) -> tuple[bool, ...]:
+    target = world.focus.target
+    is_basin_elsewhere = target is None or world.geometry.basin_of.get(thing_id) != target
+    return world[thing_id].is_on == on, thing_id != target, is_basin_elsewhere
 
 
 _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
@@ -181,82 +178,82 @@ _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
     "slice": _pick_rank,
     "open": _open_rank,
     "close": _close_rank,
-    "turn on": _on_rank,
-    "turn off": _off_rank,
+    "turn on": partial(_switch_rank, on=True),
+    "turn off": partial(_switch_rank, on=False),
 }
 
 
 def _put_target(world: World) -> str | None:
-    """What was last found, if it still exists and is not in the hand; a faucet stands for its basin."""
-    found = world.focus.target
-    if found not in world.things or world.place_of(found) == world.holding:
+    """Return the thing of the last ``find`` if it exists outside the hand; a faucet stands for its basin."""
+    target = world.focus.target
+    if target not in world.things or world.place_of(target) == world.holding:
         return None
-    return world.ground.basin_of.get(found, found)
+    return world.geometry.basin_of.get(target, target)
 
 
-# what the skills do
+# effects
 
 
-def _find(world: World, kind: str, chosen: str | None) -> Outcome:
-    if chosen is None:
-        held = world.holding is not None and objects.whole(world[world.holding].type) == kind
-        return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if held else ""))
-    outcome = world.goto(chosen)
-    tried = world.focus.tried
-    again = bool(tried) and chosen not in tried and objects.whole(world[tried[-1]].type) == kind
-    found = chosen if outcome.ok else world.focus.target
-    world.focus = replace(world.focus, target=found, tried=(*tried, chosen) if again else (chosen,))
+def _find(world: World, kind: str, instance: str | None) -> Outcome:
+    if instance is None:
+        holding = world.holding is not None and objects.whole(world[world.holding].type) == kind
+        return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if holding else ""))
+    outcome = world.goto(instance)
+    history = world.focus.find_history
+    again = bool(history) and instance not in history and objects.whole(world[history[-1]].type) == kind
+    target = instance if outcome.ok else world.focus.target
+    world.focus = replace(world.focus, target=target, find_history=(*history, instance) if again else (instance,))
     return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
 
 
-def _pick(world: World, kind: str, chosen: str | None) -> Outcome:
+def _pick(world: World, kind: str, instance: str | None) -> Outcome:
     if world.holding is not None:
         return failed(_holding(world))
-    if chosen is None:
+    if instance is None:
         return failed(f"Cannot find {kind} to pick up")
-    if not world.visible(chosen):
-        inside = world.hidden_in(chosen) or world[chosen].parent
+    if not world.visible(instance):
+        inside = world.hidden_in(instance) or world[instance].parent
         why = f"it is in {world[inside].type}" if inside else "it is far away"
         return failed(f"{kind} is not visible because {why}")
-    outcome = world.pick(chosen)
-    world.focus = replace(world.focus, placed=world.focus.placed - {chosen})
+    outcome = world.pick(instance)
+    world.focus = replace(world.focus, put_objects=world.focus.put_objects - {instance})
     return outcome
 
 
-def _put(world: World, kind: str, chosen: str | None) -> Outcome:
-    held = world.holding
-    if held is None:
+def _put(world: World, kind: str, instance: str | None) -> Outcome:
+    holding = world.holding
+    if holding is None:
         return failed("Robot is not holding any object")
-    if objects.whole(world[held].type) != kind:
+    if objects.whole(world[holding].type) != kind:
         return failed(_holding(world))
-    if chosen is None:
+    if instance is None:
         return world.drop()
-    outcome = world.put(held, chosen)
+    outcome = world.put(holding, instance)
     if not outcome.ok:
         dropped = world.drop()
         then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
         return failed(f"put down failed because {outcome.message}, {then}")
-    focus = world.focus
-    world.focus = replace(focus, placed=focus.placed | {held}, used=(*focus.used, chosen))
+    put_objects, put_receptacles = world.focus.put_objects | {holding}, (*world.focus.put_receptacles, instance)
+    world.focus = replace(world.focus, put_objects=put_objects, put_receptacles=put_receptacles)
     return outcome
 
 
 def _act(verb: str, primitive: Callable[[World, str], Outcome]) -> Callable[[World, str, str | None], Outcome]:
-    """A skill that is one primitive on something within reach; which one is the world's own business."""
+    """Return a skill that applies one primitive to an instance within reach."""
 
-    def act(world: World, kind: str, chosen: str | None) -> Outcome:
-        if chosen is None:
+    def act(world: World, kind: str, instance: str | None) -> Outcome:
+        if instance is None:
             return failed(f"Cannot find {kind} to {verb}")
-        outcome = primitive(world, chosen) if world.near(chosen) else failed(f"{kind} is too far away")
+        outcome = primitive(world, instance) if world.near(instance) else failed(f"{kind} is too far away")
         return outcome if outcome.ok else failed(f"{verb.capitalize()} action failed: {outcome.message}")
 
     return act
 
 
-def _cut(world: World, one: str) -> Outcome:
-    outcome = world.slice(one)
+def _cut(world: World, thing_id: str) -> Outcome:
+    outcome = world.slice(thing_id)
     if outcome.ok:
-        world.focus = replace(world.focus, cut=True)
+        world.focus = replace(world.focus, has_cut=True)
     return outcome
 
 
@@ -268,9 +265,9 @@ _DO: dict[str, Callable[[World, str, str | None], Outcome]] = {
     "find": _find,
     "pick up": _pick,
     "put down": _put,
-    "open": _act("open", lambda world, one: world.open(one)),
-    "close": _act("close", lambda world, one: world.close(one)),
+    "open": _act("open", lambda world, thing_id: world.open(thing_id)),
+    "close": _act("close", lambda world, thing_id: world.close(thing_id)),
     "slice": _act("slice", _cut),
-    "turn on": _act("turn on", lambda world, one: world.turn_on(one)),
-    "turn off": _act("turn off", lambda world, one: world.turn_off(one)),
+    "turn on": _act("turn on", lambda world, thing_id: world.turn_on(thing_id)),
+    "turn off": _act("turn off", lambda world, thing_id: world.turn_off(thing_id)),
 }

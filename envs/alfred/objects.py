@@ -14,12 +14,12 @@ ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 
 def types(names: str) -> frozenset[str]:
-    """A set of types, written as one string with spaces."""
+    """Return a set of types, written as one string with spaces."""
     return frozenset(names.split())
 
 
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
-CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # closed, they hide what is in them
+CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
 STARTS_OPEN = types("Box Laptop")  # ALFRED's plans put into boxes unopened (127 of 127 puts) and close laptops first
 LAMPS = types("DeskLamp FloorLamp")
@@ -50,47 +50,46 @@ _ACCEPTED: dict[str, str] = {
     "BathtubBasin": "Cloth DishSponge HandTowel SoapBar",
     "Bed": "BaseballBat BasketBall Book CellPhone Laptop Newspaper Pillow TennisRacket",
     "Bowl": """
-        Apple AppleSliced ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork KeyChain
-        Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced RemoteControl
-        Spatula Spoon Tomato TomatoSliced Watch""",
+        Apple AppleSliced ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork KeyChain Knife Ladle
+        Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced RemoteControl Spatula Spoon Tomato
+        TomatoSliced Watch""",
     "Box": """
-        AlarmClock Book CD Candle CellPhone Cloth CreditCard DishSponge Glassbottle KeyChain Mug PaperTowel
-        Pen Pencil RemoteControl Statue TissueBox Vase Watch""",
+        AlarmClock Book CD Candle CellPhone Cloth CreditCard DishSponge Glassbottle KeyChain Mug PaperTowel Pen Pencil
+        RemoteControl Statue TissueBox Vase Watch""",
     "Cabinet": """
-        Book Bowl Box CD Candle Cloth Cup DishSponge Glassbottle HandTowel Kettle Ladle Mug Newspaper Pan
-        PepperShaker Plate Plunger Pot SaltShaker SoapBar SoapBottle SprayBottle TissueBox ToiletPaper
-        ToiletPaperRoll Vase WateringCan WineBottle""",
+        Book Bowl Box CD Candle Cloth Cup DishSponge Glassbottle HandTowel Kettle Ladle Mug Newspaper Pan PepperShaker
+        Plate Plunger Pot SaltShaker SoapBar SoapBottle SprayBottle TissueBox ToiletPaper ToiletPaperRoll Vase
+        WateringCan WineBottle""",
     "Cart": """
-        Candle Cloth DishSponge HandTowel Mug PaperTowel Plunger SoapBar SoapBottle SprayBottle Statue
-        TissueBox ToiletPaper ToiletPaperRoll Vase""",
+        Candle Cloth DishSponge HandTowel Mug PaperTowel Plunger SoapBar SoapBottle SprayBottle Statue TissueBox
+        ToiletPaper ToiletPaperRoll Vase""",
     "CoffeeMachine": "Mug",
     "CoffeeTable CounterTop DiningTable SideTable": """
-        AlarmClock Apple AppleSliced BaseballBat BasketBall Book Bowl Box Bread BreadSliced ButterKnife CD
-        Candle CellPhone Cloth CreditCard Cup DishSponge Egg Fork Glassbottle HandTowel Kettle KeyChain
-        Knife Ladle Laptop Lettuce LettuceSliced Mug Newspaper Pan PaperTowel Pen Pencil PepperShaker Plate
-        Pot Potato PotatoSliced RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle Statue
-        TennisRacket TissueBox ToiletPaper ToiletPaperRoll Tomato TomatoSliced Vase Watch WateringCan
-        WineBottle""",
+        AlarmClock Apple AppleSliced BaseballBat BasketBall Book Bowl Box Bread BreadSliced ButterKnife CD Candle
+        CellPhone Cloth CreditCard Cup DishSponge Egg Fork Glassbottle HandTowel Kettle KeyChain Knife Ladle Laptop
+        Lettuce LettuceSliced Mug Newspaper Pan PaperTowel Pen Pencil PepperShaker Plate Pot Potato PotatoSliced
+        RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle Statue TennisRacket TissueBox ToiletPaper
+        ToiletPaperRoll Tomato TomatoSliced Vase Watch WateringCan WineBottle""",
     "Cup": "ButterKnife Fork Spoon",
     "Desk": """
-        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain
-        Laptop Mug Newspaper Pen Pencil Plate RemoteControl SoapBottle SprayBottle Statue TennisRacket
-        TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
+        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain Laptop Mug
+        Newspaper Pen Pencil Plate RemoteControl SoapBottle SprayBottle Statue TennisRacket TissueBox ToiletPaper
+        ToiletPaperRoll Vase Watch WateringCan WineBottle""",
     "Drawer": """
-        Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Fork HandTowel KeyChain Knife Ladle
-        Newspaper Pen Pencil PepperShaker RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon
-        SprayBottle TissueBox ToiletPaper ToiletPaperRoll Watch WateringCan""",
+        Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Fork HandTowel KeyChain Knife Ladle Newspaper
+        Pen Pencil PepperShaker RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle TissueBox
+        ToiletPaper ToiletPaperRoll Watch WateringCan""",
     "Dresser": """
-        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain
-        Laptop Mug Newspaper Pen Pencil Plate RemoteControl SprayBottle Statue TennisRacket TissueBox
-        ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
+        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain Laptop Mug
+        Newspaper Pen Pencil Plate RemoteControl SprayBottle Statue TennisRacket TissueBox ToiletPaper ToiletPaperRoll
+        Vase Watch WateringCan WineBottle""",
     "Fridge": """
-        Apple AppleSliced Bowl Bread BreadSliced Cup Egg Glassbottle Lettuce LettuceSliced Mug Pan Plate Pot
-        Potato PotatoSliced Tomato TomatoSliced WineBottle""",
+        Apple AppleSliced Bowl Bread BreadSliced Cup Egg Glassbottle Lettuce LettuceSliced Mug Pan Plate Pot Potato
+        PotatoSliced Tomato TomatoSliced WineBottle""",
     "GarbageCan": """
-        Apple AppleSliced Bread BreadSliced CD Cloth DishSponge Egg HandTowel Lettuce LettuceSliced
-        Newspaper PaperTowel Pen Pencil Potato PotatoSliced SoapBar SoapBottle SprayBottle TissueBox
-        ToiletPaper ToiletPaperRoll Tomato TomatoSliced WineBottle""",
+        Apple AppleSliced Bread BreadSliced CD Cloth DishSponge Egg HandTowel Lettuce LettuceSliced Newspaper
+        PaperTowel Pen Pencil Potato PotatoSliced SoapBar SoapBottle SprayBottle TissueBox ToiletPaper ToiletPaperRoll
+        Tomato TomatoSliced WineBottle""",
     "HandTowelHolder": "HandTowel",
     "LaundryHamper": "Cloth",
     "Microwave": """
@@ -98,35 +97,33 @@ _ACCEPTED: dict[str, str] = {
         TomatoSliced""",
     "Mug": "ButterKnife Fork KeyChain Knife Pen Pencil Spoon Watch",
     "Pan Pot": """
-        Apple AppleSliced ButterKnife DishSponge Egg Fork Knife Ladle Lettuce LettuceSliced Potato
-        PotatoSliced Spatula Spoon Tomato TomatoSliced""",
+        Apple AppleSliced ButterKnife DishSponge Egg Fork Knife Ladle Lettuce LettuceSliced Potato PotatoSliced Spatula
+        Spoon Tomato TomatoSliced""",
     "Plate": """
-        AlarmClock Apple AppleSliced Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg
-        Fork Glassbottle KeyChain Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato
-        PotatoSliced Spatula Spoon TissueBox Tomato TomatoSliced Watch""",
+        AlarmClock Apple AppleSliced Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork
+        Glassbottle KeyChain Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced Spatula
+        Spoon TissueBox Tomato TomatoSliced Watch""",
     "Safe": "CD CellPhone CreditCard KeyChain Statue Vase Watch",
     "Shelf": """
-        AlarmClock Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup DishSponge Glassbottle HandTowel
-        Kettle KeyChain Mug Newspaper PaperTowel Pen Pencil PepperShaker Plate Pot RemoteControl SaltShaker
-        SoapBar SoapBottle SprayBottle Statue TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan
-        WineBottle""",
+        AlarmClock Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup DishSponge Glassbottle HandTowel Kettle
+        KeyChain Mug Newspaper PaperTowel Pen Pencil PepperShaker Plate Pot RemoteControl SaltShaker SoapBar SoapBottle
+        SprayBottle Statue TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
     "SinkBasin": """
-        Apple AppleSliced Bowl ButterKnife Cloth Cup DishSponge Egg Fork Glassbottle HandTowel Kettle Knife
-        Ladle Lettuce LettuceSliced Mug Pan Plate Pot Potato PotatoSliced SoapBar Spatula Spoon Tomato
-        TomatoSliced""",
+        Apple AppleSliced Bowl ButterKnife Cloth Cup DishSponge Egg Fork Glassbottle HandTowel Kettle Knife Ladle
+        Lettuce LettuceSliced Mug Pan Plate Pot Potato PotatoSliced SoapBar Spatula Spoon Tomato TomatoSliced""",
     "StoveBurner": "Kettle Pan Pot",
     "TVStand": "TissueBox",
     "Toaster": "BreadSliced",
     "Toilet": """
-        Candle Cloth DishSponge HandTowel Newspaper PaperTowel SoapBar SoapBottle SprayBottle TissueBox
-        ToiletPaper ToiletPaperRoll""",
+        Candle Cloth DishSponge HandTowel Newspaper PaperTowel SoapBar SoapBottle SprayBottle TissueBox ToiletPaper
+        ToiletPaperRoll""",
     "ToiletPaperHanger": "ToiletPaper ToiletPaperRoll",
     "TowelHolder": "Towel",
 }
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""What ALFRED samples into each receptacle type. Goals and plans keep to it; the simulator does not enforce it."""
+"""Object types that ALFRED samples into each receptacle type. Goals and plans follow it; the simulator does not."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -134,36 +131,36 @@ KNOWN_TYPES = FIXTURES | PICKUPABLE
 
 
 def accepts(receptacle_type: str) -> frozenset[str]:
-    """Object types ALFRED would put into this receptacle type; empty for what is no receptacle."""
+    """Return the object types that ALFRED puts into this receptacle type; empty for a type that is no receptacle."""
     return ACCEPTED.get(receptacle_type, frozenset())
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Whether a goal may ask for it: the table, less a container inside a container (PDDL forbids it)."""
+    """Return whether a goal may ask for this pair: the table, less a container in a container, which PDDL forbids."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 
 
 @cache
 def whole(object_type: str) -> str:
-    """The type a slice was cut from: "AppleSliced" -> "Apple"; anything else is returned as it is."""
+    """Return the type that a slice was cut from: "AppleSliced" -> "Apple"; other types are returned unchanged."""
     return object_type.removesuffix("Sliced") if object_type in SLICED else object_type
 
 
 @cache
 def snake(object_type: str) -> str:
-    """The type's part of an instance id: "AlarmClock" -> "alarmclock"."""
+    """Return the type's part of an instance id: "AlarmClock" -> "alarmclock"."""
     return object_type.lower()
 
 
 @cache
-def spoken(object_type: str) -> str:
-    """How LoTA-Bench says a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
+def lota_words(object_type: str) -> str:
+    """Return LoTA-Bench's words for a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
     short = object_type.removesuffix("Basin")
     return short if short.isupper() else " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*", short)).lower()
 
 
 @cache
 def say(thing_id: str) -> str:
-    """How grounded skills say an instance: "cabinet_3" -> "cabinet 3"."""
+    """Return the grounded skills' words for an instance: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

@@ -1,4 +1,4 @@
-"""The two immutable inputs of an episode: a scene (what stands where) and a task (what is asked)."""
+"""Immutable inputs of an episode: scene (fixtures, objects, positions) and tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Position = tuple[float, float, float]  # metres, AI2-THOR axes: x, y (up), z
 
 
 def xyz(numbers: Position) -> dict[str, float]:
-    """As AI2-THOR writes a position, or a rotation in degrees."""
+    """Return a position, or a rotation in degrees, as AI2-THOR writes it."""
     return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}
 
 
@@ -21,14 +21,14 @@ class Item:
     position: Position
     parent: str | None = None  # id of the receptacle it starts in or on; None: none, or the floor
     states: frozenset[str] = frozenset()  # initial: "open", "on"; absent means closed, off
-    source: str = ""  # the official object id, where there is one
+    source: str = ""  # the official object id, or ""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Where ALFRED puts one object before an episode begins."""
+class ObjectPose:
+    """The pose that ALFRED gives one object before an episode begins."""
 
-    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; of several objects called the same all but one are copies
+    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; a repeated name stands for copies of the object
     position: Position
     rotation: Position  # degrees
 
@@ -39,19 +39,19 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How ALFRED sets the simulator up for a trial ("scene" of traj_data.json)."""
+    """The simulator's set-up for one ALFRED trial ("scene" of traj_data.json)."""
 
-    objects: tuple[Placed, ...]
+    objects: tuple[ObjectPose, ...]
     toggles: tuple[tuple[str, bool], ...]  # (type, is on)
     dirty_and_empty: bool
     agent: tuple[float, float, float]  # x, y, z
-    rotation: float  # degrees, as is
-    horizon: float
+    rotation: float  # degrees
+    horizon: float  # degrees
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One room with everything in it. ``items`` lists receptacles and fixtures first, then objects."""
+    """One room with all its contents. ``items`` lists receptacles and fixtures first, then objects."""
 
     id: str
     room: str  # kitchen | livingroom | bedroom | bathroom
@@ -63,7 +63,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of the seven ALFRED tasks with its parameters; AI2-THOR types, "" where unused."""
+    """One task of the seven ALFRED types with its parameters; AI2-THOR types, "" where unused."""
 
     type: str
     object_target: str

@@ -1,4 +1,4 @@
-"""ALFRED with its choices made, in the symbolic world or in AI2-THOR."""
+"""Settings of ALFRED: skills, observability, goal matching and backend, checked and ready to play."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
 
 @dataclass
 class AlfredSetting:
-    """Raises ConfigError for bad choices."""
+    """The choices of one ALFRED environment. Raises ConfigError for choices that do not work."""
 
     skills: str = "lota"
     observability: Observability = "full"
     goal_matching: Matching = "type"
-    max_steps: int | None = None  # per task; None: what the skill set usually has
+    max_steps: int | None = None  # per task; None: the skill set's default
     backend: Backend = "symbolic"
     render: str | None = None  # "rgb": frames in observations
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
-    data: str | None = None  # where episodes come from, for who stands in for AI2-THOR
+    data: str | None = None  # folder of the episodes, for the stand-in of AI2-THOR
     space: SkillSet = field(init=False)
     simulator: Thor | None = field(init=False, default=None)
     hides_failures: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class AlfredSetting:
             raise ConfigError(f"env.render={self.render} needs a world with a camera; set env.backend=thor")
 
     def _make_simulator(self) -> Thor:
-        from envs.alfred.thor.client import Thor  # here, as below: who plays without a simulator loads none of it
+        from envs.alfred.thor.client import Thor  # lazy, as below: only the simulator's backend needs it
         from envs.alfred.thor.options import thor_options
 
         options = thor_options(self.thor, embedded=self.data is None)
@@ -67,13 +67,13 @@ class AlfredSetting:
 
     @property
     def frame_shape(self) -> tuple[int, int, int] | None:
-        """Of an observation's frame: height, width, 3."""
+        """The shape of an observation's frame: height, width, 3."""
         if self.simulator is None or self.render is None:
             return None
         return self.simulator.options.height, self.simulator.options.width, 3
 
     def connect(self, episode: Episode) -> None:
-        """Start the simulator, if there is one, with an episode's room. Raises ThorError."""
+        """Start the simulator, if the backend has one, in an episode's room. Raises ThorError."""
         if self.simulator is not None:
             official = episode.scene.start is not None
             self.simulator.start(episode.scene.id if official else None)

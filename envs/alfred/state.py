@@ -1,4 +1,4 @@
-"""The state of a scene and the questions one can ask about it."""
+"""State of a scene, and queries about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import dist
 from typing import Self, TypeVar
 
-from envs.alfred.geometry import EYE_HEIGHT, Ground, flat
+from envs.alfred.geometry import EYE_HEIGHT, Geometry, flat
 from envs.alfred.scene import Scene
 from envs.alfred.thing import Thing, by_type, things_of
 from keep_agent.errors import SkillError
@@ -18,7 +18,7 @@ REACH = 1.5  # metres; AI2-THOR's visibility distance in ALFRED
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Where the agent is: floor coordinates in metres, and the thing it stands at."""
+    """The agent's floor coordinates in metres, and the thing at which it stands."""
 
     x: float
     z: float
@@ -27,24 +27,24 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """What type-level skills remember within one task, so that they can pick an instance."""
+    """The memory of type-level skills within one task, from which they choose an instance."""
 
-    target: str | None = None  # the thing last found
-    tried: tuple[str, ...] = ()  # instances reached by the same `find` repeated
-    placed: frozenset[str] = frozenset()  # objects put into a receptacle in this task
-    used: tuple[str, ...] = ()  # receptacles they were put into, latest last
-    cut: bool = False  # something was sliced in this task
+    target: str | None = None  # the thing that the last `find` reached
+    find_history: tuple[str, ...] = ()  # instances that the same `find` has reached, one after another
+    put_objects: frozenset[str] = frozenset()  # objects put into a receptacle in this task
+    put_receptacles: tuple[str, ...] = ()  # the receptacles of these puts, latest last
+    has_cut: bool = False  # whether something was sliced in this task
 
 
 class State:
-    """Where everything is, and what the agent holds, has heated, cooled, cleaned and last found."""
+    """Places of all things, the thing in the agent's hand, heated, cooled and cleaned things, and the agent's focus."""
 
-    __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "ground", "heated", "holding", "scene", "things")
+    __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "geometry", "heated", "holding", "scene", "things")
 
     def __init__(self, scene: Scene) -> None:
-        """Build the start state. Raises DataError for a scene that contradicts itself."""
+        """Build the start state. Raises DataError for a contradictory scene."""
         self.scene = scene
-        self.ground = Ground(scene)
+        self.geometry = Geometry(scene)
         self.things = things_of(scene)
         self._types = by_type(self.things)
         self.agent = Agent(*scene.agent)
@@ -55,26 +55,25 @@ class State:
         self.focus = Focus()
 
     def copy(self) -> Self:
-        """An independent world in the same state, cheap: the snapshots are shared."""
+        """Return an independent world in the same state; cheap, because the snapshots are shared."""
         return self._copy_into(object.__new__(type(self)))
 
-    def _copy_into(self, other: S) -> S:
-        other.scene, other.ground, other.agent, other.holding = self.scene, self.ground, self.agent, self.holding
-        other.things, other._types, other.focus = self.things.copy(), self._types.copy(), self.focus
-        other.heated, other.cooled, other.cleaned = self.heated.copy(), self.cooled.copy(), self.cleaned.copy()
-        return other
+    def _copy_into(self, copy: S) -> S:
+        copy.scene, copy.geometry, copy.agent, copy.holding = self.scene, self.geometry, self.agent, self.holding
+        copy.things, copy._types, copy.focus = self.things.copy(), self._types.copy(), self.focus
+        copy.heated, copy.cooled, copy.cleaned = self.heated.copy(), self.cooled.copy(), self.cleaned.copy()
+        return copy
 
     def begin_task(self) -> None:
-        """Forget what the last task heated, cooled, cleaned and found; everything stays where it is."""
+        """Clear heated, cooled and cleaned marks and the focus; every thing stays in its place."""
         self.heated, self.cooled, self.cleaned, self.focus = set(), set(), set(), Focus()
 
     def _state(self) -> tuple[object, ...]:
-        return self.things, self.agent, self.holding, self.heated, self.cooled, self.cleaned, self.focus
+        marks = self.heated, self.cooled, self.cleaned
+        return self.scene, self.things, self.agent, self.holding, marks, self.focus
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, State):
-            return NotImplemented
-        return self.scene == other.scene and self._state() == other._state()
+    def __eq__(self, value: object) -> bool:
+        return self._state() == value._state() if isinstance(value, State) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,31 +89,31 @@ class State:
             raise SkillError(f"there is no {thing_id!r} in scene {self.scene.id}") from None
 
     def of_type(self, thing_type: str) -> tuple[str, ...]:
-        """Ids of all things of exactly this type, in scene order."""
+        """Return ids of all things of exactly this type, in scene order."""
         return self._types.get(thing_type, ())
 
     def around(self, thing_id: str) -> Iterator[Thing]:
-        """The receptacles around a thing, innermost first; a fixture stands for itself."""
+        """Yield the receptacles around a thing, innermost first; a fixture has none."""
         thing = self[thing_id]
         while thing.parent is not None and thing.pickupable:
             thing = self.things[thing.parent]
             yield thing
 
     def within(self, thing_id: str) -> Iterator[Thing]:
-        """Everything in or on a thing, nested things too."""
+        """Yield everything in or on a thing, nested things included."""
         for child in self[thing_id].contents:
             yield self.things[child]
             yield from self.within(child)
 
     def place_of(self, thing_id: str) -> str:
-        """The thing one stands at to reach this one: the fixture around it, else (on the floor, held) itself."""
+        """Return the thing at which the agent reaches this one: its fixture, or itself on the floor or in the hand."""
         place = self[thing_id].id
         for outer in self.around(thing_id):
             place = outer.id
         return place
 
     def hidden_in(self, thing_id: str) -> str | None:
-        """The outermost closed container around a thing, or None."""
+        """Return the outermost closed container around a thing, or None."""
         hiding = None
         for outer in self.around(thing_id):
             if outer.shut:
@@ -122,42 +121,46 @@ class State:
         return hiding
 
     def in_view(self) -> list[str]:
-        """The thing the agent stands at and all one can see in or on it."""
+        """Return the thing at which the agent stands and all that is visible in or on it."""
         if self.at is None or self.at == self.holding:
             return []
         inner = (thing.id for thing in self.within(self.at))
-        return [self.at, *(one for one in inner if self.hidden_in(one) is None)]
+        return [self.at, *(content_id for content_id in inner if self.hidden_in(content_id) is None)]
 
     def on_floor(self, thing_id: str) -> bool:
         thing = self[thing_id]
         return thing.parent is None and thing.pickupable and thing_id != self.holding
 
     def distance(self, thing_id: str) -> float:
-        """Metres from the agent to a thing; 0 for what it carries."""
+        """Return the metres from the agent to a thing; 0 for a thing that it carries."""
         if self.holding is not None and self.place_of(thing_id) == self.holding:
             return 0.0
         return dist((self.agent.x, EYE_HEIGHT, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Within reach: at the agent's place, or within 1.5 m on the floor plan; a faucet also from its basin."""
-        places = (self.place_of(thing_id), self[thing_id].parent, self.ground.basin_of.get(thing_id))
+        """Return whether a thing is within reach: at the agent's place, or within 1.5 m on the floor plan.
+
+        A faucet is also near when the agent stands at its basin.
+        """
+        places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
         return dist((self.agent.x, self.agent.z), flat(self[thing_id].position)) <= REACH
 
     def visible(self, thing_id: str) -> bool:
-        """Near and not behind a closed door; what the agent carries is visible too."""
+        """Return whether a thing is in the hand, or near and not behind a closed door."""
         if thing_id == self.holding:
             return True
         return self.hidden_in(thing_id) is None and self.near(thing_id)
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Whether a goal may count a thing as being in or on one of these receptacles.
+        """Return whether a goal may count a thing as being in or on one of these receptacles.
 
-        ``nested``: also by what it is nested in, where a simulator says so; here what counts is direct.
+        ``nested``: count the receptacles further out, too, if the backend is a simulator that lists them; this class
+        counts the direct one only.
         """
         return thing.parent in places
 
     def sees(self, thing_id: str) -> bool:
-        """Whether a goal may count a thing as seen; where there is no camera, what is visible is."""
+        """Return whether a goal may count a thing as seen; without a camera this is `visible`."""
         return self.visible(thing_id)

@@ -1,9 +1,10 @@
-"""Targets of ALFRED's tasks: the types that a task of each kind names, and whether its room has them."""
+"""Targets of ALFRED's tasks: the types that each task type names, checked against the room."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -25,12 +26,31 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pick_and_place_with_movable_recep": (OBJECT, PARENT, MOVABLE),
     }
 )
-"""What the tasks of ALFRED's 6,825 trials name, without an exception."""
+"""Parameters that each task type names in all of ALFRED's 6,825 trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """The treatment that a task type asks for before its object is placed."""
+
+    verb: str
+    appliance: str  # the receptacle in which it happens
+    objects: frozenset[str]  # the types that can be treated
+    mark: str  # the attribute of `State` that holds the treated things
+
+
+TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
+    {
+        "pick_clean_then_place_in_recep": Treatment("clean", "SinkBasin", objects.CLEANABLE, "cleaned"),
+        "pick_cool_then_place_in_recep": Treatment("cool", "Fridge", objects.COOLABLE, "cooled"),
+        "pick_heat_then_place_in_recep": Treatment("heat", "Microwave", objects.HEATABLE, "heated"),
+    }
+)
 
 _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         OBJECT: objects.PICKUPABLE,
-        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # what can be carried is MOVABLE, without exception
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # receptacles that can be carried are MOVABLE only
         TOGGLE: objects.TOGGLEABLE,
         MOVABLE: objects.MOVABLE_RECEPTACLES,
     }
@@ -38,26 +58,30 @@ _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
-    """Raises DataError for a thing of an unknown type, and for a goal that can never hold.
+    """Check that a task's goal can be reached.
 
-    :param things: the types of the things that lie in the room, one for each of them
+    :param things: the types of the things in the room, repeated for each instance
+
+    Raises DataError for an unknown type, and for a goal that can never be reached.
     """
     if not isinstance(kind, str) or kind not in NEEDED:
         raise DataError(f"task_type={kind!r:.60} is unknown{did_you_mean(str(kind), NEEDED)}")
     if not isinstance(params[SLICED], bool):
-        raise DataError(f"{SLICED}={params[SLICED]!r:.60} is no boolean; give true or false")
+        raise DataError(f"{SLICED}={params[SLICED]!r:.60} is no boolean; set true or false")
     for name in NEEDED[kind]:
         _check_type(name, params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name])
-    there = Counter(things)
-    for unknown in there.keys() - objects.KNOWN_TYPES:
-        raise DataError(f"a thing is of the unknown type {unknown!r:.60}{did_you_mean(unknown, objects.KNOWN_TYPES)}")
-    for name in (one for one in (OBJECT, MOVABLE) if one in NEEDED[kind]):
-        wanted = 2 if kind.startswith("pick_two") and name == OBJECT and not params[SLICED] else 1
-        if there[params[name]] < wanted:
-            raise DataError(f"{name}={params[name]!r} is asked {wanted} times, but the room has {there[params[name]]}")
+    counts = Counter(things)
+    for name in counts.keys() - objects.KNOWN_TYPES:
+        raise DataError(f"a thing is of the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")
+    for name in (target for target in (OBJECT, MOVABLE) if target in NEEDED[kind]):
+        needed = 2 if kind.startswith("pick_two") and name == OBJECT and not params[SLICED] else 1
+        if counts[params[name]] < needed:
+            raise DataError(
+                f"{name}={params[name]!r} is needed {needed} times, but the room has {counts[params[name]]}"
+            )
 
 
 def _check_type(name: str, value: Any, known: frozenset[str]) -> None:
     if not isinstance(value, str) or value not in known:
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise DataError(f"{name}={value!r:.60} is no type that a task can name there{hint}")
+        raise DataError(f"{name}={value!r:.60} is no type that a task can name here{hint}")

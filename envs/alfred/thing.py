@@ -1,4 +1,4 @@
-"""What a world is made of: snapshots of things."""
+"""Snapshots of things: the values that a world consists of."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from keep_agent.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A snapshot of one thing; the world replaces it when something changes, so read it again after an action."""
+    """A snapshot of one thing; the world replaces it on every change, so read it again after an action."""
 
     id: str
     type: str
-    position: Position  # where it was last put down, while it is held
-    parent: str | None = None  # receptacle it is in or on; None: on the floor, held, or a fixture of its own
+    position: Position  # while the agent holds it: its last position before
+    parent: str | None = None  # the receptacle that it is in or on; None: floor, hand, or a separate fixture
     contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
     is_open: bool = False
     is_on: bool = False
@@ -33,7 +33,7 @@ class Thing:
 
     @property
     def movable(self) -> bool:
-        """A receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
+        """Whether it is a receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
         return self.type in objects.MOVABLE_RECEPTACLES
 
     @property
@@ -46,12 +46,12 @@ class Thing:
 
     @property
     def shut(self) -> bool:
-        """Hides its content now."""
+        """Whether it hides its content at present."""
         return not self.is_open and self.type in objects.CONTAINERS
 
 
 def things_of(scene: Scene) -> dict[str, Thing]:
-    """The start state of all things, in scene order."""
+    """Return the start state of all things, in scene order."""
     things: dict[str, Thing] = {}
     for item in scene.items:
         if item.id in things:
@@ -64,11 +64,11 @@ def things_of(scene: Scene) -> dict[str, Thing]:
 
 
 def by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
-    """Ids of things, in their order, by type."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return the ids of things by type, in their order."""
+    ids: dict[str, tuple[str, ...]] = {}
     for thing in things.values():
-        found[thing.type] = (*found.get(thing.type, ()), thing.id)
-    return found
+        ids[thing.type] = (*ids.get(thing.type, ()), thing.id)
+    return ids
 
 
 def _thing(scene: Scene, item: Item) -> Thing:
@@ -87,7 +87,7 @@ def _thing(scene: Scene, item: Item) -> Thing:
 
 
 def _settle(scene: Scene, things: dict[str, Thing], thing: Thing) -> None:
-    """Enter an object into its receptacle's contents; a fixture (a lamp on a desk) only keeps the name of its place."""
+    """Add an object to its receptacle's contents; a fixture on another one (lamp on a desk) only has it as parent."""
     parent = things.get(thing.parent or "")
     if parent is None or not parent.receptacle or (parent.movable and (thing.movable or not thing.pickupable)):
         raise DataError(f"scene {scene.id}: {thing.id!r} cannot start in {thing.parent!r}; name a receptacle, or None")

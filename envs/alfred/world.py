@@ -1,11 +1,11 @@
-"""The symbolic state of one ALFRED scene and what each primitive does to it.
+"""Symbolic state of one ALFRED scene with the effects of each primitive.
 
 Effects follow ALFRED's env/thor_env.py (commit f91f4c0): a microwave heats when it is switched on, a fridge cools when
-it is closed, a faucet cleans what lies in the sink basin nearest to it. From AI2-THOR itself: a microwave starts only
-while closed and opens only while off, a laptop closes when picked up, a stove burner carries one thing. Heat, cold and
-water also reach what is nested in a container. Every cut gives ``SLICES`` pieces.
+it is closed, a faucet cleans the things in the nearest sink basin. From AI2-THOR itself: a microwave starts only while
+closed and opens only while off, a laptop closes when picked up, a stove burner carries one thing. Heat, cold and water
+also reach things nested in a container. Every cut gives ``SLICES`` pieces.
 
-The primitives check the state (hand, doors, nesting), not the distance: that is the skills' business.
+The primitives check hand, doors and nesting. Distances are checked by the skills.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from envs.outcome import DONE, Outcome, failed
 
 
 class World(State):
-    """A scene one can act in. Every primitive returns an Outcome; an unknown id raises SkillError."""
+    """A scene in which an agent can act. Every primitive returns an Outcome; an unknown id raises SkillError."""
 
     __slots__ = ()
 
     def goto(self, thing_id: str) -> Outcome:
-        """Stand at a thing, or at the fixture that holds it, closed or not."""
+        """Stand at a thing, or at the fixture that contains it, open or closed."""
         place = self.place_of(thing_id)
         if place == self.holding:
-            return failed(_carried(thing_id, place))
-        self.agent = Agent(*self.ground.stand(self.things[place].position), place)
+            return failed(_in_hand_refusal(thing_id, place))
+        self.agent = Agent(*self.geometry.stand(self.things[place].position), place)
         return DONE
 
     def open(self, thing_id: str) -> Outcome:
@@ -76,7 +76,7 @@ class World(State):
         return DONE
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """Put the held thing into or onto a receptacle; which types belong there is not checked (as officially)."""
+        """Put the thing in the hand into or onto a receptacle; as in ALFRED, its type is not checked."""
         receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {say(thing_id)}")
@@ -89,7 +89,7 @@ class World(State):
         return DONE
 
     def no_room(self, thing_id: str, receptacle_id: str) -> Outcome | None:
-        """Why a thing cannot go in or on a receptacle, or None if it can."""
+        """Return the refusal to put a thing in or on a receptacle, or None if it fits."""
         thing, receptacle = self[thing_id], self[receptacle_id]
         if not receptacle.receptacle:
             return failed(f"{say(receptacle.id)} is not a receptacle")
@@ -102,15 +102,15 @@ class World(State):
         return self._out_of_hand(receptacle.id)
 
     def drop(self) -> Outcome:
-        """Let the held thing fall to the floor."""
+        """Drop the thing in the hand to the floor."""
         if self.holding is None:
             return failed("you are not holding anything")
-        dropped, self.holding = self.holding, None
-        self._move(dropped, (self.agent.x, 0.0, self.agent.z))
+        thing_id, self.holding = self.holding, None
+        self._move(thing_id, (self.agent.x, 0.0, self.agent.z))
         return DONE
 
     def slice(self, thing_id: str) -> Outcome:
-        """Cut with the knife in the hand: the whole thing disappears, its slices lie where it was."""
+        """Cut with the knife in the hand: slices replace the whole thing in its place."""
         thing = self[thing_id]
         if thing.type not in objects.SLICEABLE:
             return failed(f"{say(thing_id)} cannot be sliced")
@@ -121,7 +121,7 @@ class World(State):
         pieces = self._pieces(thing)
         del self.things[thing_id]
         self.things.update((piece.id, piece) for piece in pieces)
-        self._types[thing.type] = tuple(other for other in self.of_type(thing.type) if other != thing_id)
+        self._types[thing.type] = tuple(sibling for sibling in self.of_type(thing.type) if sibling != thing_id)
         self._types[pieces[0].type] = (*self.of_type(pieces[0].type), *(piece.id for piece in pieces))
         self._replace_with(thing, tuple(piece.id for piece in pieces))
         return DONE
@@ -137,7 +137,7 @@ class World(State):
         self._change(thing_id, is_on=True)
         if thing.type == "Microwave":
             self.heated.update(inner.id for inner in self.within(thing_id))
-        basin = self.ground.basin_of.get(thing_id)
+        basin = self.geometry.basin_of.get(thing_id)
         if basin is not None and self.things[basin].type == "SinkBasin":
             self.cleaned.update(inner.id for inner in self.within(basin))
         return DONE
@@ -151,27 +151,27 @@ class World(State):
         self._change(thing_id, is_on=False)
         return DONE
 
-    # how a state changes
+    # state changes
 
     def _change(self, thing_id: str, **fields: object) -> None:
         self.things[thing_id] = replace(self.things[thing_id], **fields)
 
     def _move(self, thing_id: str, position: Position) -> None:
-        """Set the position of a thing and of all it carries."""
-        for moved in (self.things[thing_id], *self.within(thing_id)):
-            self._change(moved.id, position=position)
+        """Set the position of a thing and of all its contents."""
+        for part in (self.things[thing_id], *self.within(thing_id)):
+            self._change(part.id, position=position)
 
     def _detach(self, thing: Thing) -> None:
         if thing.parent is not None:
-            rest = tuple(other for other in self.things[thing.parent].contents if other != thing.id)
+            rest = tuple(sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
             self._change(thing.parent, contents=rest)
             self._change(thing.id, parent=None)
 
     def _out_of_hand(self, thing_id: str) -> Outcome | None:
-        """Why a thing cannot be worked on: it is carried, or behind a closed door."""
+        """Return the refusal for a thing that is carried or behind a closed door, else None."""
         place = self.place_of(thing_id)
         if self.holding is not None and place == self.holding:
-            return failed(_carried(thing_id, place))
+            return failed(_in_hand_refusal(thing_id, place))
         hiding = self.hidden_in(thing_id)
         return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
 
@@ -191,13 +191,13 @@ class World(State):
 
     def _replace_with(self, thing: Thing, pieces: tuple[str, ...]) -> None:
         if thing.parent is not None:
-            rest = tuple(other for other in self.things[thing.parent].contents if other != thing.id)
+            rest = tuple(sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
             self._change(thing.parent, contents=(*rest, *pieces))
         if self.agent.at == thing.id:
             self.agent = replace(self.agent, at=pieces[0])
 
 
-def _carried(thing_id: str, holder: str) -> str:
+def _in_hand_refusal(thing_id: str, holder: str) -> str:
     if thing_id == holder:
         return f"you are holding {say(thing_id)}"
     return f"{say(thing_id)} is in {say(holder)}, which you are holding"

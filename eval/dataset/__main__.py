@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import track
 
 from envs.alfred.data.trajectories import Corpus
-from envs.alfred.language.lessons import told
+from envs.alfred.language.lessons import annotations
 from envs.setting import OBSERVABILITIES
 from envs.world_spec import WorldSpec
 from envs.worlds import GENERATED, WORLDS
@@ -70,7 +70,7 @@ def official(data: str) -> Iterator[Source]:
 
 def lessons(data: str) -> Iterator[Lesson]:
     """All annotations of ALFRED's official train split, with what they mean."""
-    return (Lesson(one.text, one.goal, one.steps) for one in told(Corpus(data), "train"))
+    return (Lesson(one.text, one.goal, one.steps) for one in annotations(Corpus(data), "train"))
 
 
 def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:

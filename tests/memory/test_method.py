@@ -79,7 +79,7 @@ class Rounding(Ram):
         ),
         (
             {"construction": Turns(survivors="move"), "storage": Quantized(), "retention": Streaming()},
-            "survivors=move computes keys anew for other positions, but storage Quantized keeps them packed",
+            "survivors=move computes keys again for other positions, but storage Quantized keeps them packed",
         ),
         ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
         ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),

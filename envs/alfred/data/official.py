@@ -21,14 +21,14 @@ from keep_agent.files import read_json
 log = logging.getLogger(__name__)
 
 SPLITS_FILE = "oct21.json"
-_KEPT_SCENES = 64  # annotations of a trial share its scene
+_CACHED_SCENES = 64  # annotations of a trial share its scene
 
 
 class OfficialEpisodes(LazyEpisodes[Episode]):
-    """Episodes of one split by task, trial and annotation; scenes are built when they are asked for."""
+    """Episodes of one split by task, trial and annotation; scenes are built on access."""
 
     def __init__(self, entries: Sequence[tuple[Trajectory, int]], survey: Survey) -> None:
-        """``entries`` are trajectories with the number of the annotation to use."""
+        """Serve ``entries``: trajectories with the number of the annotation to use."""
         super().__init__(self._episode, entries)
         self._survey = survey
         self._scenes: OrderedDict[str, Scene] = OrderedDict()
@@ -42,7 +42,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
         if trajectory.trial not in self._scenes:
             self._scenes[trajectory.trial] = build_scene(trajectory, task, self._survey)
         self._scenes.move_to_end(trajectory.trial)
-        while len(self._scenes) > _KEPT_SCENES:
+        while len(self._scenes) > _CACHED_SCENES:
             self._scenes.popitem(last=False)
         return self._scenes[trajectory.trial]
 
@@ -50,20 +50,22 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 def load_official(
     path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
 ) -> OfficialEpisodes:
-    """All annotations of a split, or ``limit`` of them drawn with ``seed``, in the order of task, trial, annotation.
+    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, by task, trial and annotation.
 
-    Where the official splits file (splits/oct21.json, in or beside the folder) knows the split, what it does not list
-    is left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
-    files, ConfigError for a split that is not there.
+    If the official splits file (splits/oct21.json, in or beside the folder) has the split, annotations that it does not
+    list are left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
+    files, ConfigError for an unknown split.
     """
     corpus = Corpus(path)
-    entries = [(found, number) for found in corpus.trajectories(split) for number in range(len(found.instructions))]
+    entries = [(trial, number) for trial in corpus.trajectories(split) for number in range(len(trial.instructions))]
     check_once(
-        (f"{found.trial}-{number}" for found, number in entries), "annotation", f"keep one of its trials in {split}"
+        (f"{trajectory.trial}-{number}" for trajectory, number in entries),
+        "annotation",
+        f"keep one of its trials in {split}",
     )
-    listed = _listed(corpus, split)
-    if listed is not None and entries:
-        entries = _only(*listed, entries, split)
+    split_list = _split_list(corpus, split)
+    if split_list is not None and entries:
+        entries = _split_entries(*split_list, entries, split)
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
     if limit is not None and limit < len(entries):
@@ -72,13 +74,13 @@ def load_official(
 
 
 def task_of(trajectory: Trajectory, annotation: int) -> Task:
-    """The task of a trial in the words of one annotation."""
+    """Return the task of a trial with the instruction of one annotation."""
     words = trajectory.instructions[annotation]
     return make_task(trajectory.task_type, trajectory.params, instruction=words, id=trajectory.trial)
 
 
-def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
-    """A task of a kind from ALFRED's own names of its parameters; ``told`` are its instruction and its id."""
+def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
+    """Return a task from ALFRED's own parameter names; ``texts`` are its instruction and its id."""
     return Task(
         type=kind,
         object_target=params["object_target"],
@@ -86,12 +88,12 @@ def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
         toggle_target=params["toggle_target"] or "",
         mrecep_target=params["mrecep_target"] or "",
         sliced=bool(params["object_sliced"]),
-        **told,
+        **texts,
     )
 
 
-def _listed(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
-    """The splits file, and (TASK/TRIAL, annotation) that it lists for a split; None without such a file or split."""
+def _split_list(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
+    """Return the splits file and its (TASK/TRIAL, annotation) pairs for a split; None if there is no such list."""
     for folder in (corpus.root, corpus.root.parent):
         path = folder / "splits" / SPLITS_FILE
         if path.is_file():
@@ -104,13 +106,13 @@ def _listed(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]
     return None
 
 
-def _only(
-    path: Path, listed: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
+def _split_entries(
+    path: Path, pairs: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
 ) -> list[tuple[Trajectory, int]]:
-    """The entries that are listed. Raises DataError where none is."""
-    kept = [(found, number) for found, number in entries if (found.name, number) in listed]
-    if not kept:
+    """Return the entries that the splits file lists. Raises DataError if it lists none of them."""
+    matches = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
+    if not matches:
         raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")
-    if len(kept) < len(listed):
-        log.info("%s: %d of the %d annotations the splits file lists are here", split, len(kept), len(listed))
-    return kept
+    if len(matches) < len(pairs):
+        log.info("%s: %d of the splits file's %d annotations are present", split, len(matches), len(pairs))
+    return matches

@@ -1,9 +1,9 @@
-"""Infers the receptacle an object starts in or on from its position, since ALFRED's scenes do not say.
+"""Inference of the receptacle in which an object starts, from its position, because ALFRED's scenes do not name it.
 
-The nearest object of the same floor plan whose receptacle a demonstration revealed decides (one neighbour; heights
-count more than distances along a surface, another object type a little less). A fixture also speaks for the spot
-where its type usually holds things, so that one in which nothing was ever found can be chosen too. An object far from
-all of that is in no receptacle.
+The nearest object of the same floor plan with a receptacle known from a demonstration decides (one neighbour; heights
+weigh more than distances along a surface, another object type adds a little). A fixture also counts with the spot where
+its type usually holds things, so that one without any known object can be chosen. An object far from all of these is in
+no receptacle.
 """
 
 from __future__ import annotations
@@ -18,47 +18,29 @@ from envs.alfred.data.mining import Label, Room, Survey
 from envs.alfred.objects import MOVABLE_RECEPTACLES, RECEPTACLES, accepts, may_hold
 from envs.alfred.scene import Position
 
-HEIGHT_WEIGHT = 4.0  # a metre up counts as much as four along a surface
-OTHER_TYPE = 0.05  # metres added for a neighbour of another type: centres lie at other heights
-UNSEEN = 0.1  # metres added where a fixture's usual spot stands in for a neighbour
-REACH = 1.5  # weighted metres; beyond, an object lies in no receptacle
-_NESTED = (0.05, -0.02, 0.15)  # metres: at most aside; from below to above the container's own position
+HEIGHT_WEIGHT = 4.0  # one metre of height counts like four metres along a surface
+OTHER_TYPE = 0.05  # metres added for a neighbour of another type: its centre lies at another height
+UNSEEN = 0.1  # metres added for a fixture's usual spot, compared with a labelled neighbour
+REACH = 1.5  # weighted metres; an object farther away is in no receptacle
+_NESTED = (0.05, -0.02, 0.15)  # metres: largest sideways distance; lowest and highest position above the container
 
-# Where a fixture holds things, seen from its own position: metres aside and above (medians over train's pick-ups).
+# A fixture's usual spot relative to its own position: metres sideways and up (medians over train's pick-ups).
 _SPOTS: dict[str, tuple[float, float]] = {
-    "ArmChair": (0.20, 0.41),
-    "BathtubBasin": (0.35, 0.01),
-    "Bed": (0.61, 0.64),
-    "Cabinet": (0.30, -0.32),
-    "Cart": (0.18, 0.86),
-    "CoffeeMachine": (0.00, 0.06),
-    "CoffeeTable": (0.32, 0.45),
-    "CounterTop": (0.55, -0.01),
-    "Desk": (0.39, 0.74),
-    "DiningTable": (0.37, 0.78),
-    "Drawer": (0.07, -0.05),
-    "Dresser": (0.30, 0.82),
-    "Fridge": (0.17, 1.03),
-    "GarbageCan": (0.05, 0.09),
-    "HandTowelHolder": (0.04, -0.10),
-    "Microwave": (0.09, 0.15),
-    "Ottoman": (0.24, 0.42),
-    "Shelf": (0.18, 0.01),
-    "SideTable": (0.17, 0.58),
-    "SinkBasin": (0.13, 0.02),
-    "Sofa": (0.45, 0.52),
-    "StoveBurner": (0.00, 0.01),
-    "Toilet": (0.38, 1.04),
-    "ToiletPaperHanger": (0.10, 0.00),
-}
+    "ArmChair": (0.20, 0.41), "BathtubBasin": (0.35, 0.01), "Bed": (0.61, 0.64), "Cabinet": (0.30, -0.32),
+    "Cart": (0.18, 0.86), "CoffeeMachine": (0.00, 0.06), "CoffeeTable": (0.32, 0.45), "CounterTop": (0.55, -0.01),
+    "Desk": (0.39, 0.74), "DiningTable": (0.37, 0.78), "Drawer": (0.07, -0.05), "Dresser": (0.30, 0.82),
+    "Fridge": (0.17, 1.03), "GarbageCan": (0.05, 0.09), "HandTowelHolder": (0.04, -0.10), "Microwave": (0.09, 0.15),
+    "Ottoman": (0.24, 0.42), "Shelf": (0.18, 0.01), "SideTable": (0.17, 0.58), "SinkBasin": (0.13, 0.02),
+    "Sofa": (0.45, 0.52), "StoveBurner": (0.00, 0.01), "Toilet": (0.38, 1.04), "ToiletPaperHanger": (0.10, 0.00),
+}  # fmt: skip
 _ANYWHERE = (0.2, 0.2)
 _NARROW = frozenset({"CoffeeMachine", "HandTowelHolder", "Microwave", "StoveBurner", "Toaster", "ToiletPaperHanger"})
-_PLACED = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
+_SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
 
 @dataclass(frozen=True, slots=True)
-class _Witness:
-    """A spot that speaks for a fixture: a labelled object, or the fixture's usual spot."""
+class _Evidence:
+    """A spot that indicates a fixture: a labelled object, or the fixture's usual spot."""
 
     type: str  # of the labelled object; "": the usual spot
     position: Position
@@ -68,63 +50,66 @@ class _Witness:
 
 
 class Inference:
-    """Guesses where objects are in one room. ``room`` must already lack the trial that is being loaded."""
+    """Inference of receptacles in one room. ``room`` must already lack the trial that is being loaded."""
 
     def __init__(self, room: Room) -> None:
-        self._witnesses = [*_labelled(room), *_usual(room)]
-        self._positions = np.array([witness.position for witness in self._witnesses]).reshape(-1, 3)
-        self._handicaps = np.array([witness.handicap for witness in self._witnesses])
+        self._evidence = [*_labelled(room), *_usual(room)]
+        self._positions = np.array([evidence.position for evidence in self._evidence]).reshape(-1, 3)
+        self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """(weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is none."""
+        """Return (weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is
+        none.
+        """
         nearest: dict[str, float] = {}
-        for distance, witness in zip(self._distances(kind, position), self._witnesses, strict=True):
-            if distance < min(REACH, nearest.get(witness.fixture, REACH)) and _plausible(kind, witness):
-                nearest[witness.fixture] = distance
+        for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
+            if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _plausible(kind, evidence):
+                nearest[evidence.fixture] = distance
         return sorted((distance, fixture) for fixture, distance in nearest.items())
 
     def _distances(self, kind: str, position: Position) -> list[float]:
         offsets = (self._positions - position) * (1.0, HEIGHT_WEIGHT, 1.0)
-        other = np.array([witness.type not in ("", kind) for witness in self._witnesses], dtype=float)
-        distances: list[float] = (np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * other).tolist()
+        is_other_type = np.array([evidence.type not in ("", kind) for evidence in self._evidence], dtype=float)
+        distances: list[float] = (
+            np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * is_other_type
+        ).tolist()
         return distances
 
 
-def _labelled(room: Room) -> list[_Witness]:
+def _labelled(room: Room) -> list[_Evidence]:
     kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
     known = [label for label in room.labels if label.fixture in kinds]
-    return [_Witness(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in known]
+    return [_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in known]
 
 
-def _usual(room: Room) -> list[_Witness]:
-    return [
-        _usual_spot(fixture.id, fixture.type, fixture.position)
-        for fixture in room.fixtures
-        if fixture.type in RECEPTACLES
-    ]
+def _usual(room: Room) -> list[_Evidence]:
+    spots = []
+    for fixture in (fixture for fixture in room.fixtures if fixture.type in RECEPTACLES):
+        sideways, above = _SPOTS.get(fixture.type, _ANYWHERE)
+        x, y, z = fixture.position
+        spots.append(_Evidence("", (x, y + above, z), fixture.id, fixture.type, sideways + UNSEEN))
+    return spots
 
 
-def _usual_spot(fixture: str, kind: str, position: Position) -> _Witness:
-    aside, above = _SPOTS.get(kind, _ANYWHERE)
-    x, y, z = position
-    return _Witness("", (x, y + above, z), fixture, kind, aside + UNSEEN)
+def _plausible(kind: str, evidence: _Evidence) -> bool:
+    """Return whether an object type may be in a fixture.
 
-
-def _plausible(kind: str, witness: _Witness) -> bool:
-    """Whether ALFRED would put this type there, or demonstrably did; a type it never places may be anywhere broad."""
-    if witness.type == kind or not witness.fixture or kind in accepts(witness.fixture_type):
+    ALFRED puts it there, a demonstration shows it there, or ALFRED never puts this type anywhere and the fixture is
+    broad.
+    """
+    if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
-    return kind not in _PLACED and witness.fixture_type not in _NARROW
+    return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """(label, guess) for every object these trials' demonstrations show in a fixture; ids, "" for none.
+    """Yield (label, guess) for every object that these trials' demonstrations show in a fixture; ids, "" for none.
 
-    Each guess is made without the trial the label comes from, as it is when that trial is loaded.
+    Each guess leaves out the label's own trial, as loading that trial does.
     """
     for room in survey.values():
-        own = [label for label in room.labels if label.fixture and label.trial in trials]
-        for trial, labels in groupby(sorted(own), key=lambda label: label.trial):
+        chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
+        for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):
             inference = Inference(room.without(trial))
             for label in labels:
                 guesses = inference.guesses(label.type, label.position)
@@ -132,8 +117,8 @@ def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Lab
 
 
 def nested(kind: str, position: Position, container: str, place: Position) -> bool:
-    """Whether an object lies in a bowl, mug, ... : right above the container's own position."""
+    """Return whether an object lies in a bowl, mug, ... : right above the container's own position."""
     if container not in MOVABLE_RECEPTACLES or not may_hold(container, kind):
         return False
-    aside = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5
-    return aside <= _NESTED[0] and _NESTED[1] <= position[1] - place[1] <= _NESTED[2]
+    sideways = ((position[0] - place[0]) ** 2 + (position[2] - place[2]) ** 2) ** 0.5
+    return sideways <= _NESTED[0] and _NESTED[1] <= position[1] - place[1] <= _NESTED[2]

@@ -1,7 +1,7 @@
-"""Keeps what was mined from a data set in the user's cache folder, so that it is mined once.
+"""Cache of mined surveys in the user's cache folder, so that each data set is mined once.
 
-One file per data folder, replaced as a whole. It carries a version, the fingerprint of the trajectories and a checksum;
-a file that fails any of them is mined again.
+One file per data folder, always replaced as a whole. It has a version, the fingerprint of the trajectories and a
+checksum; if any of them does not match, the data is mined again.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from envs.alfred.data.trajectories import Corpus
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # raise it whenever mining finds something else in the same files
+VERSION = 1  # to be raised whenever mining gives another result for the same files
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error)
 
 
 def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> Survey:
-    """The survey of all trajectories: from the cache where that is valid, else mined and cached."""
+    """Return the survey of all trajectories: from a valid cache, else mined and cached."""
     path, fingerprint = cache_file(corpus), corpus.fingerprint()
     cached = _read(path, fingerprint)
     if cached is not None:
         return cached
     log.info("reading receptacles and objects from all trajectories in %s", corpus.root)
-    mined = survey(corpus.demonstrations(), progress)
-    _write(path, fingerprint, mined)
-    return mined
+    rooms = survey(corpus.demonstrations(), progress)
+    _write(path, fingerprint, rooms)
+    return rooms
 
 
 def cache_file(corpus: Corpus) -> Path:
-    """Where this data folder's survey is kept."""
+    """Return the path of this data folder's cached survey."""
     name = hashlib.sha256(str(corpus.root.resolve()).encode()).hexdigest()[:16]
     return user_cache_path("keep-agent") / f"alfred-{name}.json.gz"
 
@@ -60,9 +60,12 @@ def _read(path: Path, fingerprint: str) -> Survey | None:
         return None
 
 
-def _write(path: Path, fingerprint: str, mined: Survey) -> None:
-    """Atomic: readers see the old file or the new one. A folder that cannot be written costs time, not the run."""
-    body = json.dumps(_encode(mined), separators=(",", ":")).encode()
+def _write(path: Path, fingerprint: str, rooms: Survey) -> None:
+    """Replace the cache file atomically.
+
+    A cache folder that cannot be written costs time at the next run, but does not stop this one.
+    """
+    body = json.dumps(_encode(rooms), separators=(",", ":")).encode()
     content = gzip.compress(json.dumps(_header(fingerprint, body)).encode() + b"\n" + body, 6, mtime=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,11 +85,11 @@ def _header(fingerprint: str, body: bytes) -> dict[str, Any]:
     return {"version": VERSION, "fingerprint": fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
 
 
-def _encode(mined: Survey) -> dict[str, Any]:
-    found = {trial for room in mined.values() for fixture in room.fixtures for trial in fixture.trials}
-    trials = sorted(found | {label.trial for room in mined.values() for label in room.labels})
+def _encode(rooms: Survey) -> dict[str, Any]:
+    fixture_trials = {trial for room in rooms.values() for fixture in room.fixtures for trial in fixture.trials}
+    trials = sorted(fixture_trials | {label.trial for room in rooms.values() for label in room.labels})
     numbers = {trial: number for number, trial in enumerate(trials)}
-    return {"trials": trials, "rooms": {plan: _encode_room(room, numbers) for plan, room in mined.items()}}
+    return {"trials": trials, "rooms": {plan: _encode_room(room, numbers) for plan, room in rooms.items()}}
 
 
 def _encode_room(room: Room, numbers: dict[str, int]) -> dict[str, Any]:
@@ -105,6 +108,6 @@ def _decode_room(room: dict[str, Any], trials: list[str]) -> Room:
         Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
         for name, position, numbers in room["fixtures"]
     )
-    places = [*(fixture.id for fixture in fixtures), ""]  # -1 is the last: in no receptacle
+    places = [*(fixture.id for fixture in fixtures), ""]  # -1 is the last one: no receptacle
     labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
     return Room(fixtures, tuple(labels))

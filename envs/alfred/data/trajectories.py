@@ -1,8 +1,9 @@
-"""Reads ALFRED's json_2.1.0: folders SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree inside."""
+"""Trajectories of ALFRED's json_2.1.0: folders SPLIT/TASK/TRIAL/traj_data.json, or SPLIT.tar.gz with the same tree."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from envs.alfred.data.floor_plans import room_of
-from envs.alfred.scene import Placed, Position, Start
+from envs.alfred.scene import ObjectPose, Position, Start
 from envs.alfred.targets import PARAMS, check_targets
 from envs.json_number import finite
 from keep_agent.errors import ConfigError, DataError, did_you_mean
@@ -19,6 +19,7 @@ from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
+ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the first digit of FloorPlan301, 0 for 1-30
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
@@ -27,7 +28,7 @@ _REMEDY = "restore it from the ALFRED download, or delete it"
 
 
 class Step(NamedTuple):
-    """One high-level step of the demonstration with the interactions it expands to; ids are "" where there are none."""
+    """One high-level step of a demonstration with its low-level interactions; an absent id is ""."""
 
     action: str  # "PickupObject"
     object: str
@@ -39,7 +40,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What one traj_data.json says, less the demonstration."""
+    """The content of one traj_data.json, except the demonstration."""
 
     split: str
     task: str  # the task folder's name
@@ -58,21 +59,21 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one split comes from: its trajectory files, or one archive."""
+    """The files of one split: its trajectory files, or one archive."""
 
     split: str
     files: tuple[Path, ...] = ()
     archive: Path | None = None
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """(name of the file, content) in the order of names (archives: in their own order)."""
+        """Yield (name of the file, content) in the order of names (archives: in their own order)."""
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
             yield str(path), read_bytes(path, _REMEDY)
 
     def playable(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(name of the file, decoded content) of those that show their goal and demonstration."""
+        """Yield (name of the file, decoded content) of the files that have a goal and a demonstration."""
         for file, text in self.read():
             content = _decode(file, text)
             if _playable(content):
@@ -86,14 +87,14 @@ class Corpus:
         self.root = _find_root(Path(str(path)).expanduser())
         self.sources = {source.split: source for source in _sources(self.root)}
         if not self.sources:
-            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; name the folder json_2.1.0")
+            raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; set the folder json_2.1.0")
 
     @property
     def splits(self) -> tuple[str, ...]:
         return tuple(self.sources)
 
     def fingerprint(self) -> str:
-        """Changes when any trajectory file is added, removed, resized or touched."""
+        """Return a hash that changes when any trajectory file is added, removed, resized or touched."""
         digest = hashlib.sha256(str(self.root.resolve()).encode())
         for source in self.sources.values():
             for path in (source.archive,) if source.archive else source.files:
@@ -102,18 +103,29 @@ class Corpus:
         return digest.hexdigest()
 
     def trajectories(self, split: str) -> list[Trajectory]:
-        """A split's trajectories by task and trial. Raises ConfigError for a split that is not there."""
+        """Return a split's trajectories by task and trial. Raises ConfigError for an unknown split."""
         if split not in self.sources:
             known, hint = ", ".join(self.splits), did_you_mean(split, self.splits)
             raise ConfigError(f"no split {split!r} in {self.root}; choose one of {known}{hint}")
-        found = [parse(split, file, text) for file, text in self.sources[split].read()]
-        return sorted(found, key=lambda trajectory: trajectory.name)
+        trajectories = [parse(split, file, text) for file, text in self.sources[split].read()]
+        return sorted(trajectories, key=lambda trajectory: trajectory.name)
 
     def demonstrations(self) -> Iterator[tuple[Trajectory, list[Step]]]:
-        """Every trajectory of every split that shows its demonstration, with the steps of that."""
+        """Yield every trajectory of every split that has a demonstration, with its steps."""
         for split, source in self.sources.items():
             for file, content in source.playable():
                 yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
+
+
+def room_of(floor_plan: str) -> str:
+    """Return the room type of a floor plan: "FloorPlan301" -> "bedroom". Raises DataError for other names."""
+    number = re.fullmatch(r"FloorPlan(\d{1,3})", floor_plan, re.ASCII) if isinstance(floor_plan, str) else None
+    room = ROOMS.get(int(number[1]) // 100) if number else None
+    if room is None:
+        raise DataError(
+            f"unknown floor plan {floor_plan!r:.40}; ALFRED has FloorPlan1-30, 201-230, 301-330 and 401-430"
+        )
+    return room
 
 
 def _find_root(path: Path) -> Path:
@@ -126,7 +138,7 @@ def _find_root(path: Path) -> Path:
 
 
 def _sources(root: Path) -> Iterator[Source]:
-    """Splits by name; a folder goes before an archive of the same name."""
+    """Yield the splits by name; a folder takes precedence over an archive of the same name."""
     for name in sorted({path.name.removesuffix(ARCHIVE) for path in root.iterdir()}):
         files = tuple(sorted((root / name).glob(f"*/*/{FILE_NAME}")))
         archive = root / f"{name}{ARCHIVE}"
@@ -155,16 +167,16 @@ def _decode(file: str, text: bytes) -> dict[str, Any]:
 
 
 def parse(split: str, file: str, text: bytes) -> Trajectory:
-    """One traj_data.json that is to be played. Raises DataError with the file's name."""
+    """Return the trajectory of one playable traj_data.json. Raises DataError with the file's name."""
     content = _decode(file, text)
     if not _playable(content):
         raise DataError(f"{file} has no pddl_params or plan; a split without them (a test split) cannot be played")
-    found = guarded_read(file, _trajectory, split, file, content)
+    trajectory = guarded_read(file, _trajectory, split, file, content)
     try:
-        check_targets(found.task_type, found.params, (one.type for one in found.start.objects))
+        check_targets(trajectory.task_type, trajectory.params, (pose.type for pose in trajectory.start.objects))
     except DataError as error:
-        raise DataError(f"{file} asks for what cannot be: {error}") from error
-    return found
+        raise DataError(f"{file} has a goal that cannot be reached: {error}; {_REMEDY}") from error
+    return trajectory
 
 
 def _playable(content: dict[str, Any]) -> bool:
@@ -172,7 +184,7 @@ def _playable(content: dict[str, Any]) -> bool:
 
 
 def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
-    """What ``read`` makes of the arguments; a content that is not as expected is the file's fault."""
+    """Return ``read(*arguments)``; unexpected content is reported as a DataError of the file."""
     try:
         return read(*arguments)
     except _MALFORMED as error:
@@ -195,17 +207,17 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
 
 
 def _words(annotation: dict[str, Any]) -> str:
-    found = annotation["task_desc"].strip()
-    if not found:
+    words = annotation["task_desc"].strip()
+    if not words:
         raise ValueError("an annotation has an empty task_desc")
-    return found
+    return words
 
 
 def _start(scene: dict[str, Any]) -> Start:
     agent = scene["init_action"]
     return Start(
         objects=tuple(
-            Placed(pose["objectName"], _vector(pose["position"]), _vector(pose.get("rotation", _UPRIGHT)))
+            ObjectPose(pose["objectName"], _vector(pose["position"]), _vector(pose.get("rotation", _UPRIGHT)))
             for pose in scene["object_poses"]
         ),
         toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
@@ -221,7 +233,7 @@ def _vector(value: dict[str, Any]) -> Position:
 
 
 def _steps(content: dict[str, Any]) -> list[Step]:
-    """The demonstration's high-level steps."""
+    """Return the demonstration's high-level steps."""
     low: dict[int, list[tuple[str, str, str]]] = {}
     for entry in content["plan"]["low_actions"]:
         action = entry["api_action"]

@@ -1,4 +1,4 @@
-"""The scripted expert: an oracle planner that demonstrates every task in either skill set."""
+"""Scripted expert: an oracle planner that demonstrates every task in either skill set."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _SKILLS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Chooses the next skill from the present state; keeps nothing between calls.
+    """Chooses the next skill from the present state alone.
 
-    With ``observability="partial"`` only what the knowledge holds is used, and unseen receptacles are looked into.
+    With ``observability="partial"`` it uses only the facts in the agent's knowledge, and looks into unseen receptacles.
     """
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
-        """Raises ConfigError for an unknown skill set or observability."""
+        """Check the choices. Raises ConfigError for an unknown skill set or observability."""
         check_choice("skills", skills, _SKILLS)
         check_choice("observability", observability, OBSERVABILITIES)
         self.skills = skills
         self.observability = observability
 
     def act(self, world: World, task: Task, knowledge: Knowledge | None = None) -> str:
-        """The next skill string. ``knowledge`` is needed (and used) under partial observability only.
+        """Return the next skill. ``knowledge`` is required (and used) under partial observability only.
 
         Raises ConfigError if it is missing there.
         """
         if self.observability == "partial" and knowledge is None:
-            raise ConfigError("the expert sees only what is known under partial observability; pass the knowledge")
+            raise ConfigError("under partial observability the expert needs the agent's knowledge; pass knowledge=")
         view = View(world, knowledge if self.observability == "partial" else None)
         return _SKILLS[self.skills](view, task)

@@ -1,4 +1,4 @@
-"""The expert's steps as instance-level skills: walk there, open what is shut, then act."""
+"""The expert's steps as instance-level skills: go there, open the door, then act."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from envs.alfred.scene import Task
 
 
 def grounded_skill(view: View, task: Task) -> str:
-    """The next grounded skill for a task."""
+    """Return the next grounded skill for a task."""
     return render(view, next_step(view, task))
 
 
 def render(view: View, step: Step) -> str:
-    """The skill that performs a step, or the one that must come before it."""
+    """Return the skill that performs a step, or the one that must come before it."""
     match step.act:
         case "done":
             return "done"
@@ -34,14 +34,14 @@ def _look_into(view: View, thing_id: str) -> str:
 
 
 def _walk(view: View, thing_id: str) -> str | None:
-    """Go to where the thing is, unless the agent is there; a faucet is used at its basin."""
+    """Return the skill that goes to a thing (to the basin of a faucet), or None at its place."""
     world = view.world
-    place = world.ground.basin_of.get(thing_id) or world.place_of(thing_id)
+    place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
     return None if world.at in (place, thing_id) else f"go to {say(place)}"
 
 
 def _open_up(view: View, thing_id: str) -> str | None:
-    """Open the door a thing is behind."""
+    """Return the skill that opens the door in front of a thing, or None without such a door."""
     hiding = view.world.hidden_in(thing_id)
     return _open(view, hiding) if hiding else None
 

@@ -1,4 +1,4 @@
-"""Draws tasks that a furnished room makes possible and that are not done yet, alone or as a stream."""
+"""Draw of tasks that a furnished room makes possible and that are not done yet, alone or as a stream."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from envs.alfred.houses.rooms import HOLDS_ONE
-from envs.alfred.objects import (
-    CLEANABLE,
-    COOLABLE,
-    HEATABLE,
-    KNIVES,
-    LAMPS,
-    LOTA_PICKUPABLE,
-    MOVABLE_RECEPTACLES,
-    SLICEABLE,
-    may_hold,
-    whole,
-)
+from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole
 from envs.alfred.scene import Item, Task
+from envs.alfred.targets import TREATMENTS
 
 ROOMS_OF: Mapping[str, tuple[str, ...]] = {
     "look_at_obj_in_light": ("livingroom", "bedroom"),
@@ -33,15 +23,10 @@ ROOMS_OF: Mapping[str, tuple[str, ...]] = {
 }
 TASK_TYPES = tuple(sorted(ROOMS_OF))
 
-# Never a goal in ALFRED.
+# Receptacles that are never a goal in ALFRED.
 NO_GOAL = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
 
-# Where the state comes from: (the objects it can happen to, the receptacle it happens in).
-_TREATMENTS: Mapping[str, tuple[frozenset[str], str]] = {
-    "pick_clean_then_place_in_recep": (CLEANABLE, "SinkBasin"),
-    "pick_cool_then_place_in_recep": (COOLABLE, "Fridge"),
-    "pick_heat_then_place_in_recep": (HEATABLE, "Microwave"),
-}
+
 _SLICED_SHARE = {
     "pick_and_place_simple": 0.05,
     "pick_and_place_with_movable_recep": 0.16,
@@ -53,11 +38,11 @@ _SLICED_SHARE = {
 
 
 @dataclass
-class Stock:
-    """What is known about the room when the next task of a stream begins, done or failed the ones before it.
+class RoomState:
+    """The room when the next task of a stream begins, whether or not the earlier tasks succeeded.
 
-    ``places`` holds for each object type every receptacle type an instance may be in by now: it only grows, so a
-    destination outside it does not hold one yet, as long as things are left where tasks ask for them.
+    ``places`` holds, for each object type, every receptacle type where an instance may be at that time. It only grows:
+    a destination outside it has no such object yet, as long as things stay where tasks put them.
     """
 
     counts: Counter[str]  # instances per object type
@@ -65,26 +50,26 @@ class Stock:
     receptacles: Counter[str]
     free: Counter[str]  # unoccupied receptacles of the types that hold one thing
     nested: set[str] = field(default_factory=set)  # types with an instance that starts in a movable receptacle
-    used: set[str] = field(default_factory=set)  # types an earlier task was about
-    spent: set[str] = field(default_factory=set)  # types no later task may be about
+    past_targets: set[str] = field(default_factory=set)  # target types of earlier tasks
+    excluded: set[str] = field(default_factory=set)  # types that no later task may have as its target
 
 
-def take_stock(items: tuple[Item, ...]) -> Stock:
-    """The stock of a room at the start."""
+def start_state(items: tuple[Item, ...]) -> RoomState:
+    """Return the state of a room at the start."""
     by_id = {item.id: item for item in items}
-    stock = Stock(Counter(), {}, Counter(), Counter())
+    state = RoomState(Counter(), {}, Counter(), Counter())
     for item in items:
         if item.type in LOTA_PICKUPABLE:
-            stock.counts[item.type] += 1
+            state.counts[item.type] += 1
             above = list(_ancestors(item, by_id))
-            stock.places.setdefault(item.type, set()).update(place.type for place in above)
+            state.places.setdefault(item.type, set()).update(place.type for place in above)
             if len(above) > 1:
-                stock.nested.add(item.type)
+                state.nested.add(item.type)
         else:
-            stock.receptacles[item.type] += 1
+            state.receptacles[item.type] += 1
     full = {item.parent for item in items if item.parent}
-    stock.free.update(item.type for item in items if item.type in HOLDS_ONE and item.id not in full)
-    return stock
+    state.free.update(item.type for item in items if item.type in HOLDS_ONE and item.id not in full)
+    return state
 
 
 def _ancestors(item: Item, by_id: Mapping[str, Item]) -> Iterator[Item]:
@@ -93,94 +78,97 @@ def _ancestors(item: Item, by_id: Mapping[str, Item]) -> Iterator[Item]:
         yield item
 
 
-def _destinations(stock: Stock, kind: str, goes_in: str, untouched: bool) -> list[str]:
-    """Receptacle types that could be the goal for an object type; ``untouched``: none of it may be there yet."""
-    found = []
-    for place in sorted(stock.receptacles):
+def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:
+    """Return the goal receptacle types for an object type; with ``untouched`` only those without such an object."""
+    places = []
+    for place in sorted(state.receptacles):
         if place in NO_GOAL or not may_hold(place, goes_in):
             continue
-        room_left = place not in HOLDS_ONE or stock.free[place] > 0
-        if room_left and not (untouched and place in stock.places[kind]):
-            found.append(place)
-    return found
+        room_left = place not in HOLDS_ONE or state.free[place] > 0
+        if room_left and not (untouched and place in state.places[kind]):
+            places.append(place)
+    return places
 
 
-def _objects(stock: Stock, sliced: bool) -> list[str]:
-    open_to_use = [kind for kind in sorted(stock.counts) if kind not in stock.spent]
+def _objects(state: RoomState, sliced: bool) -> list[str]:
+    usable = [kind for kind in sorted(state.counts) if kind not in state.excluded]
     if not sliced:
-        return open_to_use
-    return [kind for kind in open_to_use if kind in SLICEABLE] if KNIVES & set(stock.counts) else []
+        return usable
+    return [kind for kind in usable if kind in SLICEABLE] if KNIVES & set(state.counts) else []
 
 
 def _target(kind: str, sliced: bool) -> str:
     return f"{kind}Sliced" if sliced else kind
 
 
-def _look_at(stock: Stock, sliced: bool) -> Iterator[Task]:
-    for lamp in sorted(LAMPS & set(stock.receptacles)):
-        for kind in _objects(stock, sliced):
-            if kind not in stock.used:
+def _look_at(state: RoomState, sliced: bool) -> Iterator[Task]:
+    for lamp in sorted(LAMPS & set(state.receptacles)):
+        for kind in _objects(state, sliced):
+            if kind not in state.past_targets:
                 yield Task("look_at_obj_in_light", kind, toggle_target=lamp)
 
 
-def _simple(stock: Stock, sliced: bool) -> Iterator[Task]:
-    for kind in _objects(stock, sliced):
-        for place in _destinations(stock, kind, _target(kind, sliced), untouched=True):
+def _simple(state: RoomState, sliced: bool) -> Iterator[Task]:
+    for kind in _objects(state, sliced):
+        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
             yield Task("pick_and_place_simple", kind, place, sliced=sliced)
 
 
-def _two(stock: Stock, sliced: bool) -> Iterator[Task]:
-    for kind in _objects(stock, sliced):
-        if stock.counts[kind] < 2:
+def _two(state: RoomState, sliced: bool) -> Iterator[Task]:
+    for kind in _objects(state, sliced):
+        if state.counts[kind] < 2:
             continue
-        for place in _destinations(stock, kind, _target(kind, sliced), untouched=True):
+        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
             if place not in HOLDS_ONE:
                 yield Task("pick_two_obj_and_place", kind, place, sliced=sliced)
 
 
-def _movable(stock: Stock, sliced: bool) -> Iterator[Task]:
-    carriers = [kind for kind in _objects(stock, False) if kind in MOVABLE_RECEPTACLES and kind not in stock.used]
+def _movable(state: RoomState, sliced: bool) -> Iterator[Task]:
+    carriers = [
+        kind for kind in _objects(state, False) if kind in MOVABLE_RECEPTACLES and kind not in state.past_targets
+    ]
     for carrier in carriers:
-        for kind in _objects(stock, sliced):
-            inside = may_hold(carrier, _target(kind, sliced)) and carrier not in stock.places[kind]
-            if not inside or kind in stock.used:
+        for kind in _objects(state, sliced):
+            inside = may_hold(carrier, _target(kind, sliced)) and carrier not in state.places[kind]
+            if not inside or kind in state.past_targets:
                 continue
-            for place in _destinations(stock, carrier, carrier, untouched=False):
+            for place in _destinations(state, carrier, carrier, untouched=False):
                 yield Task("pick_and_place_with_movable_recep", kind, place, mrecep_target=carrier, sliced=sliced)
 
 
-def _treated(task_type: str, stock: Stock, sliced: bool) -> Iterator[Task]:
-    able, appliance = _TREATMENTS[task_type]
-    missing = appliance not in stock.receptacles
-    if missing or (appliance == "SinkBasin" and "Faucet" not in stock.receptacles):
+def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+    treatment = TREATMENTS[task_type]
+    appliance = treatment.appliance
+    missing = appliance not in state.receptacles
+    if missing or (appliance == "SinkBasin" and "Faucet" not in state.receptacles):
         return
-    for kind in _objects(stock, sliced):
+    for kind in _objects(state, sliced):
         target = _target(kind, sliced)
-        if target not in able or not may_hold(appliance, target):
+        if target not in treatment.objects or not may_hold(appliance, target):
             continue
-        for place in _destinations(stock, kind, target, untouched=kind in stock.used):
+        for place in _destinations(state, kind, target, untouched=kind in state.past_targets):
             if place != appliance:
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
-def candidates(task_type: str, stock: Stock, sliced: bool) -> list[Task]:
-    """Every task of a type that can be done and is not done yet, in a fixed order."""
-    if task_type in _TREATMENTS:
-        return list(_treated(task_type, stock, sliced))
+def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
+    """Return every task of a type that can be done and is not done yet, in a fixed order."""
+    if task_type in TREATMENTS:
+        return list(_treated(task_type, state, sliced))
     simple = {
         "look_at_obj_in_light": _look_at,
         "pick_and_place_simple": _simple,
         "pick_and_place_with_movable_recep": _movable,
         "pick_two_obj_and_place": _two,
     }
-    return list(simple[task_type](stock, sliced))
+    return list(simple[task_type](state, sliced))
 
 
-def draw_task(task_type: str, stock: Stock, rng: Random) -> Task | None:
-    """One task of a type: object types not used before come first, then object, then destination, all alike likely."""
+def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:
+    """Return a task of a type: unused object types come first, then object, then destination, each drawn uniformly."""
     sliced = rng.random() < _SLICED_SHARE.get(task_type, 0.0)
-    tasks = candidates(task_type, stock, sliced) or candidates(task_type, stock, False)
-    tasks = [task for task in tasks if task.object_target not in stock.used] or tasks
+    tasks = candidates(task_type, state, sliced) or candidates(task_type, state, False)
+    tasks = [task for task in tasks if task.object_target not in state.past_targets] or tasks
     if not tasks:
         return None
     kind = rng.choice(sorted({task.object_target for task in tasks}))
@@ -189,30 +177,30 @@ def draw_task(task_type: str, stock: Stock, rng: Random) -> Task | None:
     return rng.choice([task for task in tasks if task.mrecep_target == carrier])
 
 
-def book(task: Task, stock: Stock) -> None:
-    """Note what a task, done or failed, may have changed for the tasks after it."""
-    stock.spent |= stock.nested
-    stock.used |= {task.object_target, task.mrecep_target} - {""}
+def note_task(task: Task, state: RoomState) -> None:
+    """Note the changes that a task may have made for the tasks after it, whether it succeeded or failed."""
+    state.excluded |= state.nested
+    state.past_targets |= {task.object_target, task.mrecep_target} - {""}
     if task.parent_target:
-        stock.places[task.object_target].add(task.parent_target)
-        stock.free[task.parent_target] -= 1
+        state.places[task.object_target].add(task.parent_target)
+        state.free[task.parent_target] -= 1
     if task.mrecep_target:
-        stock.spent |= {task.object_target, task.mrecep_target}
-    if task.toggle_target:  # still in the hand: it may be put down anywhere
-        stock.spent.add(task.object_target)
+        state.excluded |= {task.object_target, task.mrecep_target}
+    if task.toggle_target:  # the object is still in the hand and may be put down anywhere
+        state.excluded.add(task.object_target)
     if task.sliced:
-        stock.spent |= {whole(task.object_target)} | KNIVES
+        state.excluded |= {whole(task.object_target)} | KNIVES
 
 
-def draw_tasks(first: str, stream: int, stock: Stock, room: str, rng: Random) -> list[Task]:
-    """``stream`` tasks, the first of the given type; fewer when the room does not offer as many."""
+def draw_tasks(first: str, stream: int, state: RoomState, room: str, rng: Random) -> list[Task]:
+    """Return ``stream`` tasks, the first of the given type; fewer if the room does not offer so many."""
     types = [kind for kind in TASK_TYPES if room in ROOMS_OF[kind]]
     tasks: list[Task] = []
     for index in range(stream):
         order = [first] if index == 0 else rng.sample(types, len(types))
-        task = next((found for kind in order if (found := draw_task(kind, stock, rng))), None)
+        task = next((candidate for kind in order if (candidate := draw_task(kind, state, rng))), None)
         if task is None:
             break
-        book(task, stock)
+        note_task(task, state)
         tasks.append(task)
     return tasks

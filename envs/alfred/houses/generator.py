@@ -1,7 +1,7 @@
-"""Endless seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
+"""Generator of seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
 
-Everything follows from ``random.Random(seed)``. Each split has its own range of seeds, and a house is kept only if
-the hash of its furniture belongs to the seed's split: no house can be in two splits, whatever the seeds.
+Everything follows from ``random.Random(seed)``. Each split has its own range of seeds, and a house is accepted only if
+the hash of its furniture belongs to the seed's split, so that splits share no house.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES, draw_tasks, take_stock
+from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES, draw_tasks, start_state
 from envs.alfred.houses.layout import House, furnish
 from envs.alfred.houses.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECTS, PLACE_WEIGHT, SURFACE
 from envs.alfred.language.names import PLACE_NAMES
@@ -28,25 +28,25 @@ _ATTEMPTS = 1000
 
 
 def house_seed(split: str, index: int) -> int:
-    """The seed of a split's index-th house; splits share neither seeds nor houses."""
+    """Return the seed of a split's index-th house; splits share neither seeds nor houses."""
     return seed_of(split, index, "house")
 
 
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
-    """A house with ``stream`` tasks, done one after another; ``room`` and ``task_type`` (of the first task) fix what is
-    otherwise drawn. Goals can be reached, and are false when their task begins, unless the agent has reached one by
-    leaving things where no task asked for them.
+    """Return a house with ``stream`` tasks, to be done one after another.
 
+    ``room`` and ``task_type`` (of the first task) fix choices that are drawn otherwise. Goals can be reached, and are
+    false when their task begins, unless the agent has reached one by leaving things where no task asked for them.
     Raises ConfigError for unknown or unfitting choices, DataError if no room offers that many tasks.
     """
     _check(stream, room, task_type)
     rng = Random(seed)
     kind = task_type or rng.choice([name for name in TASK_TYPES if room is None or room in ROOMS_OF[name]])
     for _ in range(_ATTEMPTS):
-        chosen = room or rng.choice(ROOMS_OF[kind])
-        house = draw_house(chosen, split_of(seed), rng)
+        room_type = room or rng.choice(ROOMS_OF[kind])
+        house = draw_house(room_type, split_of(seed), rng)
         items = _items(house, draw_objects(house, rng, crowded=stream > 2), rng)
-        tasks = draw_tasks(kind, stream, take_stock(items), chosen, rng)
+        tasks = draw_tasks(kind, stream, start_state(items), room_type, rng)
         if len(tasks) == stream:
             return _episode(seed, house, items, tasks, rng)
     raise DataError(f"no {room or 'room'} offers {stream} tasks in a row; ask for fewer (env.stream)")
@@ -66,7 +66,7 @@ def _check(stream: int, room: str | None, task_type: str | None) -> None:
 def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task], rng: Random) -> Episode:
     name = f"house-{seed}"
     present = frozenset(item.type for item in items)
-    named = tuple(
+    phrased = tuple(
         replace(
             task,
             id=f"{name}-{index}",
@@ -75,18 +75,18 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
         for index, task in enumerate(tasks)
     )
     scene = Scene(name, house.room, items, rng.choice(house.reachable), house.reachable)
-    return Episode(f"{name}-x{len(tasks)}", scene, named)
+    return Episode(f"{name}-x{len(tasks)}", scene, phrased)
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
-    """The type of the place all objects of the wanted type start in; "" where they differ or lie on the floor."""
+    """Return the type of place in which all target objects start; "" if they differ or lie on the floor."""
     kinds = {item.id: item.type for item in items}
     places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
     return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""
 
 
 def draw_house(room: str, split: str, rng: Random) -> House:
-    """A furnished room of a split with 8 to 30 receptacles."""
+    """Return a furnished room of a split with 8 to 30 receptacles."""
     while True:
         house = furnish(room, rng)
         count = sum(kind in RECEPTACLE_TYPES for kind, _ in house.fixtures)
@@ -95,18 +95,18 @@ def draw_house(room: str, split: str, rng: Random) -> House:
 
 
 def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
-    """Object types with repetition, 8 to 30 (crowded: 14 to 30) and at most 3 of a kind."""
+    """Return object types with repetition, 8 to 30 (crowded: 14 to 30) and at most 3 of a kind."""
     weights = OBJECTS[house.room]
-    wanted = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
+    size = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
     counts: Counter[str] = Counter()
-    while counts.total() < wanted:
+    while counts.total() < size:
         kind = rng.choices(list(weights), list(weights.values()))[0]
-        counts[kind] += min(rng.choice((1, 1, 2, 2, 3)), 3 - counts[kind], wanted - counts.total())
+        counts[kind] += min(rng.choice((1, 1, 2, 2, 3)), 3 - counts[kind], size - counts.total())
     return sorted(counts.elements())
 
 
 class _Placer:
-    """Hands out ids and starting places."""
+    """Assigns ids and start places."""
 
     def __init__(self, house: House, rng: Random) -> None:
         self.rng = rng
@@ -121,7 +121,7 @@ class _Placer:
         return Item(f"{snake(kind)}_{self.counts[kind]}", kind, position, parent)
 
     def add(self, kind: str) -> None:
-        """Put one object somewhere it belongs; left out when the room has no such place."""
+        """Put one object where it belongs; leave it out if the room has no such place."""
         place = self._place(kind)
         if place is not None:
             self.filled[place.id] += 1
@@ -151,7 +151,7 @@ class _Placer:
 
 
 def _items(house: House, kinds: list[str], rng: Random) -> tuple[Item, ...]:
-    """Fixtures, then objects; carriers first, so that small things can start in them."""
+    """Return fixtures, then objects; carriers are placed first, so that small things can start in them."""
     placer = _Placer(house, rng)
     for kind in sorted(kinds, key=lambda kind: kind not in MOVABLE_RECEPTACLES):
         placer.add(kind)

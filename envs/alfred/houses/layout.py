@@ -1,4 +1,4 @@
-"""Puts the furniture of a blueprint into a rectangular room and finds the points where an agent can stand."""
+"""Layout of a rectangular room: positions of a blueprint's furniture, and the points where an agent can stand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class House:
 
     @property
     def signature(self) -> str:
-        """Hash of what stands where; equal only for the same house."""
+        """Hash of room type and furniture; equal only for the same house."""
         return hashlib.sha256(repr((self.room, sorted(self.fixtures))).encode()).hexdigest()
 
 
@@ -99,7 +99,7 @@ class _Placement:
             for start in self.rng.sample(slots, len(slots)):
                 start = min(start + shift, wall.length - unit.width)
                 rect = wall.rect(start, unit)
-                if not any(_overlaps(rect, other, 0.02) for other in self.rects):
+                if not any(_overlaps(rect, neighbor, 0.02) for neighbor in self.rects):
                     self._add(unit, rect, wall, start)
                     return True
         return False
@@ -110,13 +110,13 @@ class _Placement:
             ax = round(self.rng.uniform(x0 + 0.7, x1 - 0.7 - unit.width), 2) if x1 - x0 > unit.width + 1.5 else x1
             az = round(self.rng.uniform(z0 + 0.7, z1 - 0.7 - unit.depth), 2) if z1 - z0 > unit.depth + 1.5 else z1
             rect = (ax, az, ax + unit.width, az + unit.depth)
-            if rect[2] < x1 and rect[3] < z1 and not any(_overlaps(rect, other, 0.55) for other in self.rects):
+            if rect[2] < x1 and rect[3] < z1 and not any(_overlaps(rect, neighbor, 0.55) for neighbor in self.rects):
                 self._add(unit, rect, _Wall((ax, az), (1, 0), (0, 1), unit.width), 0.0)
                 return True
         return False
 
     def reachable(self) -> list[Point]:
-        """Standing points of the largest connected free area, sorted."""
+        """Return the standing points of the largest connected free area, sorted."""
         x0, z0, x1, z1 = self.room
         free = {
             (x, z)
@@ -128,13 +128,13 @@ class _Placement:
 
 
 def _components(points: set[Point]) -> Iterator[set[Point]]:
-    left = set(points)
-    while left:
-        part, edge = set(), [min(left)]
+    remaining = set(points)
+    while remaining:
+        part, edge = set(), [min(remaining)]
         while edge:
             point = edge.pop()
-            if point in left:
-                left.remove(point)
+            if point in remaining:
+                remaining.remove(point)
                 part.add(point)
                 x, z = point
                 edge += [(x + GRID, z), (x - GRID, z), (x, z + GRID), (x, z - GRID)]
@@ -154,7 +154,7 @@ def _fit(blueprint: Blueprint, room: Rect, rng: Random) -> _Placement | None:
 
 
 def furnish(room: str, rng: Random) -> House:
-    """Draw furniture and a room just large enough for it: everything in place, all of it within the agent's reach."""
+    """Draw furniture, and a room just large enough to place each fixture within the agent's reach."""
     blueprint = draw_blueprint(room, rng)
     side = max(2.75, sum(unit.width for unit in blueprint.walls) / 3.2) + 0.5 * len(blueprint.middle)
     ratio = rng.uniform(0.8, 1.25)

@@ -1,4 +1,4 @@
-"""Blueprints of the four room types: furniture units along the walls, free-standing furniture, and what lies about."""
+"""Blueprints of the four room types: furniture at the walls, free-standing furniture, and weights of objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One fixture of a unit: offset along the wall, height and distance from the wall, in metres."""
+    """One fixture of a unit: offset along the wall, height, and distance from the wall, in metres."""
 
     type: str
     along: float
@@ -27,14 +27,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """What a room holds: units for the walls, units for the middle of the room."""
+    """The furniture of a room: units for the walls, units for the middle of the room."""
 
     walls: tuple[Unit, ...]
     middle: tuple[Unit, ...] = ()
 
 
 def single(kind: str, width: float, depth: float, height: float, *extra: Part) -> Unit:
-    """A unit that is one fixture, with parts that stand on or above it."""
+    """Return a unit of one fixture, with parts that stand on or above it."""
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 
@@ -47,7 +47,7 @@ def _stack(kind: str, along: float, heights: tuple[float, ...], depth: float = 0
 
 
 def _drawers(rng: Random, along: float, low: int, high: int) -> tuple[Part, ...]:
-    """A chest of drawers: same x and z, one above the other."""
+    """Return a chest of drawers: same x and z, one above the other."""
     count = rng.randint(low, high)
     return _stack("Drawer", along, tuple(round(0.75 - 0.2 * i, 2) for i in range(count)))
 
@@ -55,14 +55,10 @@ def _drawers(rng: Random, along: float, low: int, high: int) -> tuple[Part, ...]
 def _counter(rng: Random, appliances: list[str]) -> Unit:
     width = rng.choice((1.2, 1.6, 2.0))
     parts = [Part("CounterTop", width / 2, 0.95, 0.3)]
-    for i, kind in enumerate(appliances):
-        parts.append(Part(kind, width * (i + 1) / (len(appliances) + 1), 1.1, 0.2))
-    for i in range(rng.randint(0, 2)):
-        parts.append(Part("Cabinet", 0.3 + 0.6 * i, 2.0, 0.2))
-    for i in range(rng.randint(0, 2)):
-        parts.append(Part("Cabinet", 0.3 + 0.6 * i, 0.4, 0.3))
-    if _chance(rng, 0.6):
-        parts.extend(_drawers(rng, width - 0.25, 1, 3))
+    parts += [Part(kind, width * (i + 1) / (len(appliances) + 1), 1.1, 0.2) for i, kind in enumerate(appliances)]
+    parts += [Part("Cabinet", 0.3 + 0.6 * i, 2.0, 0.2) for i in range(rng.randint(0, 2))]
+    parts += [Part("Cabinet", 0.3 + 0.6 * i, 0.4, 0.3) for i in range(rng.randint(0, 2))]
+    parts += _drawers(rng, width - 0.25, 1, 3) if _chance(rng, 0.6) else ()
     return Unit(width, 0.65, tuple(parts))
 
 
@@ -85,26 +81,22 @@ def _kitchen(rng: Random) -> Blueprint:
             spread[rng.randrange(counters)].append(kind)
     walls = [single("Fridge", 0.9, 0.8, 0.9), _sink(rng, rng.randint(0, 2)), _stove()]
     walls += [_counter(rng, kinds) for kinds in spread]
-    if _chance(rng, 0.9):
-        walls.append(single("GarbageCan", 0.45, 0.4, 0.2))
-    if _chance(rng, 0.2):
-        walls.append(Unit(0.8, 0.35, _stack("Shelf", 0.4, (0.5, 1.0, 1.5)[: rng.randint(1, 3)])))
-    if _chance(rng, 0.15):
-        walls.append(single("SideTable", 0.6, 0.5, 0.7))
+    walls += [single("GarbageCan", 0.45, 0.4, 0.2)] if _chance(rng, 0.9) else []
+    walls += [Unit(0.8, 0.35, _stack("Shelf", 0.4, (0.5, 1.0, 1.5)[: rng.randint(1, 3)]))] if _chance(rng, 0.2) else []
+    walls += [single("SideTable", 0.6, 0.5, 0.7)] if _chance(rng, 0.15) else []
     middle = (single("DiningTable", 1.6, 0.9, 0.75),) if _chance(rng, 0.55) else ()
     return Blueprint(tuple(walls), middle)
 
 
 def _lamps(rng: Random) -> tuple[bool, bool]:
-    """(desk lamp, floor lamp): mostly one of the two, so that plain "the lamp" is clear."""
+    """Return (desk lamp, floor lamp): mostly one of the two, so that plain "the lamp" is clear."""
     draw = rng.random()
     return draw < 0.55, draw >= 0.45
 
 
 def _side_table(rng: Random, lamp: bool) -> Unit:
     extra = [Part("DeskLamp", 0.15, 0.95, 0.2)] if lamp else []
-    if _chance(rng, 0.5):
-        extra.extend(_stack("Drawer", 0.3, (0.4,)))
+    extra += _stack("Drawer", 0.3, (0.4,)) if _chance(rng, 0.5) else ()
     return single("SideTable", 0.6, 0.5, 0.6, *extra)
 
 
@@ -116,19 +108,14 @@ def _living_room(rng: Random) -> Blueprint:
     desk_lamp, floor_lamp = _lamps(rng)
     walls = [single("Sofa", 2.0, 0.9, 0.5), _side_table(rng, desk_lamp)]
     walls += [single("ArmChair", 0.9, 0.9, 0.5)] * rng.choice((0, 1, 1, 2))
-    if floor_lamp:
-        walls.append(single("FloorLamp", 0.4, 0.4, 1.4))
-    if _chance(rng, 0.5):
-        walls.append(_side_table(rng, False))
+    walls += [single("FloorLamp", 0.4, 0.4, 1.4)] if floor_lamp else []
+    walls += [_side_table(rng, False)] if _chance(rng, 0.5) else []
     if _chance(rng, 0.5):
         walls.append(single("TVStand", 1.4, 0.45, 0.5, *_stack("Drawer", 0.4, (0.35, 0.15)[: rng.randint(0, 2)])))
-    if _chance(rng, 0.5):
-        walls.append(single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 4)))
+    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 4))] if _chance(rng, 0.5) else []
     for kind, probability, size in (("GarbageCan", 0.5, 0.4), ("Ottoman", 0.25, 0.6), ("Safe", 0.12, 0.5)):
-        if _chance(rng, probability):
-            walls.append(single(kind, size, size, 0.3))
-    if _chance(rng, 0.5):
-        walls.append(_bookcase(rng))
+        walls += [single(kind, size, size, 0.3)] if _chance(rng, probability) else []
+    walls += [_bookcase(rng)] if _chance(rng, 0.5) else []
     if _chance(rng, 0.15):
         walls.append(Unit(1.2, 0.5, tuple(Part("Cabinet", 0.3 + 0.6 * i, 0.5, 0.3) for i in range(2))))
     middle = [single("CoffeeTable", 1.1, 0.6, 0.4)] if _chance(rng, 0.85) else []
@@ -142,21 +129,14 @@ def _bedroom(rng: Random) -> Blueprint:
     on_desk = desk_lamp and _chance(rng, 0.5)
     lamp = (Part("DeskLamp", 0.2, 1.05, 0.2),) if on_desk else ()
     walls = [single("Bed", 1.6, 2.0, 0.6), _side_table(rng, desk_lamp and not on_desk)]
-    if on_desk or _chance(rng, 0.5):
-        walls.append(single("Desk", 1.3, 0.6, 0.75, *lamp, *_drawers(rng, 1.1, 1, 3)))
-    if floor_lamp:
-        walls.append(single("FloorLamp", 0.4, 0.4, 1.4))
-    if _chance(rng, 0.4):
-        walls.append(_side_table(rng, False))
-    if _chance(rng, 0.6):
-        walls.append(single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 5)))
+    walls += [single("Desk", 1.3, 0.6, 0.75, *lamp, *_drawers(rng, 1.1, 1, 3))] if on_desk or _chance(rng, 0.5) else []
+    walls += [single("FloorLamp", 0.4, 0.4, 1.4)] if floor_lamp else []
+    walls += [_side_table(rng, False)] if _chance(rng, 0.4) else []
+    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 5))] if _chance(rng, 0.6) else []
     for kind, probability, size in (("GarbageCan", 0.5, 0.4), ("Safe", 0.2, 0.5), ("ArmChair", 0.2, 0.9)):
-        if _chance(rng, probability):
-            walls.append(single(kind, size, size, 0.3))
-    if _chance(rng, 0.2):
-        walls.append(single("LaundryHamper", 0.5, 0.5, 0.4))
-    if _chance(rng, 0.65):
-        walls.append(_bookcase(rng))
+        walls += [single(kind, size, size, 0.3)] if _chance(rng, probability) else []
+    walls += [single("LaundryHamper", 0.5, 0.5, 0.4)] if _chance(rng, 0.2) else []
+    walls += [_bookcase(rng)] if _chance(rng, 0.65) else []
     if _chance(rng, 0.15):
         walls.append(Unit(1.2, 0.6, tuple(Part("Cabinet", 0.3 + 0.6 * i, 0.9, 0.3) for i in range(2))))
     return Blueprint(tuple(walls), (single("DiningTable", 1.2, 0.8, 0.75),) if _chance(rng, 0.12) else ())
@@ -168,26 +148,20 @@ def _vanity(rng: Random) -> Unit:
     parts = [Part("CounterTop", width / 2, 0.85, 0.3)]
     for i in range(basins):
         parts += [Part("SinkBasin", 0.5 + 0.7 * i, 0.75, 0.3), Part("Faucet", 0.5 + 0.7 * i, 0.95, 0.1)]
-    for i in range(rng.randint(0, 3)):
-        parts.append(Part("Cabinet", 0.3 + 0.5 * i, 0.4, 0.3))
-    if _chance(rng, 0.5):
-        parts.extend(_drawers(rng, width - 0.2, 1, 4))
+    parts += [Part("Cabinet", 0.3 + 0.5 * i, 0.4, 0.3) for i in range(rng.randint(0, 3))]
+    parts += _drawers(rng, width - 0.2, 1, 4) if _chance(rng, 0.5) else ()
     return Unit(width, 0.6, tuple(parts))
 
 
 def _bathroom(rng: Random) -> Blueprint:
     holder = (Part("ToiletPaperHanger", 0.1, 0.8, 0.1),) if _chance(rng, 0.85) else ()
     walls = [single("Toilet", 0.8, 0.7, 0.7, *holder), _vanity(rng)]
-    if _chance(rng, 0.7):
-        walls.append(single("BathtubBasin", 1.7, 0.8, 0.3))
-    if _chance(rng, 0.9):
-        walls.append(single("GarbageCan", 0.4, 0.4, 0.2))
+    walls += [single("BathtubBasin", 1.7, 0.8, 0.3)] if _chance(rng, 0.7) else []
+    walls += [single("GarbageCan", 0.4, 0.4, 0.2)] if _chance(rng, 0.9) else []
     for kind, probability, height in (("HandTowelHolder", 0.6, 1.4), ("TowelHolder", 0.5, 1.4), ("Cart", 0.2, 0.7)):
-        if _chance(rng, probability):
-            walls.append(single(kind, 0.5, 0.35, height))
+        walls += [single(kind, 0.5, 0.35, height)] if _chance(rng, probability) else []
     for kind, probability, size in (("SideTable", 0.1, 0.5), ("Dresser", 0.1, 1.0), ("LaundryHamper", 0.15, 0.5)):
-        if _chance(rng, probability):
-            walls.append(single(kind, size, 0.5, 0.7))
+        walls += [single(kind, size, 0.5, 0.7)] if _chance(rng, probability) else []
     if _chance(rng, 0.4):
         walls.append(Unit(0.7, 0.3, _stack("Shelf", 0.35, (1.6, 1.3, 1.0)[: rng.randint(1, 3)], 0.15)))
     if _chance(rng, 0.25):
@@ -199,11 +173,11 @@ _MAKERS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom,
 
 
 def draw_blueprint(room: str, rng: Random) -> Blueprint:
-    """The furniture of one room of the given type."""
+    """Return the furniture of one room of the given type."""
     return _MAKERS[room](rng)
 
 
-# Weights follow how often the type shows up in rooms of that kind; most types come in several instances.
+# Weight of each object type in a room type, from its frequency in ALFRED; most types have several instances.
 OBJECTS: dict[str, dict[str, float]] = {
     "kitchen": {
         "Apple": 3, "Bread": 2.5, "Egg": 2.5, "Lettuce": 2.5, "Potato": 3, "Tomato": 3, "Bowl": 2, "Cup": 2, "Mug": 2.5,
@@ -232,7 +206,7 @@ OBJECTS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 
-# How readily a thing is left there, by receptacle type (default 1).
+# Weight of each receptacle type as a place for objects (default 1).
 PLACE_WEIGHT = {
     "CounterTop": 4.0, "DiningTable": 4.0, "CoffeeTable": 3.0, "Desk": 3.0, "Dresser": 3.0, "SideTable": 2.0,
     "Shelf": 1.2, "Drawer": 1.3, "Cabinet": 1.3, "Fridge": 3.0, "Microwave": 0.4, "GarbageCan": 0.5, "Toaster": 0.0,
@@ -240,7 +214,7 @@ PLACE_WEIGHT = {
     "ToiletPaperHanger": 1.5, "LaundryHamper": 0.5, "Safe": 0.6, "BathtubBasin": 0.7,
 }  # fmt: skip
 
-# Area within which things lie, (width, depth) in metres; default 0.2 x 0.2.
+# Area of a receptacle where things lie, (width, depth) in metres; default 0.2 x 0.2.
 SURFACE = {
     "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4),
     "Bed": (1.2, 1.6), "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3),

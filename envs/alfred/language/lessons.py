@@ -1,5 +1,6 @@
-"""What ALFRED's annotators wrote, and what it means: a task's goal, and what each of their step-by-step instructions
-asks for. Types have the names of the memory lines ("alarmclock").
+"""ALFRED's annotations with their meaning: a task's goal, and the step that each step-by-step instruction describes.
+
+Types have the names of the memory lines ("alarmclock").
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from envs.alfred.data.official import make_task
 from envs.alfred.data.trajectories import Corpus, guarded_read
 from envs.alfred.scene import Task
+from envs.alfred.targets import TREATMENTS
 
 _VERBS = {
     "GotoLocation": "go",
@@ -22,16 +24,11 @@ _VERBS = {
     "SliceObject": "slice",
     "ToggleObject": "turn",
 }
-_TREATED = {
-    "pick_clean_then_place_in_recep": "clean",
-    "pick_heat_then_place_in_recep": "heat",
-    "pick_cool_then_place_in_recep": "cool",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One annotation: the task with its goal, the steps with what each asks for."""
+class Annotation:
+    """One annotation: instruction and goal, and for each step its text and its meaning."""
 
     text: str
     goal: str
@@ -39,42 +36,43 @@ class Told:
 
 
 def asked_for(task: Task) -> str:
-    """What a task asks for, as a row of steps, always in the same order: "find mug heat mug put coffeemachine"."""
+    """Return a task's goal as a row of steps in a fixed order: "find mug heat mug put coffeemachine"."""
     thing, place = task.object_target.lower(), task.parent_target.lower()
     steps = [f"slice {thing}"] if task.sliced else []
     steps.append(f"find {thing}")
-    if treated := _TREATED.get(task.type):
-        steps.append(f"{treated} {thing}")
+    if treatment := TREATMENTS.get(task.type):
+        steps.append(f"{treatment.verb} {thing}")
     if carrier := task.mrecep_target.lower():
         steps += [f"put {carrier}", f"find {carrier}"]
     steps.append(f"put {place}" if place else f"turn {task.toggle_target.lower()}")
     return " ".join(steps * 2 if task.type == "pick_two_obj_and_place" else steps)
 
 
-def told(corpus: Corpus, split: str) -> Iterator[Told]:
-    """Every annotation of a split. Raises DataError for damaged files."""
+def annotations(corpus: Corpus, split: str) -> Iterator[Annotation]:
+    """Yield every annotation of a split. Raises DataError for damaged files."""
     for file, content in corpus.sources[split].playable():
         yield from guarded_read(file, _annotations, content)
 
 
-def _annotations(content: Mapping[str, Any]) -> list[Told]:
+def _annotations(content: Mapping[str, Any]) -> list[Annotation]:
     goal = asked_for(make_task(content["task_type"], content["pddl_params"]))
     actions = [entry["discrete_action"] for entry in content["plan"]["high_pddl"]]
-    asked = [_asked(action) for action in actions if action["action"] in _VERBS]
-    found = []
+    meanings = [_step_of(action) for action in actions if action["action"] in _VERBS]
+    annotations = []
     for note in content["turk_annotations"]["anns"]:
         texts = note["high_descs"]
-        fits = len(texts) == len(asked)  # else nobody knows which is about which
-        steps = zip(map(_line, texts), asked, strict=True) if fits else ()
-        found.append(Told(_line(note["task_desc"]), goal, tuple((text, said) for text, said in steps if said)))
-    return found
+        fits = len(texts) == len(meanings)  # else the pairs of text and step are unknown
+        steps = zip(map(_line, texts), meanings, strict=True) if fits else ()
+        pairs = tuple((text, meaning) for text, meaning in steps if meaning)
+        annotations.append(Annotation(_line(note["task_desc"]), goal, pairs))
+    return annotations
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _asked(action: Mapping[str, Any]) -> str:
-    """ "put diningtable"; "" where the demonstration does not say with what."""
-    named = [one for one in action["args"] if one]
-    return f"{_VERBS[action['action']]} {named[-1]}" if named else ""
+def _step_of(action: Mapping[str, Any]) -> str:
+    """Return the step of an action: "put diningtable"; "" if the demonstration names no thing."""
+    things = [thing for thing in action["args"] if thing]
+    return f"{_VERBS[action['action']]} {things[-1]}" if things else ""

@@ -1,101 +1,56 @@
-"""What people call things: names by AI2-THOR type, the usual one first, with plurals and prepositions."""
+"""Everyday names of things by AI2-THOR type, the usual one first, with plurals and prepositions."""
 
 from __future__ import annotations
 
 OBJECT_NAMES: dict[str, tuple[str, ...]] = {
-    "AlarmClock": ("alarm clock", "clock"),
-    "Apple": ("apple",),
-    "BaseballBat": ("baseball bat", "bat"),
-    "BasketBall": ("basketball", "ball"),
-    "Book": ("book",),
-    "Boots": ("pair of boots",),
-    "Bowl": ("bowl", "dish"),
-    "Box": ("box", "cardboard box"),
-    "Bread": ("loaf of bread", "bread", "bread loaf"),
-    "ButterKnife": ("butter knife", "table knife", "knife"),
-    "CD": ("CD", "compact disc", "disc", "disk"),
-    "Candle": ("candle",),
-    "CellPhone": ("cell phone", "phone", "cellphone", "mobile phone"),
-    "Cloth": ("cloth", "rag", "washcloth"),
-    "CreditCard": ("credit card", "card"),
-    "Cup": ("cup", "glass", "drinking glass", "wine glass", "goblet"),
-    "DishSponge": ("sponge", "dish sponge"),
-    "Egg": ("egg",),
-    "Footstool": ("footstool", "stool"),
-    "Fork": ("fork",),
-    "Glassbottle": ("glass bottle", "bottle"),
-    "HandTowel": ("hand towel", "towel", "small towel"),
-    "Kettle": ("kettle", "tea kettle", "tea pot", "teapot"),
-    "KeyChain": ("set of keys", "key chain", "keychain", "key"),
-    "Knife": ("knife", "kitchen knife", "sharp knife"),
-    "Ladle": ("ladle", "soup ladle", "large spoon", "scoop"),
-    "Laptop": ("laptop", "laptop computer", "computer"),
-    "Lettuce": ("head of lettuce", "lettuce", "cabbage"),
-    "Mug": ("mug", "coffee mug", "coffee cup", "cup"),
-    "Newspaper": ("newspaper", "paper"),
-    "Pan": ("pan", "frying pan", "skillet"),
-    "PaperTowelRoll": ("roll of paper towels", "paper towel roll"),
-    "Pen": ("pen",),
-    "Pencil": ("pencil",),
-    "PepperShaker": ("pepper shaker", "pepper"),
-    "Pillow": ("pillow", "cushion"),
-    "Plate": ("plate", "dish"),
-    "Plunger": ("plunger", "toilet plunger"),
-    "Pot": ("pot", "cooking pot"),
-    "Potato": ("potato",),
-    "RemoteControl": ("remote control", "remote", "tv remote"),
-    "SaltShaker": ("salt shaker", "salt"),
-    "ScrubBrush": ("scrub brush", "toilet brush"),
-    "SoapBar": ("bar of soap", "soap bar", "soap"),
+    "AlarmClock": ("alarm clock", "clock"), "Apple": ("apple",), "BaseballBat": ("baseball bat", "bat"),
+    "BasketBall": ("basketball", "ball"), "Book": ("book",), "Boots": ("pair of boots",), "Bowl": ("bowl", "dish"),
+    "Box": ("box", "cardboard box"), "Bread": ("loaf of bread", "bread", "bread loaf"),
+    "ButterKnife": ("butter knife", "table knife", "knife"), "CD": ("CD", "compact disc", "disc", "disk"),
+    "Candle": ("candle",), "CellPhone": ("cell phone", "phone", "cellphone", "mobile phone"),
+    "Cloth": ("cloth", "rag", "washcloth"), "CreditCard": ("credit card", "card"),
+    "Cup": ("cup", "glass", "drinking glass", "wine glass", "goblet"), "DishSponge": ("sponge", "dish sponge"),
+    "Egg": ("egg",), "Footstool": ("footstool", "stool"), "Fork": ("fork",), "Glassbottle": ("glass bottle", "bottle"),
+    "HandTowel": ("hand towel", "towel", "small towel"), "Kettle": ("kettle", "tea kettle", "tea pot", "teapot"),
+    "KeyChain": ("set of keys", "key chain", "keychain", "key"), "Knife": ("knife", "kitchen knife", "sharp knife"),
+    "Ladle": ("ladle", "soup ladle", "large spoon", "scoop"), "Laptop": ("laptop", "laptop computer", "computer"),
+    "Lettuce": ("head of lettuce", "lettuce", "cabbage"), "Mug": ("mug", "coffee mug", "coffee cup", "cup"),
+    "Newspaper": ("newspaper", "paper"), "Pan": ("pan", "frying pan", "skillet"),
+    "PaperTowelRoll": ("roll of paper towels", "paper towel roll"), "Pen": ("pen",), "Pencil": ("pencil",),
+    "PepperShaker": ("pepper shaker", "pepper"), "Pillow": ("pillow", "cushion"), "Plate": ("plate", "dish"),
+    "Plunger": ("plunger", "toilet plunger"), "Pot": ("pot", "cooking pot"), "Potato": ("potato",),
+    "RemoteControl": ("remote control", "remote", "tv remote"), "SaltShaker": ("salt shaker", "salt"),
+    "ScrubBrush": ("scrub brush", "toilet brush"), "SoapBar": ("bar of soap", "soap bar", "soap"),
     "SoapBottle": ("soap bottle", "bottle of soap", "bottle of lotion", "soap dispenser", "pump bottle"),
-    "Spatula": ("spatula", "turner"),
-    "Spoon": ("spoon",),
+    "Spatula": ("spatula", "turner"), "Spoon": ("spoon",),
     "SprayBottle": ("spray bottle", "bottle of cleaner", "cleaning spray"),
-    "Statue": ("statue", "figurine", "sculpture", "trophy"),
-    "TeddyBear": ("teddy bear", "stuffed bear"),
-    "TennisRacket": ("tennis racket", "racket"),
-    "TissueBox": ("tissue box", "box of tissues"),
+    "Statue": ("statue", "figurine", "sculpture", "trophy"), "TeddyBear": ("teddy bear", "stuffed bear"),
+    "TennisRacket": ("tennis racket", "racket"), "TissueBox": ("tissue box", "box of tissues"),
     "ToiletPaper": ("roll of toilet paper", "toilet paper", "toilet roll", "toilet paper roll", "toilet paper tube"),
-    "ToiletPaperRoll": ("empty toilet paper roll",),
-    "Tomato": ("tomato",),
-    "Towel": ("bath towel", "towel", "large towel"),
-    "Vase": ("vase",),
-    "Watch": ("watch", "wrist watch"),
-    "WateringCan": ("watering can", "watering pot"),
-    "WineBottle": ("wine bottle", "bottle of wine", "bottle"),
-}
+    "ToiletPaperRoll": ("empty toilet paper roll",), "Tomato": ("tomato",),
+    "Towel": ("bath towel", "towel", "large towel"), "Vase": ("vase",), "Watch": ("watch", "wrist watch"),
+    "WateringCan": ("watering can", "watering pot"), "WineBottle": ("wine bottle", "bottle of wine", "bottle"),
+}  # fmt: skip
 
 PLACE_NAMES: dict[str, tuple[str, ...]] = {
     "ArmChair": ("armchair", "arm chair", "chair", "recliner", "seat"),
-    "BathtubBasin": ("bathtub", "tub", "bath tub", "bath"),
-    "Bed": ("bed",),
-    "Cabinet": ("cabinet", "cupboard"),
-    "Cart": ("cart", "rack", "metal cart"),
-    "CoffeeMachine": ("coffee machine", "coffee maker"),
+    "BathtubBasin": ("bathtub", "tub", "bath tub", "bath"), "Bed": ("bed",), "Cabinet": ("cabinet", "cupboard"),
+    "Cart": ("cart", "rack", "metal cart"), "CoffeeMachine": ("coffee machine", "coffee maker"),
     "CoffeeTable": ("coffee table", "table", "low table"),
     "CounterTop": ("counter", "countertop", "counter top", "kitchen counter", "kitchen island", "island"),
-    "Desk": ("desk",),
-    "DiningTable": ("dining table", "table", "kitchen table"),
-    "Drawer": ("drawer",),
-    "Dresser": ("dresser", "chest of drawers", "tv stand"),
-    "Fridge": ("fridge", "refrigerator"),
+    "Desk": ("desk",), "DiningTable": ("dining table", "table", "kitchen table"), "Drawer": ("drawer",),
+    "Dresser": ("dresser", "chest of drawers", "tv stand"), "Fridge": ("fridge", "refrigerator"),
     "GarbageCan": ("garbage can", "trash can", "bin", "trash", "garbage", "trash bin", "waste basket", "recycling bin"),
-    "HandTowelHolder": ("hand towel holder",),
-    "LaundryHamper": ("laundry hamper", "hamper"),
-    "Microwave": ("microwave", "microwave oven"),
-    "Ottoman": ("ottoman", "foot stool"),
-    "Safe": ("safe",),
+    "HandTowelHolder": ("hand towel holder",), "LaundryHamper": ("laundry hamper", "hamper"),
+    "Microwave": ("microwave", "microwave oven"), "Ottoman": ("ottoman", "foot stool"), "Safe": ("safe",),
     "Shelf": ("shelf", "shelving unit"),
     "SideTable": ("side table", "table", "end table", "nightstand", "night stand", "small table", "stand"),
-    "SinkBasin": ("sink", "sink basin", "basin"),
-    "Sofa": ("sofa", "couch"),
-    "StoveBurner": ("stove", "stove burner", "burner"),
-    "TVStand": ("tv stand",),
-    "Toaster": ("toaster",),
+    "SinkBasin": ("sink", "sink basin", "basin"), "Sofa": ("sofa", "couch"),
+    "StoveBurner": ("stove", "stove burner", "burner"), "TVStand": ("tv stand",), "Toaster": ("toaster",),
     "Toilet": ("toilet", "back of the toilet", "toilet tank", "toilet lid"),
     "ToiletPaperHanger": ("toilet paper holder", "toilet paper hanger", "toilet roll holder"),
     "TowelHolder": ("towel holder", "towel rack"),
-}
+}  # fmt: skip
 
 LAMP_NAMES: dict[str, tuple[str, ...]] = {
     "DeskLamp": ("desk lamp", "lamp", "table lamp", "light", "small lamp"),
@@ -123,13 +78,13 @@ _EITHER = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
 
 
 def prepositions(kind: str) -> tuple[str, ...]:
-    """Whether a thing goes "in" or "on" it, the usual word first."""
+    """Return the prepositions ("in", "on") for putting a thing there, the usual one first."""
     words = ("in",) if kind in _IN else ("on",)
     return (*words, "on" if words == ("in",) else "in") if kind in _EITHER else words
 
 
 def plural(noun: str) -> str:
-    """The plural of a name: "bar of soap" -> "bars of soap"."""
+    """Return the plural of a name: "bar of soap" -> "bars of soap"."""
     if noun in MASS_PLURALS:
         return MASS_PLURALS[noun]
     head, of, rest = noun.partition(" of ")
@@ -145,8 +100,8 @@ def plural(noun: str) -> str:
 
 
 def names_for(kind: str, present: frozenset[str]) -> tuple[str, ...]:
-    """The names of a type that fit the room with these types: none that another type shares; at least its usual one."""
-    others = {name for other in present if other != kind for name in NAMES.get(other, ())}
+    """Return the names of a type that no other type in ``present`` (the room's types) shares, or its usual one."""
+    ambiguous = {name for neighbor in present if neighbor != kind for name in NAMES.get(neighbor, ())}
     if present and "Fridge" not in present:
-        others |= {name for name in NAMES[kind] if "kitchen" in name or "island" in name}
-    return tuple(name for name in NAMES[kind] if name not in others) or NAMES[kind][:1]
+        ambiguous |= {name for name in NAMES[kind] if "kitchen" in name or "island" in name}
+    return tuple(name for name in NAMES[kind] if name not in ambiguous) or NAMES[kind][:1]

@@ -1,4 +1,4 @@
-"""Says a task the way people do: many sentence patterns, names and verbs for the same thing."""
+"""Instructions for tasks in everyday language: many sentence patterns, names and verbs for the same thing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTICLE = re.compile(r"\b(\w+) (up|down|off) it\b")  # "warm up it" -> "warm i
 
 
 def templates(task: Task) -> tuple[str, ...]:
-    """The sentence patterns that fit a task."""
+    """Return the sentence patterns that fit a task."""
     if task.type not in TEMPLATES:
         raise DataError(f"unknown task type {task.type!r}; choose one of {', '.join(TEMPLATES)}")
     garbage = GARBAGE_TEMPLATES.get(task.type, ()) if task.parent_target == "GarbageCan" else ()
@@ -40,10 +40,10 @@ def templates(task: Task) -> tuple[str, ...]:
 
 
 def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
-    """One sentence for a task. Names that another type in ``present`` (the types in the room) shares are not used.
+    """Return one sentence for a task, without names that another type in ``present`` (the room's types) shares.
 
-    ``source`` is the type of the place the object is in, where that is worth a word; now and then a sentence says it,
-    or how a thing looks, which nothing depends on.
+    ``source`` is the type of the place in which the object starts, or "". A few sentences mention it, or a colour or
+    size of a thing; no goal depends on these.
     """
 
     def choose(options: Sequence[str]) -> str:
@@ -61,14 +61,14 @@ def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), sourc
 
 
 def all_phrasings(task: Task) -> list[str]:
-    """Every pattern once, with the usual names and words."""
+    """Return every pattern once, with the usual names and words."""
     wording = _Wording(task, lambda options: options[0], lambda noun: noun, frozenset(), "")
     return list(dict.fromkeys(_render(form, wording) for form in templates(task)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wording:
-    """Which of several names and words to use."""
+    """The choice among names and words for one sentence."""
 
     task: Task
     choose: Choose
@@ -88,7 +88,7 @@ def _render(form: str, wording: _Wording) -> str:
 
 
 def _slots(wording: _Wording) -> dict[str, Callable[[str], str]]:
-    """What each slot says, given an adjective; names are drawn once, so that a sentence sticks to them."""
+    """Return each slot's text as a function of an adjective; names are drawn once and stay the same in a sentence."""
     task = wording.task
     slots = _object(wording)
     if task.parent_target:
@@ -111,14 +111,14 @@ def _slots(wording: _Wording) -> dict[str, Callable[[str], str]]:
 
 def _object(wording: _Wording) -> dict[str, Callable[[str], str]]:
     whole = wording.choose(names_for(wording.task.object_target, wording.present))
-    one = wording.look(whole) if whole not in MASS_PLURALS else whole
+    noun = wording.look(whole) if whole not in MASS_PLURALS else whole
     if wording.task.sliced:
-        one = wording.choose(SLICE_NAMES).format(whole.partition(" of ")[2] or whole)
+        noun = wording.choose(SLICE_NAMES).format(whole.partition(" of ")[2] or whole)
     return {
-        "a": lambda adjective: _with_article(one, adjective),
-        "the": lambda adjective: _join("the", adjective, one),
-        "two": lambda adjective: _join("two", adjective, plural(one)),
-        "plural": lambda adjective: plural(one),
+        "a": lambda adjective: _with_article(noun, adjective),
+        "the": lambda adjective: _join("the", adjective, noun),
+        "two": lambda adjective: _join("two", adjective, plural(noun)),
+        "plural": lambda adjective: plural(noun),
         "a_whole": lambda adjective: _with_article(whole, ""),
         "the_whole": lambda adjective: f"the {whole}",
     }

@@ -1,13 +1,16 @@
 """Sentence patterns for the seven task types.
 
-``{a}`` is the object with its article ("an apple"), ``{the}`` with the definite one, ``{two}`` both of them,
-``{plural}`` the bare plural; a word after it is an adjective: ``{a hot}``. ``{on}`` is the destination with its
-preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the fridge". ``{a_carrier}``,
-``{the_carrier}`` and ``{in_carrier}`` speak of the movable receptacle, ``{a_lamp}`` and ``{the_lamp}`` of the light,
-``{a_whole}`` and ``{the_whole}`` of what is cut. ``[put]``, ``[heat]``, ... are words with synonyms.
+``{a}`` is the object with its article ("an apple"), ``{the}`` with the definite article, ``{two}`` stands for two
+objects, ``{plural}`` for the plural without an article; a word after the slot's name is an adjective: ``{a hot}``.
+``{on}`` is the destination with its preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the
+fridge". ``{a_carrier}``, ``{the_carrier}`` and ``{in_carrier}`` stand for the movable receptacle, ``{a_lamp}`` and
+``{the_lamp}`` for the lamp, ``{a_whole}`` and ``{the_whole}`` for the object that is cut. ``[put]``, ``[heat]``, ...
+are words with synonyms.
 """
 
 from __future__ import annotations
+
+import re
 
 WORDS: dict[str, tuple[str, ...]] = {
     "put": ("put", "place", "set"),
@@ -26,6 +29,53 @@ WORDS: dict[str, tuple[str, ...]] = {
     "with": ("with", "containing", "holding"),
     "then": ("then", "and then", "and"),
 }
+
+_TREATMENTS: dict[str, dict[str, str]] = {
+    "pick_heat_then_place_in_recep": {
+        **{"VERB": "heat", "ADJECTIVE": "heats", "GERUND": "heating", "CUT": "microwave"},
+        **{"WITH": "heat {a} in the microwave", "AT": "cook {the} in the microwave", "BY": "the microwave to heat"},
+    },
+    "pick_cool_then_place_in_recep": {
+        **{"VERB": "cool", "ADJECTIVE": "cools", "GERUND": "cooling", "CUT": "chill"},
+        **{"WITH": "chill {a} in the fridge", "AT": "cool {the} in the refrigerator", "BY": "the fridge to cool"},
+    },
+    "pick_clean_then_place_in_recep": {
+        **{"VERB": "wash", "ADJECTIVE": "washes", "GERUND": "washing", "CUT": "rinse"},
+        **{"WITH": "wash {a} in the sink", "AT": "rinse {the} under the faucet", "BY": "the sink to clean"},
+    },
+}
+_TREATMENT_TEMPLATES = (
+    "[put] {a [ADJECTIVE]} {on}",
+    "[put] {the [ADJECTIVE]} {on}",
+    "[VERB] {a} and [put] it {on}",
+    "[VERB] {the}, [then] [put] it {on}",
+    "[VERB] {a} to [put] it {on}",
+    "[get] {a}, [VERB] it and [put] it {on}",
+    "[put] {a} {on} after GERUND it",
+    "WITH and [put] it {on}",
+    "AT, [then] [put] it {on}",
+    "use BY {a}, [then] [put] it {on}",
+    "[move] {a [ADJECTIVE]} {to}",
+    "there should be {a [ADJECTIVE]} {on}",
+    "leave {a [ADJECTIVE]} {on}",
+    "to [put] {a [ADJECTIVE]} {on}",
+)
+_SLICED_TREATMENT_TEMPLATES = (
+    "[cut] {a_whole}, [VERB] a slice and [put] it {on}",
+    "[cut] {the_whole}, CUT one piece, [then] [put] it {on}",
+    "use a knife to cut {the_whole}, VERB a slice, [put] it {on}",
+    "[put] {a [ADJECTIVE]} {on}",
+    "[VERB] {a} and [put] it {on}",
+)
+
+
+def _for_treatments(patterns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the patterns of the tasks that heat, cool or clean, with capital words replaced as `_TREATMENTS` says."""
+    return {
+        kind: tuple(re.sub("[A-Z]{2,}", lambda match, words=words: words[match[0]], form) for form in patterns)
+        for kind, words in _TREATMENTS.items()
+    }
+
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_and_place_simple": (
@@ -76,54 +126,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "use {the_lamp} to [look] {the}",
         "carry {a} to {a_lamp} and switch it on",
     ),
-    "pick_heat_then_place_in_recep": (
-        "[put] {a [heats]} {on}",
-        "[put] {the [heats]} {on}",
-        "[heat] {a} and [put] it {on}",
-        "[heat] {the}, [then] [put] it {on}",
-        "[heat] {a} to [put] it {on}",
-        "[get] {a}, [heat] it and [put] it {on}",
-        "[put] {a} {on} after heating it",
-        "heat {a} in the microwave and [put] it {on}",
-        "cook {the} in the microwave, [then] [put] it {on}",
-        "use the microwave to heat {a}, [then] [put] it {on}",
-        "[move] {a [heats]} {to}",
-        "there should be {a [heats]} {on}",
-        "leave {a [heats]} {on}",
-        "to [put] {a [heats]} {on}",
-    ),
-    "pick_cool_then_place_in_recep": (
-        "[put] {a [cools]} {on}",
-        "[put] {the [cools]} {on}",
-        "[cool] {a} and [put] it {on}",
-        "[cool] {the}, [then] [put] it {on}",
-        "[cool] {a} to [put] it {on}",
-        "[get] {a}, [cool] it and [put] it {on}",
-        "[put] {a} {on} after cooling it",
-        "chill {a} in the fridge and [put] it {on}",
-        "cool {the} in the refrigerator, [then] [put] it {on}",
-        "use the fridge to cool {a}, [then] [put] it {on}",
-        "[move] {a [cools]} {to}",
-        "there should be {a [cools]} {on}",
-        "leave {a [cools]} {on}",
-        "to [put] {a [cools]} {on}",
-    ),
-    "pick_clean_then_place_in_recep": (
-        "[put] {a [washes]} {on}",
-        "[put] {the [washes]} {on}",
-        "[wash] {a} and [put] it {on}",
-        "[wash] {the}, [then] [put] it {on}",
-        "[wash] {a} to [put] it {on}",
-        "[get] {a}, [wash] it and [put] it {on}",
-        "[put] {a} {on} after washing it",
-        "wash {a} in the sink and [put] it {on}",
-        "rinse {the} under the faucet, [then] [put] it {on}",
-        "use the sink to clean {a}, [then] [put] it {on}",
-        "[move] {a [washes]} {to}",
-        "there should be {a [washes]} {on}",
-        "leave {a [washes]} {on}",
-        "to [put] {a [washes]} {on}",
-    ),
+    **_for_treatments(_TREATMENT_TEMPLATES),
     "pick_and_place_with_movable_recep": (
         "[put] {a_carrier} [with] {a} {on}",
         "[put] {a_carrier} with {a} in it {on}",
@@ -142,7 +145,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# {a} and {the} speak of the slice here.
+# {a} and {the} stand for the slice.
 SLICED_TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_and_place_simple": (
         "[cut] {a_whole} and [put] a slice {on}",
@@ -158,27 +161,7 @@ SLICED_TEMPLATES: dict[str, tuple[str, ...]] = {
         "[put] {two} {on}",
         "[move] {two} {to}",
     ),
-    "pick_heat_then_place_in_recep": (
-        "[cut] {a_whole}, [heat] a slice and [put] it {on}",
-        "[cut] {the_whole}, microwave one piece, [then] [put] it {on}",
-        "use a knife to cut {the_whole}, heat a slice, [put] it {on}",
-        "[put] {a [heats]} {on}",
-        "[heat] {a} and [put] it {on}",
-    ),
-    "pick_cool_then_place_in_recep": (
-        "[cut] {a_whole}, [cool] a slice and [put] it {on}",
-        "[cut] {the_whole}, chill one piece, [then] [put] it {on}",
-        "use a knife to cut {the_whole}, cool a slice, [put] it {on}",
-        "[put] {a [cools]} {on}",
-        "[cool] {a} and [put] it {on}",
-    ),
-    "pick_clean_then_place_in_recep": (
-        "[cut] {a_whole}, [wash] a slice and [put] it {on}",
-        "[cut] {the_whole}, rinse one piece, [then] [put] it {on}",
-        "use a knife to cut {the_whole}, wash a slice, [put] it {on}",
-        "[put] {a [washes]} {on}",
-        "[wash] {a} and [put] it {on}",
-    ),
+    **_for_treatments(_SLICED_TREATMENT_TEMPLATES),
     "pick_and_place_with_movable_recep": (
         "[cut] {a_whole}, [put] a slice {in_carrier} and [put] {the_carrier} {on}",
         "[cut] {the_whole}, [then] [put] {a_carrier} with a piece {on}",
@@ -190,27 +173,14 @@ SLICED_TEMPLATES: dict[str, tuple[str, ...]] = {
 GARBAGE_TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_and_place_simple": ("throw {a} {onto}", "throw away {the}", "dispose of {a} {on}", "throw {the} out"),
     "pick_two_obj_and_place": ("throw {two} {onto}", "throw away {two}", "dispose of {two} {on}", "discard {two}"),
-    "pick_heat_then_place_in_recep": ("throw {a [heats]} {onto}", "[heat] {a} and throw it away"),
-    "pick_cool_then_place_in_recep": ("throw {a [cools]} {onto}", "[cool] {a} and throw it away"),
-    "pick_clean_then_place_in_recep": ("throw {a [washes]} {onto}", "[wash] {a} and throw it away"),
+    **_for_treatments(("throw {a [ADJECTIVE]} {onto}", "[VERB] {a} and throw it away")),
 }
-# Used where it is clear which place the object is taken from: {from} is "from the counter".
+# For objects with one known start place: {from} is "from the counter".
 SOURCE_TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_and_place_simple": ("[move] {a} {from} {to}", "[get] {the} {from} and [put] it {on}"),
     "pick_two_obj_and_place": ("[move] {two} {from} {to}", "[get] {two} {from} and [put] them {on}"),
     "look_at_obj_in_light": ("[get] {the} {from} and turn on {the_lamp}", "[look] {a} {from} under {the_lamp}"),
-    "pick_heat_then_place_in_recep": (
-        "[heat] {a} {from} and [put] it {on}",
-        "[get] {the} {from} to heat and [put] {on}",
-    ),
-    "pick_cool_then_place_in_recep": (
-        "[cool] {a} {from} and [put] it {on}",
-        "[get] {the} {from} to cool and [put] {on}",
-    ),
-    "pick_clean_then_place_in_recep": (
-        "[wash] {a} {from} and [put] it {on}",
-        "[get] {the} {from} to wash and [put] {on}",
-    ),
+    **_for_treatments(("[VERB] {a} {from} and [put] it {on}", "[get] {the} {from} to VERB and [put] {on}")),
     "pick_and_place_with_movable_recep": (
         "[put] {the} {from} {in_carrier} and [put] {the_carrier} {on}",
         "[get] {a} {from}, [put] it {in_carrier}, [put] {the_carrier} {on}",

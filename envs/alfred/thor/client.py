@@ -1,4 +1,4 @@
-"""One AI2-THOR behind a few calls: started when needed, restarted when lost, every call an answer or a named error."""
+"""Client of one AI2-THOR process: starts and restarts it, and turns every call into a reply or a named error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorRefusal, ThorTimeout, ours
+from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorRefusal, ThorTimeout, thor_error
 from envs.alfred.thor.options import ThorOptions
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EMPTY = "Procedural"  # the scene that houses are built in
+EMPTY = "Procedural"  # the scene in which houses are built
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of an action."""
+    """The result of an action."""
 
     ok: bool
-    message: str  # why not
+    message: str  # the reason of a refusal
     value: Any  # actionReturn
     metadata: Mapping[str, Any]
     frame: np.ndarray | None  # (height, width, 3) uint8, RGB
-    third_party: np.ndarray | None = None  # of the last other camera
-    unknown: bool = False  # the build has no such action, or not with these arguments
+    third_party: np.ndarray | None = None  # frame of the last additional camera
+    unknown: bool = False  # whether the build lacks the action or one of the arguments
 
     @property
     def objects(self) -> list[dict[str, Any]]:
@@ -40,12 +40,12 @@ class Reply:
 
 
 class Thor:
-    """A simulator with its options. ``trips`` and ``seconds`` count what the client and the process took."""
+    """A simulator with its options. ``trips`` counts calls, ``seconds`` their total time."""
 
     def __init__(self, options: ThorOptions, data: str | None = None) -> None:
-        """``data``: a folder json_2.1.0 for the stand-in. Nothing is started yet."""
+        """Store the options; the process starts later. ``data``: a folder json_2.1.0 for the stand-in."""
         self.options = options
-        self._scene = EMPTY  # what a new process shows first
+        self._scene = EMPTY  # the first scene of a new process
         self.trips = 0
         self.seconds = 0.0
         self.launches = 0
@@ -54,11 +54,11 @@ class Thor:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process that can be asked."""
+        """Whether a process is running."""
         return self._controller is not None
 
     def start(self, scene: str | None = None) -> None:
-        """Make sure that it runs; a new one shows ``scene``, else the last one. Raises `ThorStart`."""
+        """Start the process unless it runs; a new one shows ``scene``, else the last scene. Raises `ThorStart`."""
         self._scene = scene or self._scene
         if self._controller is None:
             from envs.alfred.thor.launch import launch  # here: it imports ai2thor
@@ -67,29 +67,32 @@ class Thor:
             self._controller = launch(self.options, self._data, self._scene)
 
     def restart(self) -> None:
-        """A new process, whatever became of the old one. Raises `ThorStart`."""
+        """Replace the process by a new one. Raises `ThorStart`."""
         self.close()
         self.start()
 
     def reset(self, scene: str | dict[str, Any]) -> Reply:
-        """The room as the build has it: its name, or a house as ProcTHOR describes them. Raises `ThorError`."""
+        """Reset to a scene: its name in the build, or a house in ProcTHOR's format. Raises `ThorError`."""
         name = EMPTY if isinstance(scene, dict) else scene
         self.start(name)
-        if not self._ask("GetScenesInBuild", lambda controller: _has(controller, name)):
+        if not self._ask("GetScenesInBuild", lambda controller: _has_scene(controller, name)):
             raise ThorRefusal(f"this build has no scene {name}", action="Reset")
         action = f"Reset to {name}"
-        return _insisted(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
+        return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """One action; a refusal is a reply that is not ok. Raises `ThorError`, after which the process is gone."""
-        return self._ask(action, lambda controller: _stepped(controller, action, arguments))
+        """Execute an action; a refusal is a reply that is not ok.
+
+        Raises `ThorError`, after which the process is gone.
+        """
+        return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
 
     def insist(self, action: str, **arguments: Any) -> Reply:
-        """One action that has to work. Raises `ThorRefusal` if it does not."""
-        return _insisted(action, self.step(action, **arguments))
+        """Execute an action that has to succeed. Raises `ThorRefusal` if it does not."""
+        return _require_success(action, self.step(action, **arguments))
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process if it runs."""
         controller, self._controller = self._controller, None
         if controller is not None:
             from envs.alfred.thor.launch import end
@@ -99,77 +102,80 @@ class Thor:
     def _ask(self, action: str, call: Callable[[Controller], T]) -> T:
         controller = self._controller
         if controller is None:
-            raise ThorGone("it does not run", action=action)
+            raise ThorGone("no process is running", action=action)
         began = time.perf_counter()
         try:
             return call(controller)
         except Exception as error:
-            named = self._lost(error, action, time.perf_counter() - began)
-            if named is error:
+            fault = self._close_after(error, action, time.perf_counter() - began)
+            if fault is error:
                 raise
-            raise named from error
-        except BaseException:  # a keyboard interrupt: the answer would be taken for that of the next action
+            raise fault from error
+        except BaseException:  # after a keyboard interrupt the reply would be read as that of the next action
             self.close()
             raise
         finally:
             self.trips += 1
             self.seconds += time.perf_counter() - began
 
-    def _lost(self, error: Exception, action: str, seconds: float) -> ThorError:
-        """Whatever it was, the conversation is out of step: the process goes, and the error gets a name."""
+    def _close_after(self, error: Exception, action: str, seconds: float) -> ThorError:
+        """End the process, whose replies may be out of step with the actions, and return the named error."""
         self.close()
-        found = _named(error)
-        found.action, found.seconds = found.action or action, seconds
-        log.info("%s", found)
-        return found
+        fault = _thor_error(error)
+        fault.action, fault.seconds = fault.action or action, seconds
+        log.info("%s", fault)
+        return fault
 
 
-def _has(controller: Controller, scene: str) -> bool:
-    """Whether the build has a scene; one that does not tell its scenes is taken to have it."""
+def _has_scene(controller: Controller, scene: str) -> bool:
+    """Return whether the build has a scene; a build without a list of its scenes counts as having it."""
     scenes = controller.scenes_in_build
     return not scenes or controller.normalize_scene(scene) in scenes
 
 
-def _insisted(action: str, reply: Reply) -> Reply:
-    """Raises `ThorRefusal` unless it worked."""
+def _require_success(action: str, reply: Reply) -> Reply:
+    """Return a successful reply. Raises `ThorRefusal` for a refusal."""
     if not reply.ok:
-        raise ThorRefusal(reply.message or "it refused without a word", action=action)
+        raise ThorRefusal(reply.message or "it refused without a message", action=action)
     return reply
 
 
-def _named(error: Exception) -> ThorError:
-    """Our error behind what the client made of it."""
-    found = ours(error)
-    if found is not None:
-        return found
+def _thor_error(error: Exception) -> ThorError:
+    """Return the project's error behind the client's error."""
+    fault = thor_error(error)
+    if fault is not None:
+        return fault
     if isinstance(error, TimeoutError):
-        return ThorTimeout("no answer in time")
+        return ThorTimeout("no reply in time")
     cause = error.__context__ or error
     return ThorAnswer(f"{type(cause).__name__}: {cause}")
 
 
-def _stepped(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:
+def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:
     try:
         return _reply(controller.step(action, **arguments))
     except ThorError:
         raise
-    except ValueError as error:  # so the client tells of an action or argument that the build does not know
+    except ValueError as error:  # the client's error for an action or argument that the build does not know
         event = controller.last_event
         return Reply(False, str(error), None, event.metadata, event.frame, unknown=True)
 
 
 def _reply(event: Event) -> Reply:
-    """Raises `ThorAnswer` where it does not say whether the action worked: text such as "false" would count as true."""
+    """Return the reply of an event.
+
+    Raises `ThorAnswer` if its success flag is no boolean: a text such as "false" would count as true.
+    """
     metadata = event.metadata
-    worked = metadata["lastActionSuccess"]
-    if not isinstance(worked, bool):
-        raise ThorAnswer(f"lastActionSuccess={worked!r:.80} is neither true nor false")
-    others = event.third_party_camera_frames
+    success = metadata["lastActionSuccess"]
+    if not isinstance(success, bool):
+        raise ThorAnswer(f"lastActionSuccess={success!r:.80} is neither true nor false")
+    cameras = event.third_party_camera_frames
     return Reply(
-        worked,
+        success,
         metadata["errorMessage"] or "",
         metadata["actionReturn"],
         metadata,
         event.frame,
-        others[-1][:, :, :3] if others else None,  # CloudRendering has a fourth channel
+        cameras[-1][:, :, :3] if cameras else None,  # CloudRendering has a fourth channel
     )

@@ -1,6 +1,6 @@
-"""Starts the client's controller, and ends it with everything that belongs to it.
+"""Launch of the client's controller, and its end with everything that belongs to it.
 
-ai2thor is imported here, so this module is imported only by those who start it.
+This module imports ai2thor, so it is imported only where a process starts.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ai2thor.platform import STR_PLATFORM_MAP, CloudRendering
 from ai2thor.server import Event
 from ai2thor.wsgi_server import WsgiServer
 
-from envs.alfred.thor.errors import ThorStart, ours
+from envs.alfred.thor.errors import ThorStart, thor_error
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
 from envs.alfred.thor.processes import kill
 from envs.alfred.thor.wsgi import BoundedWsgiServer
 from keep_agent.errors import ConfigError
 
-VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility is in its place
-NO_DISPLAY = ":0"  # a name is needed even where nothing is shown
-WAIT = 5.0  # seconds for a killed process to be gone
+VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility replaces it
+NO_DISPLAY = ":0"  # the client needs a name even without a display
+WAIT = 5.0  # seconds for a killed process to end
 
 
 class BoundedController(Controller):
-    """ai2thor's controller over servers that always come to an end."""
+    """ai2thor's controller with servers whose waits are bounded."""
 
     def _build_server(self, host: str, port: int, width: int, height: int) -> None:
         if self.server is not None:
@@ -44,20 +44,23 @@ class BoundedController(Controller):
             self.server = BoundedFifoServer(**common)
 
     def step(self, action: Any = None, **arguments: Any) -> Event:
-        """Without pictures there is no screen, and a build that waits for it to change may wait for ever."""
+        """Skip ChangeResolution without images: there is no screen, and a build may wait forever for it to change."""
         if self.headless and action == "ChangeResolution":
             return self.last_event
         return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
-        """A GPU is named to CloudRendering alone; for others ai2thor would look for vulkaninfo all the same."""
+        """Pass a GPU to CloudRendering only; ai2thor would look for vulkaninfo on any platform."""
         if self._build.platform is not CloudRendering:
             self.gpu_device = None
         return super().unity_command(width, height, headless)
 
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
-    """A controller whose process has answered and shows ``scene``. Raises `ThorError`; then nothing is left behind."""
+    """Return a controller whose process has answered and shows ``scene``.
+
+    Raises `ThorError`, with the process ended.
+    """
     arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
@@ -67,25 +70,26 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
             controller.__init__(scene=scene, **arguments)
             undo.pop_all()
     except Exception as error:
-        raise _named(error) from error
+        raise _start_error(error) from error
     return controller
 
 
-def _named(error: Exception) -> ThorStart:
-    """What our error behind it says, or the first line of what the client does."""
-    found = ours(error)
-    if found is not None:
-        return ThorStart(found.what, action=found.action, seconds=found.seconds)
-    said = str(error).strip().partition("\n")[0]
-    if "no build exists" in said:
-        said = f"its build is neither in ~/.ai2thor/releases nor to be downloaded from here ({said})"
-    return ThorStart(f"{type(error).__name__}: {said}")
+def _start_error(error: Exception) -> ThorStart:
+    """Return the start error for a ThorError behind it, or with the first line of the client's message."""
+    fault = thor_error(error)
+    if fault is not None:
+        return ThorStart(fault.reason, action=fault.action, seconds=fault.seconds)
+    message = str(error).strip().partition("\n")[0]
+    if "no build exists" in message:
+        message = f"its build is not in ~/.ai2thor/releases and cannot be downloaded from this machine ({message})"
+    return ThorStart(f"{type(error).__name__}: {message}")
 
 
 def end(controller: Controller) -> None:
-    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. More than once is fine.
+    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder.
 
-    The client's atexit hook keeps every controller alive, so what is large goes now.
+    Repeated calls are allowed. The client's atexit hook keeps every controller alive, so large attributes are cleared
+    here.
     """
     server = controller.server
     if server is not None:
@@ -101,14 +105,14 @@ def end(controller: Controller) -> None:
             server.raw_metadata = server.raw_files = None
         server.last_event = None
     if controller._build is not None:
-        with suppress(AttributeError):  # it holds no lock yet
+        with suppress(AttributeError):  # it has no lock yet
             controller._build.unlock()
     controller.last_event = None
 
 
 @contextmanager
 def _without_log_handlers() -> Iterator[None]:
-    """ai2thor logs through the root logger, which gives itself a handler on the first word unless it has one."""
+    """Give the root logger a handler meanwhile: without one, ai2thor's first message would install another."""
     handler = logging.NullHandler()
     logging.root.addHandler(handler)
     try:
@@ -122,7 +126,7 @@ def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
     display = options.display or os.environ.get("DISPLAY")
     platform = options.platform
     if VISIBILITY in os.environ:
-        raise ConfigError(f"{VISIBILITY} is set, and AI2-THOR 5 refuses what the client makes of it: unset it")
+        raise ConfigError(f"{VISIBILITY} is set, and AI2-THOR 5 refuses every action because of it: unset it")
     if command is None and platform is None and display is None and not options.headless and system() == "Linux":
         platform = "CloudRendering"
     return {

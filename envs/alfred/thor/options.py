@@ -1,4 +1,4 @@
-"""How AI2-THOR is started and talked to: ``env.thor`` of the config."""
+"""Options for starting AI2-THOR and talking to it: ``env.thor`` of the config."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 from keep_agent.errors import ConfigError
 
 STAND_IN = "stand-in"
-STUB = "envs.alfred.thor_stub"  # what that is
+STUB = "envs.alfred.thor_stub"  # its module
 PLATFORMS = ("Linux64", "CloudRendering", "OSXIntel64")
 SERVERS = ("fifo", "wsgi")
 
 
 @dataclass(frozen=True)
 class ThorOptions:
-    """Seconds, pixels, metres and degrees. Raises ConfigError for what cannot work."""
+    """Options in seconds, pixels, metres and degrees. Raises ConfigError for values that cannot work."""
 
-    executable: str | None = None  # of a build, a command, or "stand-in"; None: the client's own build
+    executable: str | None = None  # a build's file, a command, or "stand-in"; None: the client's own build
     platform: str | None = None  # of the client's own build; None: Linux64 with a display, else CloudRendering
-    headless: bool = False  # no images at all: needs neither display nor GPU
+    headless: bool = False  # no images: needs neither display nor GPU
     gpu: int | None = None  # number of the GPU that CloudRendering draws with
     display: str | None = None  # X display, such as ":0"; None: DISPLAY
     server: str = "fifo"
     width: int = 300
     height: int = 300
     quality: str = "Ultra"
-    field_of_view: float = 60.0  # as in ALFRED, as are the next two
-    visibility: float = 1.5  # distance up to which things can be used
+    field_of_view: float = 60.0  # this and the next two as in ALFRED
+    visibility: float = 1.5  # largest distance at which things can be used
     grid: float = 0.25
     tries: int = 5  # poses from which a skill is tried
-    start_timeout: float = 180.0  # until a new process has sent its first message
-    timeout: float = 60.0  # of an action
+    start_timeout: float = 180.0  # for the first message of a new process
+    timeout: float = 60.0  # for an action
 
     def __post_init__(self) -> None:
         for name in ("field_of_view", "visibility", "grid", "start_timeout", "timeout"):
@@ -57,13 +57,13 @@ class ThorOptions:
 
     @property
     def stands_in(self) -> bool:
-        """Whether it is our stand-in that answers, by this name or as a command."""
+        """Whether the stand-in is used, by this name or as a command."""
         return self.executable is not None and (self.executable == STAND_IN or STUB in self.executable)
 
     def command(self, data: str | None) -> str | None:
-        """What is run, with blanks quoted as a shell would; None: the client's own build.
+        """Return the command line, with blanks quoted for a shell; None for the client's own build.
 
-        Raises ConfigError for a file that is not there.
+        Raises ConfigError for a missing file.
         """
         if self.executable == STAND_IN:
             command = [sys.executable, "-m", STUB]
@@ -83,16 +83,17 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and least <= value < 1e5
 
 
-def thor_options(given: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Options of a mapping. Embedded houses are in no build, so who names none gets the stand-in there.
+def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
+    """Return the options of a mapping.
 
-    Raises ConfigError for unknown names and bad values.
+    No build has the embedded houses, so their default executable is the stand-in. Raises ConfigError for unknown names
+    and bad values.
     """
-    values = dict(given or {})
-    known = [field.name for field in fields(ThorOptions)]
+    values = dict(mapping or {})
+    names = [field.name for field in fields(ThorOptions)]
     for name in values:
-        if name not in known:
-            raise ConfigError(f"env.thor.{name} is unknown; use one of {', '.join(known)}")
+        if name not in names:
+            raise ConfigError(f"env.thor.{name} is unknown; use one of {', '.join(names)}")
     if embedded and values.get("executable") is None:
         values["executable"] = STAND_IN
     return ThorOptions(**values)

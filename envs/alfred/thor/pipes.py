@@ -1,8 +1,8 @@
-"""The client's FIFO server with an end to every wait.
+"""FIFO server of the client with bounded waits.
 
-The one of ai2thor 5.0 blocks for ever in ``open`` when the process dies before it opens its pipe, and spins until its
-time-out when it dies later. This one opens without blocking, watches the process while it waits, and gives all that
-belongs to one message one clock.
+ai2thor 5.0 blocks forever in ``open`` when the process dies before it opens its pipe, and spins until its time-out when
+it dies later. This server opens without blocking, watches the process while it waits, and uses one clock for a whole
+message.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.alfred.thor.processes import kill
 from envs.clock import Clock
 
-POLL = 0.2  # seconds between two looks at the process
-CHUNK = 1 << 20  # bytes; a pipe holds fewer
+POLL = 0.2  # seconds between two checks of the process
+CHUNK = 1 << 20  # bytes; more than a pipe holds
 A_DAY = 86_400.0  # seconds
 
 
 class BoundedFifoServer(FifoServer):
-    """Raises `ThorTimeout` and `ThorGone`. What is sent and how it is read is ai2thor's."""
+    """ai2thor's protocol over two pipes. Raises `ThorTimeout` and `ThorGone`."""
 
-    _begun = False  # whether anything was ever received
+    _has_received = False  # whether the process has sent any bytes
 
     def _recv_message(self, timeout: float | None) -> tuple[Any, Any]:
         self._set_clock(self.timeout if timeout is None else timeout)
@@ -37,20 +37,20 @@ class BoundedFifoServer(FifoServer):
         try:
             return super()._recv_message(timeout)
         except KeyError as error:
-            raise ThorAnswer(f"a record that cannot be read: KeyError {error}") from error
+            raise ThorAnswer(f"an unreadable record: KeyError {error}") from error
 
     def _read_with_timeout(self, server_pipe: Any, message_size: int, timeout: float | None) -> bytes:
         parts: list[bytes] = []
         while message_size > 0:
             self._await(server_pipe, read=True)
             part = os.read(server_pipe.fileno(), min(message_size, CHUNK))
-            if not part and self._begun:
+            if not part and self._has_received:
                 raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.gone)
-            if not part:  # nobody has opened the other end yet
+            if not part:  # the process has not opened its end yet
                 self._pause()
             parts.append(part)
             message_size -= len(part)
-        self._begun = self._begun or bool(parts)
+        self._has_received = self._has_received or bool(parts)
         return b"".join(parts)
 
     def _send_message(self, message_type: int, body: bytes) -> None:
@@ -66,43 +66,43 @@ class BoundedFifoServer(FifoServer):
             except BlockingIOError:
                 continue
             except BrokenPipeError as error:
-                raise ThorGone(f"the process reads no more{self._ending()}", seconds=self._clock.gone) from error
+                raise ThorGone(f"the process has stopped reading{self._ending()}", seconds=self._clock.gone) from error
 
     def stop(self) -> None:
-        kill(self.unity_proc)  # before the client does, which would leave descendants
+        kill(self.unity_proc)  # first, because the client would leave its descendants running
         super().stop()
         self.client_pipe = self.server_pipe = None
 
     def _await(self, pipe: Any, read: bool) -> None:
-        """Until the pipe is ready. An end of file is ready, too."""
+        """Wait until the pipe is ready; an end of file counts as ready."""
         lists = ([pipe], [], []) if read else ([], [pipe], [])
-        while not any(select.select(*lists, min(POLL, self._left()))):
+        while not any(select.select(*lists, min(POLL, self._remaining()))):
             self._alive()
 
     def _open_client_pipe(self) -> int:
-        """Its number; it cannot be opened as long as nobody reads."""
+        """Return the file number of the client pipe; it opens only once the process reads it."""
         while True:
             with suppress(OSError):
                 return os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK)
             self._pause()
 
     def _pause(self) -> None:
-        """A moment, in which the other end may be opened."""
+        """Wait a moment for the process to open its end."""
         self._alive()
-        self._left()
+        self._remaining()
         time.sleep(POLL / 10)
 
     def _set_clock(self, seconds: float | None) -> None:
-        """For all that belongs to one message; None is a day."""
+        """Start the clock of one message; None is a day."""
         self._clock = Clock(A_DAY if seconds is None else seconds)
 
-    def _left(self) -> float:
-        """Seconds left for this message. Raises `ThorTimeout` when there are none."""
+    def _remaining(self) -> float:
+        """Return the seconds left for this message. Raises `ThorTimeout` when there are none."""
         try:
             return self._clock.left()
         except TimeoutError as error:
-            what = f"no whole answer within {self._clock.seconds:g} s"
-            raise ThorTimeout(what, seconds=self._clock.gone) from error
+            reason = f"no complete reply within {self._clock.seconds:g} s"
+            raise ThorTimeout(reason, seconds=self._clock.gone) from error
 
     def _alive(self) -> None:
         process = self.unity_proc
@@ -110,7 +110,7 @@ class BoundedFifoServer(FifoServer):
             raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.gone)
 
     def _ending(self) -> str:
-        """The exit status, where there is one; a process that closed its pipe is about to end."""
+        """Return the exit status as text, or ""; a process that closed its pipe is about to end."""
         process = self.unity_proc
         if process is None:
             return ""

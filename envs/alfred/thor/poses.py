@@ -1,4 +1,4 @@
-"""From where a thing can be used: the build's own answer, or what geometry says where it has none."""
+"""Poses from which a thing can be used: the build's own answer, or geometry if it has none."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from envs.alfred.thor.options import ThorOptions
 
 EYES = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
-CLOSEST = 12  # standing points asked about
-MARGIN = 1.0  # metres a thing may reach out from its own position towards the agent
+CLOSEST = 12  # number of standing points considered
+MARGIN = 1.0  # metres from a thing's position to its edge, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where the agent stands and looks; degrees."""
+    """The agent's position and the direction of its view, in degrees."""
 
     x: float
     y: float
@@ -29,7 +29,7 @@ class Pose:
     horizon: float
 
     def arguments(self) -> dict[str, Any]:
-        """Of Teleport."""
+        """Return the arguments of Teleport."""
         return {
             "position": xyz((self.x, self.y, self.z)),
             "rotation": xyz((0, self.rotation, 0)),
@@ -39,19 +39,20 @@ class Pose:
 
 
 class Poses:
-    """Of one room. Remembers whether the build knows GetInteractablePoses."""
+    """Poses in one room. Remembers whether the build knows GetInteractablePoses."""
 
     def __init__(self, options: ThorOptions, ask: Callable[..., Reply], points: Iterable[Mapping[str, float]]) -> None:
-        """``points`` are standing points, as GetReachablePositions returns them."""
+        """Take the standing points ``points`` as GetReachablePositions returns them."""
         self._reach = options.visibility
         self._ask = ask
         self._asks = True
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def towards(self, object_id: str, target: Position) -> list[Pose]:
-        """Poses from which an object can be used: those the build names, else all that could do.
+        """Return the poses from which an object can be used: the build's, else all plausible ones.
 
-        The best one of each standing point, the nearest point first; then the second best of each, and so on.
+        The best pose of each standing point comes first, the nearest point first; then the second best of each, and so
+        on.
         """
         near = self._near(target)
         poses = self._interactable(object_id, near, target) if self._asks and near else []
@@ -59,12 +60,12 @@ class Poses:
         return _spread(ranked)
 
     def _near(self, target: Position) -> list[Position]:
-        ranked = sorted((_aside(point, target), point) for point in self.points)
+        ranked = sorted((_floor_distance(point, target), point) for point in self.points)
         within = [point for distance, point in ranked if distance <= self._reach + MARGIN]
         return within[:CLOSEST] or [point for _, point in ranked[:1]]
 
     def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
-        """The build's answer; nothing if it has none."""
+        """Return the build's poses; empty if it has none."""
         turns = sorted({_turn(point, target) for point in points})
         reply = self._ask(
             "GetInteractablePoses",
@@ -77,10 +78,11 @@ class Poses:
         if not reply.ok:
             self._asks = not reply.unknown
             return []
-        return [Pose(*(float(one[key]) for key in ("x", "y", "z", "rotation", "horizon"))) for one in reply.value or ()]
+        keys = ("x", "y", "z", "rotation", "horizon")
+        return [Pose(*(float(pose[key]) for key in keys)) for pose in reply.value or ()]
 
 
-def _aside(point: Position, target: Position) -> float:
+def _floor_distance(point: Position, target: Position) -> float:
     return dist((point[0], point[2]), (target[0], target[2]))
 
 
@@ -89,35 +91,38 @@ def _bearing(point: Position, target: Position) -> float:
 
 
 def _turn(point: Position, target: Position) -> float:
-    """The quarter turn that faces the target best."""
+    """Return the quarter turn that best faces the target."""
     return round(_bearing(point, target) / 90) % 4 * 90.0
 
 
 def _pitch(point: Position, target: Position) -> float:
-    """Degrees down to the target."""
-    aside = _aside(point, target)
-    return degrees(atan2(point[1] + EYES - target[1], max(aside, 0.01)))
+    """Return the degrees down to the target."""
+    distance = _floor_distance(point, target)
+    return degrees(atan2(point[1] + EYES - target[1], max(distance, 0.01)))
 
 
 def _facing(point: Position, target: Position) -> Pose:
-    """At a point, looking at the target as straight as turns and horizons allow."""
-    horizon = min(HORIZONS, key=lambda one: abs(one - _pitch(point, target)))
+    """Return the pose at a point that looks at the target as straight as turns and horizons allow."""
+    horizon = min(HORIZONS, key=lambda angle: abs(angle - _pitch(point, target)))
     return Pose(*point, _turn(point, target), horizon)
 
 
 def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
-    """The nearest standing point, then the one that looks most straight at the target."""
+    """Return the sort key: the nearest standing point, then the straightest view of the target."""
     point = (pose.x, pose.y, pose.z)
-    turned = abs((pose.rotation - _bearing(point, target) + 180) % 360 - 180)
-    tilted = abs(pose.horizon - _pitch(point, target))
-    return round(hypot(pose.x - target[0], pose.z - target[2]), 3), pose.x, pose.z, turned + tilted
+    yaw_error = abs((pose.rotation - _bearing(point, target) + 180) % 360 - 180)
+    pitch_error = abs(pose.horizon - _pitch(point, target))
+    return round(hypot(pose.x - target[0], pose.z - target[2]), 3), pose.x, pose.z, yaw_error + pitch_error
 
 
 def _spread(ranked: Sequence[Pose]) -> list[Pose]:
-    """Another point before another look from the same one: who could not open a door steps back."""
-    seen: Counter[tuple[float, float]] = Counter()
+    """Order poses so that every point is tried before a second pose at the same point.
+
+    The agent may have to step back before it can open a door.
+    """
+    counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:
-        turns.append((seen[pose.x, pose.z], pose))
-        seen[pose.x, pose.z] += 1
-    return [pose for _, pose in sorted(turns, key=lambda one: one[0])]
+        turns.append((counts[pose.x, pose.z], pose))
+        counts[pose.x, pose.z] += 1
+    return [pose for _, pose in sorted(turns, key=lambda turn: turn[0])]

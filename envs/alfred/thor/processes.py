@@ -1,4 +1,4 @@
-"""Ends a process with all that it has started."""
+"""Processes with their descendants."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from subprocess import Popen
 
 
 def kill(process: Popen | None) -> None:
-    """Kill it and its descendants: a script that wraps the build (xvfb-run) would leave that behind.
+    """Kill a process and its descendants, such as a build started by a script (xvfb-run).
 
-    They are looked up first, as nobody can tell whose they were once it is dead.
+    The descendants are listed first, because their parent is unknown once the process is dead.
     """
     if process is None or process.poll() is not None:
         return
@@ -24,10 +24,10 @@ def kill(process: Popen | None) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """Those it has started, and theirs. Only Linux tells."""
+    """Return the process ids of all descendants; empty on systems other than Linux."""
     try:
         lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
     except OSError:
         return []
     children = [int(number) for text in lists for number in text.split()]
-    return [*children, *(one for child in children for one in descendants(child))]
+    return [*children, *(grandchild for child in children for grandchild in descendants(child))]

@@ -1,8 +1,7 @@
-"""From the simulator's metadata to things as the symbolic world knows them.
+"""Things of the symbolic world, read from the simulator's metadata.
 
-Only types that ALFRED knows are read, under the names it knows them by. The simulator names all receptacles that a
-thing touches; it is taken to be in the innermost one. Where that is the floor or unknown furniture, it lies on the
-floor.
+Only ALFRED's types are read, under ALFRED's names. The simulator lists all receptacles that a thing touches; the
+innermost one becomes its parent. A thing on the floor or on unknown furniture has no parent.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from envs.alfred.thing import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
-SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # broken, they are no things
-NESTED = 0.3  # metres between a container that is carried and what is in it
-RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, which ALFRED speaks
+SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # left out once broken
+NESTED = 0.3  # metres between a carried container and its contents, at most
+RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, ALFRED's version
 
 
 def kind_of(entry: Entry) -> str:
-    """The type in ALFRED's words, whether ALFRED has it or not."""
+    """Return the type under ALFRED's name, whether or not ALFRED has it."""
     kind: str = entry["objectType"]
     return RENAMED.get(kind, kind)
 
 
-def known(entries: Iterable[Entry]) -> list[Entry]:
-    """What ALFRED knows, without things that were cut or broken and only stay in the list."""
-    return [one for one in entries if kind_of(one) in objects.KNOWN_TYPES and not _is_over(one)]
+def known_entries(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries of ALFRED's types, without cut or broken things, which stay in the simulator's list."""
+    return [entry for entry in entries if kind_of(entry) in objects.KNOWN_TYPES and not _is_destroyed(entry)]
 
 
 def position_of(entry: Entry) -> Position:
@@ -42,58 +41,61 @@ def position_of(entry: Entry) -> Position:
 
 
 class Names:
-    """Our ids of the simulator's objects: ``mug_2`` is the mug nearest to where a scene describes ``mug_2``."""
+    """Map between the simulator's object ids and thing ids: ``mug_2`` is the mug nearest to the scene's ``mug_2``."""
 
     def __init__(self) -> None:
-        self.ours: dict[str, str] = {}  # by the simulator's
-        self._theirs: dict[str, str] = {}
+        self.thing_ids: dict[str, str] = {}  # by the simulator's object id
+        self._object_ids: dict[str, str] = {}
         self._last: Counter[str] = Counter()
 
-    def begin(self, listed: Iterable[Entry], described: Iterable[Item]) -> None:
-        """Name what is there at the start of an episode; what the description lacks is counted on behind it."""
-        left = {one["objectId"]: one for one in sorted(known(listed), key=lambda one: (kind_of(one), position_of(one)))}
-        items = list(described)
+    def begin(self, entries: Iterable[Entry], items: Iterable[Item]) -> None:
+        """Name the things at the start of an episode; things missing from the description get the next numbers."""
+        in_order = sorted(known_entries(entries), key=lambda entry: (kind_of(entry), position_of(entry)))
+        unnamed, items = {entry["objectId"]: entry for entry in in_order}, list(items)
         for item in items:
             self._last[item.type] = max(self._last[item.type], int(item.id.rpartition("_")[2]))
         near = sorted(
-            (dist(item.position, position_of(one)), number, name)
+            (dist(item.position, position_of(entry)), number, name)
             for number, item in enumerate(items)
-            for name, one in left.items()
-            if kind_of(one) == item.type
+            for name, entry in unnamed.items()
+            if kind_of(entry) == item.type
         )
-        taken: set[str] = set()
+        used_ids: set[str] = set()
         for _, number, name in near:
-            if name in left and items[number].id not in taken:
-                taken.add(items[number].id)
-                del left[name]
+            if name in unnamed and items[number].id not in used_ids:
+                used_ids.add(items[number].id)
+                del unnamed[name]
                 self._give(name, items[number].id)
-        for name, one in left.items():
-            self.of(name, kind_of(one))
+        for name, entry in unnamed.items():
+            self.of(name, kind_of(entry))
 
     def of(self, name: str, kind: str) -> str:
-        """Our id of an object; a new one gets the next number of its type."""
-        if name not in self.ours:
+        """Return the thing id of an object; a new one gets the next number of its type."""
+        if name not in self.thing_ids:
             self._last[kind] += 1
             self._give(name, f"{objects.snake(kind)}_{self._last[kind]}")
-        return self.ours[name]
+        return self.thing_ids[name]
 
-    def entries(self, listed: Iterable[Entry]) -> dict[str, Entry]:
-        """What ALFRED knows of the simulator's list, by our ids."""
-        return {self.of(one["objectId"], kind_of(one)): one for one in known(listed)}
+    def entries(self, entries: Iterable[Entry]) -> dict[str, Entry]:
+        """Return the entries of ALFRED's types by thing id."""
+        return {self.of(entry["objectId"], kind_of(entry)): entry for entry in known_entries(entries)}
 
-    def theirs(self, thing_id: str) -> str:
-        """The simulator's id of a thing."""
-        return self._theirs[thing_id]
+    def object_id(self, thing_id: str) -> str:
+        """Return the simulator's id of a thing."""
+        return self._object_ids[thing_id]
 
     def _give(self, name: str, thing_id: str) -> None:
-        self.ours[name], self._theirs[thing_id] = thing_id, name
+        self.thing_ids[name], self._object_ids[thing_id] = thing_id, name
 
 
-def read_things(found: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """All things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
-    order = [name for name in before if name in found] + [name for name in found if name not in before]
-    bare = {name: _thing(name, found[name]) for name in order}
-    parents = {name: _parent(bare[name], found[name], bare, before, names) for name in order if bare[name].pickupable}
+def read_things(entries: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+    """Return all things by id, in the order of ``before``, new ones last.
+
+    An unchanged thing is the same object as before.
+    """
+    order = [name for name in before if name in entries] + [name for name in entries if name not in before]
+    bare = {name: _thing(name, entries[name]) for name in order}
+    parents = {name: _parent(bare[name], entries[name], bare, before, names) for name in order if bare[name].pickupable}
     contents = _contents(parents, before)
     things: dict[str, Thing] = {}
     for name in order:
@@ -103,25 +105,25 @@ def read_things(found: Mapping[str, Entry], names: Names, before: Mapping[str, T
     return things
 
 
-def held(metadata: Mapping[str, Any], names: Names) -> str | None:
-    """Our id of what the agent carries."""
-    carried = (one["objectId"] for one in metadata["inventoryObjects"] or ())
-    return next((names.ours[name] for name in carried if name in names.ours), None)
+def thing_in_hand(metadata: Mapping[str, Any], names: Names) -> str | None:
+    """Return the id of the thing in the agent's hand, or None."""
+    object_ids = (entry["objectId"] for entry in metadata["inventoryObjects"] or ())
+    return next((names.thing_ids[name] for name in object_ids if name in names.thing_ids), None)
 
 
 def touches(entry: Entry, places: Container[str], names: Names) -> bool:
-    """Whether one of the receptacles that the simulator names for an object is one of these of ours."""
-    return any(names.ours.get(name) in places for name in entry["parentReceptacles"] or ())
+    """Return whether one of the receptacles that the simulator lists for an object is in ``places``."""
+    return any(names.thing_ids.get(name) in places for name in entry["parentReceptacles"] or ())
 
 
-def _is_over(entry: Entry) -> bool:
+def _is_destroyed(entry: Entry) -> bool:
     cut = bool(entry.get("isSliced")) and entry["objectType"] in objects.SLICEABLE
     return cut or (bool(entry.get("isBroken")) and kind_of(entry) in SHATTERING)
 
 
 def _thing(name: str, entry: Entry) -> Thing:
     kind = kind_of(entry)
-    sealed = kind in objects.CONTAINERS and not entry["openable"]  # it has no door here, so it hides nothing
+    sealed = kind in objects.CONTAINERS and not entry["openable"]  # without a door in this room, so it hides nothing
     return Thing(
         id=name,
         type=kind,
@@ -135,23 +137,26 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], names: Names
 ) -> str | None:
-    """The innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
+    """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
 
-    Containers side by side touch each other; as in ALFRED none of them is in another.
+    Containers side by side touch each other; as in ALFRED, none of them is in another.
     """
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:
         return _stays_in(thing, before, things)
-    inside = (names.ours.get(name, "") for name in entry["parentReceptacles"])
+    inside = (names.thing_ids.get(name, "") for name in entry["parentReceptacles"])
     around = [things[name] for name in inside if name in things and things[name].receptacle]
-    fit = [one for one in around if not (thing.movable and one.movable)]
-    fit.sort(key=lambda one: (not one.movable, dist(one.position, thing.position), one.id))
-    return fit[0].id if fit else None
+    suitable = [outer for outer in around if not (thing.movable and outer.movable)]
+    suitable.sort(key=lambda outer: (not outer.movable, dist(outer.position, thing.position), outer.id))
+    return suitable[0].id if suitable else None
 
 
 def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """The container it was in: what is in a carried one, or in a pan on a burner, touches nothing for the simulator."""
+    """Return the container that held the thing before.
+
+    The simulator lists no receptacle for things in a carried container, nor in a pan on a burner.
+    """
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED:
@@ -160,13 +165,13 @@ def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Th
 
 
 def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
-    """What is in each receptacle: what was there first, in the same order."""
+    """Return the contents of each receptacle, earlier contents first and in the same order."""
     inside: dict[str, list[str]] = {}
     for name, parent in parents.items():
         if parent is not None:
             inside.setdefault(parent, []).append(name)
-    return {place: _in_order(now, before[place].contents if place in before else ()) for place, now in inside.items()}
-
-
-def _in_order(now: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(name for name in before if name in now), *(name for name in now if name not in before))
+    contents: dict[str, tuple[str, ...]] = {}
+    for place, names in inside.items():
+        old = before[place].contents if place in before else ()
+        contents[place] = (*(name for name in old if name in names), *(name for name in names if name not in old))
+    return contents

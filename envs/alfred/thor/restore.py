@@ -1,10 +1,10 @@
-"""Puts the objects of an ALFRED trial into a room of AI2-THOR 5.
+"""Start of an ALFRED trial in a room of AI2-THOR 5.
 
-ALFRED's trials were recorded on AI2-THOR 2.1. There ``object_poses`` name objects of that build. In 5 names and ids are
-others, and SetObjectPoses first takes away everything that can be picked up or moved, then puts back what is listed.
-So poses are given to the instances that are there, type by type; a type that is there once and posed twice is copied
-(the second pose names the same object); and everything else is listed where it is. What became of it is looked up
-afterwards.
+ALFRED's trials were recorded on AI2-THOR 2.1, and their ``object_poses`` name objects of that build. Version 5 has
+other names and ids, and SetObjectPoses first removes everything that can be picked up or moved, then restores the
+listed objects. Poses are therefore assigned to the present instances, type by type. A type with one instance and two
+poses is copied (the second pose names the same object). All remaining objects are listed at their present poses. The
+result is checked afterwards.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from math import dist
 from typing import Any
 
 from envs.alfred.objects import TOGGLEABLE
-from envs.alfred.scene import Placed, Position, Start, xyz
+from envs.alfred.scene import ObjectPose, Position, Start, xyz
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.poses import Pose
 from envs.alfred.thor.reading import Entry, kind_of, position_of
 
 log = logging.getLogger(__name__)
 
-STRAYED = 0.3  # metres from where it was put
+MAX_DISTANCE = 0.3  # metres between an object and its pose
 CENTIMETRE = 0.01  # metres
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """How a trial's start came out: what the build does not have, and what is not where it was put."""
+class RestoreReport:
+    """The result of a trial's start: objects that the build lacks, and objects away from their poses."""
 
-    posed: int  # poses of the trial
-    absent: tuple[str, ...] = ()  # types that the room does not have
-    strayed: tuple[str, ...] = ()  # types of objects found elsewhere
-    refused: tuple[str, ...] = ()  # actions the build refused, with its words
+    posed: int  # number of the trial's poses
+    absent: tuple[str, ...] = ()  # types that the room lacks
+    strayed: tuple[str, ...] = ()  # types of objects away from their poses
+    refusals: tuple[str, ...] = ()  # refused actions with the build's messages
 
     def notes(self) -> dict[str, Any]:
-        """For a trace; empty if everything is as the trial says."""
-        lists = {"absent": self.absent, "strayed": self.strayed, "refused": self.refused}
-        named = {name: list(value) for name, value in lists.items() if value}
-        return {"posed": self.posed, **named} if named else {}
+        """Return the deviations for a trace; empty if there are none."""
+        lists = {"absent": self.absent, "strayed": self.strayed, "refused": self.refusals}
+        deviations = {name: list(value) for name, value in lists.items() if value}
+        return {"posed": self.posed, **deviations} if deviations else {}
 
 
-def restore(thor: Thor, start: Start, fresh: Reply) -> Restored:
-    """Set a room that was just reset up for a trial. Raises `ThorError`; what the build refuses is only noted."""
-    refused: list[str] = []
+def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
+    """Set a freshly reset room up for a trial. Raises `ThorError`; refusals of the build are only noted."""
+    refusals: list[str] = []
 
     def ask(action: str, **arguments: Any) -> Reply:
         reply = thor.step(action, **arguments)
         if not reply.ok:
-            refused.append(f"{action}: {reply.message.strip().partition(chr(10))[0]}")
+            refusals.append(f"{action}: {reply.message.strip().partition(chr(10))[0]}")
         return reply
 
     entries = fresh.objects
-    present = {kind_of(one) for one in entries}
+    present = {kind_of(entry) for entry in entries}
     absent = sorted({pose.type for pose in start.objects} - present)
     poses = list(object_poses(start.objects, entries))
     if poses:
@@ -64,45 +64,45 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> Restored:
         ask(action, **arguments)
     _stand(ask, start)
     reply = thor.insist("Pass")
-    found = Restored(
-        len(start.objects), tuple(absent), tuple(strayed(start.objects, reply.objects, absent)), tuple(refused)
+    report = RestoreReport(
+        len(start.objects), tuple(absent), tuple(strayed(start.objects, reply.objects, absent)), tuple(refusals)
     )
-    if found.notes():
-        log.warning("this start is not quite the trial's: %s", found.notes())
-    return found
+    if report.notes():
+        log.warning("this start differs from the trial's: %s", report.notes())
+    return report
 
 
-def object_poses(wanted: Sequence[Placed], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Poses for SetObjectPoses: the trial's for the instances that are there, and for all others those they have.
+def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    """Yield poses for SetObjectPoses: the trial's for present instances, the present ones for all other objects.
 
-    Ids are made of types and places in centimetres, and of two that are equal one is lost: so no two of a type may lie
-    in the same place.
+    An id consists of type and place in centimetres, and of two equal ids the build loses one, so no two things of a
+    type may have the same place.
     """
-    movable = [one for one in entries if one["pickupable"] or one["moveable"]]
+    movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
-    for one in sorted(movable, key=lambda one: str(one["name"])):
-        by_kind.setdefault(kind_of(one), []).append(one)
-    taken: set[tuple[str, Position]] = set()
-    used: dict[str, int] = {}
-    for pose in wanted:
-        there = by_kind.get(pose.type)
-        if there:
-            number = used[pose.type] = used.get(pose.type, -1) + 1
-            place = _free(pose.type, pose.position, taken)
-            yield _pose(there[min(number, len(there) - 1)]["name"], place, pose.rotation)
-    for kind, there in by_kind.items():
-        for one in there[used.get(kind, -1) + 1 :]:
-            turned = one["rotation"]
-            place = _free(kind, position_of(one), taken)
-            yield _pose(one["name"], place, (turned["x"], turned["y"], turned["z"]))
+    for entry in sorted(movable, key=lambda entry: str(entry["name"])):
+        by_kind.setdefault(kind_of(entry), []).append(entry)
+    occupied: set[tuple[str, Position]] = set()
+    last_number: dict[str, int] = {}
+    for pose in poses:
+        instances = by_kind.get(pose.type)
+        if instances:
+            number = last_number[pose.type] = last_number.get(pose.type, -1) + 1
+            place = _free(pose.type, pose.position, occupied)
+            yield _pose(instances[min(number, len(instances) - 1)]["name"], place, pose.rotation)
+    for kind, instances in by_kind.items():
+        for entry in instances[last_number.get(kind, -1) + 1 :]:
+            rotation = entry["rotation"]
+            place = _free(kind, position_of(entry), occupied)
+            yield _pose(entry["name"], place, (rotation["x"], rotation["y"], rotation["z"]))
 
 
-def _free(kind: str, place: Position, taken: set[tuple[str, Position]]) -> Position:
-    """The place, or one just above it that no other of the kind has."""
+def _free(kind: str, place: Position, occupied: set[tuple[str, Position]]) -> Position:
+    """Return the place, or the next one above it that no other thing of the type has."""
     x, y, z = place
-    while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in taken:
+    while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in occupied:
         y += CENTIMETRE
-    taken.add(mark)
+    occupied.add(mark)
     return x, y, z
 
 
@@ -111,20 +111,21 @@ def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Per object: lamps as the trial wants them, everything else that could be on off; dirt and water of clean tasks.
+    """Yield actions per object: lamps as in the trial, all other devices off; dirt and liquids for clean tasks.
 
-    2.1 had bulk actions for this. Of those 5 has SetObjectStates alone, for all objects of a type and not for lamps.
+    Version 2.1 had bulk actions for this. Version 5 has only SetObjectStates, for all objects of a type and not for
+    lamps.
     """
-    wanted = dict(start.toggles)
-    for one in entries:
-        kind = kind_of(one)
-        on = wanted.get(kind, False)
-        if kind in TOGGLEABLE and one["toggleable"] and one["isToggled"] != on:
-            yield "ToggleObjectOn" if on else "ToggleObjectOff", _forced(one)
-        if start.dirty_and_empty and one["dirtyable"] and not one["isDirty"]:
-            yield "DirtyObject", _forced(one)
-        if start.dirty_and_empty and one["canFillWithLiquid"] and one["isFilledWithLiquid"]:
-            yield "EmptyLiquidFromObject", _forced(one)
+    toggles = dict(start.toggles)
+    for entry in entries:
+        kind = kind_of(entry)
+        on = toggles.get(kind, False)
+        if kind in TOGGLEABLE and entry["toggleable"] and entry["isToggled"] != on:
+            yield "ToggleObjectOn" if on else "ToggleObjectOff", _forced(entry)
+        if start.dirty_and_empty and entry["dirtyable"] and not entry["isDirty"]:
+            yield "DirtyObject", _forced(entry)
+        if start.dirty_and_empty and entry["canFillWithLiquid"] and entry["isFilledWithLiquid"]:
+            yield "EmptyLiquidFromObject", _forced(entry)
 
 
 def _forced(entry: Entry) -> dict[str, Any]:
@@ -132,18 +133,19 @@ def _forced(entry: Entry) -> dict[str, Any]:
 
 
 def _stand(ask: Any, start: Start) -> None:
-    """Where the trial begins; the agent's height is the build's business."""
+    """Move the agent to the trial's start; its height depends on the build."""
     arguments = Pose(*start.agent, start.rotation, start.horizon).arguments()
     if not ask("Teleport", **arguments).ok:
         ask("Teleport", **arguments, forceAction=True)
 
 
-def strayed(wanted: Sequence[Placed], entries: Sequence[Entry], absent: Iterable[str]) -> list[str]:
-    """Types of poses with no object of that type near them."""
+def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Iterable[str]) -> list[str]:
+    """Return the types of poses that have no object of their type nearby."""
     missing = set(absent)
+    objects_present = [(kind_of(entry), position_of(entry)) for entry in entries]
     return [
         pose.type
-        for pose in wanted
+        for pose in poses
         if pose.type not in missing
-        and all(dist(pose.position, position_of(one)) > STRAYED for one in entries if kind_of(one) == pose.type)
+        and not any(kind == pose.type and dist(pose.position, place) <= MAX_DISTANCE for kind, place in objects_present)
     ]

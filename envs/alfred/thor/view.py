@@ -1,4 +1,4 @@
-"""A room from above: through a camera of the build, else drawn from where one can stand and where things are."""
+"""View of a room from above: from a camera of the build, else drawn from standing points and things."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from envs.alfred.thor.world import ThorWorld
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
-MARGIN = 0.5  # metres around everything that is drawn
+MARGIN = 0.5  # metres around the drawing
 FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
 
 
 def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """(height, width, 3) uint8; ``size`` is the longer side of a drawing. Raises ThorError.
+    """Return the view, (height, width, 3) uint8; ``size`` is the longer side of a drawing. Raises ThorError.
 
-    The camera stays until the room is reset, and makes every later step slower by a picture.
+    The camera stays until the room is reset, and adds an image to every later step.
     """
     if world.frame is None:  # headless
         return draw(world, size)
-    seen = world.ask("Pass").third_party
-    if seen is None:
+    image = world.ask("Pass").third_party
+    if image is None:
         camera = world.ask("GetMapViewCameraProperties")
         if camera.ok:
-            seen = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").third_party
-    return draw(world, size) if seen is None else np.ascontiguousarray(seen)
+            image = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").third_party
+    return draw(world, size) if image is None else np.ascontiguousarray(image)
 
 
 def draw(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Standing points as a floor, things as squares, fixtures with their ids, the agent in red."""
+    """Draw standing points as floor, things as squares, fixtures with their ids, and the agent in red."""
     from PIL import Image, ImageDraw
 
-    places = [*world.points, *((one.position[0], one.position[2]) for one in world.things.values())]
+    places = [*world.points, *((thing.position[0], thing.position[2]) for thing in world.things.values())]
     plan = _Plan(places, size)
     image = Image.new("RGB", plan.shape, "white")
     pen = ImageDraw.Draw(image)
     for point in world.points:
         plan.square(pen, point, 0.12, FLOOR)
-    for one in sorted(world.things.values(), key=lambda one: one.pickupable):
-        place = (one.position[0], one.position[2])
-        plan.square(pen, place, 0.05 if one.pickupable else 0.12, OBJECT if one.pickupable else FIXTURE)
-        if not one.pickupable:
-            pen.text(plan.pixel(place), one.id, fill="black")
+    for thing in sorted(world.things.values(), key=lambda thing: thing.pickupable):
+        place = (thing.position[0], thing.position[2])
+        plan.square(pen, place, 0.05 if thing.pickupable else 0.12, OBJECT if thing.pickupable else FIXTURE)
+        if not thing.pickupable:
+            pen.text(plan.pixel(place), thing.id, fill="black")
     plan.square(pen, (world.agent.x, world.agent.z), 0.1, AGENT)
     return np.asarray(image)
 
@@ -65,7 +65,7 @@ class _Plan:
         return (place[0] - self._low[0]) * self._scale, (self._high[1] - place[1]) * self._scale
 
     def square(self, pen: ImageDraw, place: tuple[float, float], half: float, color: str) -> None:
-        """``half`` of its side, in metres."""
+        """Draw a square; ``half`` of its side in metres."""
         x, y = self.pixel(place)
         side = half * self._scale
         pen.rectangle((x - side, y - side, x + side, y + side), fill=color)

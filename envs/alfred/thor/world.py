@@ -1,11 +1,11 @@
-"""One ALFRED scene in AI2-THOR: every primitive is done there, and what the simulator then says is the state.
+"""One ALFRED scene in AI2-THOR: the simulator executes every primitive, and its reply is the state.
 
-What a primitive may do is decided by the symbolic world in the same state: where that refuses, nothing is sent, and the
-sentence is its own. The simulator can refuse besides (something is in the way). Hot, cold and clean are no states of
-the simulator but follow from what was done, as in ALFRED's own code.
+The symbolic world decides first, in the same state: if it refuses, no action is sent, and its message is the outcome.
+The simulator can refuse as well, for example when something is in the way. Hot, cold and clean are not states of the
+simulator; they follow from the actions, as in ALFRED's own code.
 
-A simulator that is lost in an episode is started anew once: the scene is set up again and everything that worked so
-far is done again. If the room is then as it was, the episode goes on, marked; if not, it has failed.
+A simulator that fails within an episode is restarted once: the scene is set up again and all successful actions are
+repeated. If the room is then the same, the episode continues, with the restart noted; otherwise it fails.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent
 from envs.alfred.thing import Thing, by_type
 from envs.alfred.thor.client import Reply, Thor
-from envs.alfred.thor.errors import LOST, ThorError, ThorLost
+from envs.alfred.thor.errors import PROCESS_FAULTS, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
-from envs.alfred.thor.reading import Names, held, kind_of, position_of, read_things, touches
-from envs.alfred.thor.restore import Restored, restore
+from envs.alfred.thor.reading import Names, kind_of, position_of, read_things, thing_in_hand, touches
+from envs.alfred.thor.restore import RestoreReport, restore
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed
 from keep_agent.errors import ConfigError
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS = 1  # in an episode
-Attempt = Callable[[], str | None]  # returns what the simulator objects, if it does
+RESTARTS = 1  # per episode
+Attempt = Callable[[], str | None]  # returns the simulator's objection, or None
 
 
 class _Act(NamedTuple):
-    """Something that was done, on one of our things or on none."""
+    """A successful action, on a thing or on none."""
 
     action: str
     thing: str | None
@@ -46,19 +46,19 @@ class _Act(NamedTuple):
 
 
 class ThorWorld(World):
-    """A scene in the simulator. Copies are symbolic: whoever tries things out on one disturbs nothing."""
+    """A scene in the simulator. Copies are symbolic, so trials on a copy change nothing."""
 
-    __slots__ = ("_done", "_entries", "_names", "_poses", "_reply", "_thor", "described", "restarts", "restored")
+    __slots__ = ("_entries", "_history", "_names", "_poses", "_reply", "_thor", "description", "restarts", "restored")
 
-    def __init__(self, thor: Thor, described: Scene) -> None:
-        """``described`` is the scene as ALFRED's data or the generator has it. Raises `ThorError`."""
-        self._thor, self.described = thor, described
-        self._done: list[_Act] = []
-        self.restored: Restored | None = None
+    def __init__(self, thor: Thor, description: Scene) -> None:
+        """Enter the scene that ``described`` gives, from ALFRED's data or the generator. Raises `ThorError`."""
+        self._thor, self.description = thor, description
+        self._history: list[_Act] = []
+        self.restored: RestoreReport | None = None
         self.restarts = 0
         try:
             self._enter()
-        except LOST as fault:
+        except PROCESS_FAULTS as fault:
             self._note_restart(fault)
             thor.restart()
             self._enter()
@@ -66,7 +66,7 @@ class ThorWorld(World):
         self._look()
 
     def copy(self) -> World:  # type: ignore[override]
-        """A symbolic world in the same state."""
+        """Return a symbolic world in the same state."""
         return self._copy_into(object.__new__(World))
 
     def __reduce__(self) -> NoReturn:
@@ -74,7 +74,7 @@ class ThorWorld(World):
 
     @property
     def frame(self) -> np.ndarray | None:
-        """What the agent saw last, (height, width, 3) uint8; None without images."""
+        """The agent's last image, (height, width, 3) uint8; None without images."""
         return self._reply.frame
 
     @property
@@ -83,8 +83,9 @@ class ThorWorld(World):
         return [(x, z) for x, _, z in self._poses.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """In any receptacle that the simulator names for it: of two tables it touches, or, ``nested``, of a plate and
-        the table below.
+        """Return whether the simulator lists one of ``places`` for a thing that touches several receptacles.
+
+        ``nested``: also for a thing on a plate and the table below it.
         """
         if thing.parent in places:
             return True
@@ -92,21 +93,21 @@ class ThorWorld(World):
         return (nested or direct) and touches(self._entries[thing.id], places, self._names)
 
     def sees(self, thing_id: str) -> bool:
-        """Whether it is in the hand or in the picture."""
+        """Return whether a thing is in the hand or in the image."""
         return thing_id == self.holding or bool(self._entries[thing_id]["visible"])
 
     def ask(self, action: str, **arguments: Any) -> Reply:
-        """Something that changes nothing. Raises `ThorError`."""
+        """Execute an action that changes nothing. Raises `ThorError`."""
         try:
             return self._thor.step(action, **arguments)
-        except LOST as fault:
+        except PROCESS_FAULTS as fault:
             self._recover(fault)
             return self._thor.step(action, **arguments)
 
     # primitives
 
     def goto(self, thing_id: str) -> Outcome:
-        """Stand where the thing can be used, or the closed thing it is in."""
+        """Stand where the thing, or the closed container around it, can be used."""
         return self._carry_out(World.goto, (thing_id,), lambda: self._approach(self.hidden_in(thing_id) or thing_id))
 
     def open(self, thing_id: str) -> Outcome:
@@ -121,7 +122,7 @@ class ThorWorld(World):
         return self._carry_out(World.pick, (thing_id,), lambda: self._use("PickupObject", thing_id))
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
-        """As ALFRED does: wherever there is room, whatever usually belongs there."""
+        """Put the thing wherever there is room, as ALFRED does."""
 
         def do() -> str | None:
             return self._use("PutObject", receptacle_id, forceAction=True, placeStationary=True)
@@ -140,10 +141,10 @@ class ThorWorld(World):
     def turn_off(self, thing_id: str) -> Outcome:
         return self._carry_out(World.turn_off, (thing_id,), lambda: self._use("ToggleObjectOff", thing_id))
 
-    def _carry_out(self, primitive: Callable[..., Outcome], given: tuple[str, ...], do: Attempt) -> Outcome:
-        """Do what the symbolic world allows."""
+    def _carry_out(self, primitive: Callable[..., Outcome], arguments: tuple[str, ...], do: Attempt) -> Outcome:
+        """Execute a primitive that the symbolic world allows."""
         expected = self.copy()
-        outcome = primitive(expected, *given)
+        outcome = primitive(expected, *arguments)
         if not outcome.ok:
             return outcome
         objection = do()
@@ -155,28 +156,28 @@ class ThorWorld(World):
             self.agent = replace(self.agent, at=expected.agent.at)
         return DONE
 
-    # how things are done there; each returns what the simulator objects
+    # execution in the simulator; each method returns its objection, or None
 
     def _approach(self, thing_id: str) -> str | None:
-        """Stand at the best pose from which the thing can be seen, else at the best one there is."""
-        arrived = None
+        """Stand at the best pose from which the thing is visible, else at the best reachable pose."""
+        best = None
         for pose in self._towards(thing_id):
             if self._teleport(pose):
-                arrived = arrived or pose
+                best = best or pose
                 if self._in_view(thing_id):
                     return None
-        if arrived is None:
+        if best is None:
             return self._objection("there is no way to get there")
-        return None if self._teleport(arrived) else self._objection()
+        return None if self._teleport(best) else self._objection()
 
     def _use(self, action: str, thing_id: str, **arguments: Any) -> str | None:
-        """Act from here if the thing is in view, then from poses farther and farther away."""
+        """Act at the present pose if the thing is in view, then at other poses, the nearest first."""
         if self._in_view(thing_id) and self._do(action, thing_id, **arguments).ok:
             return None
         for pose in self._towards(thing_id):
             if self._teleport(pose) and self._do(action, thing_id, **arguments).ok:
                 return None
-        return self._objection("nobody can stand before it")
+        return self._objection("no pose reaches it")
 
     def _let_go(self) -> str | None:
         if self._do("DropHandObject").ok:
@@ -184,81 +185,81 @@ class ThorWorld(World):
         return None if self._do("DropHandObject", forceAction=True).ok else self._objection()
 
     def _towards(self, thing_id: str) -> list[Pose]:
-        found = self._poses.towards(self._names.theirs(thing_id), self.things[thing_id].position)
-        return found[: self._thor.options.tries]
+        poses = self._poses.towards(self._names.object_id(thing_id), self.things[thing_id].position)
+        return poses[: self._thor.options.tries]
 
     def _teleport(self, pose: Pose) -> bool:
-        """What is carried may be in the way; it is let through walls rather than left behind."""
+        """Teleport; with a thing in the hand through walls if necessary, rather than not at all."""
         arguments = pose.arguments()
         if self._do("Teleport", **arguments).ok:
             return True
         return self.holding is not None and self._do("Teleport", **arguments, forceAction=True).ok
 
     def _in_view(self, thing_id: str) -> bool:
-        theirs = self._names.theirs(thing_id)
-        return any(one["objectId"] == theirs and one["visible"] for one in self._reply.objects)
+        object_id = self._names.object_id(thing_id)
+        return any(entry["objectId"] == object_id and entry["visible"] for entry in self._reply.objects)
 
     def _objection(self, otherwise: str = "it refuses") -> str:
-        said = "" if self._reply.ok else _plain(self._reply.message)
-        return f"the simulator cannot do it: {said or otherwise}"
+        reason = "" if self._reply.ok else _plain(self._reply.message)
+        return f"the simulator cannot do it: {reason or otherwise}"
 
-    # talking
+    # actions and state
 
     def _do(self, action: str, thing: str | None = None, **arguments: Any) -> Reply:
-        """Something that changes the room. Raises `ThorError`."""
+        """Execute an action that changes the room. Raises `ThorError`."""
         act = _Act(action, thing, arguments)
         try:
             self._reply = self._send(act)
-        except LOST as fault:
+        except PROCESS_FAULTS as fault:
             self._recover(fault)
             self._reply = self._send(act)
         if self._reply.ok:
-            self._done.append(act)
+            self._history.append(act)
         return self._reply
 
     def _send(self, act: _Act) -> Reply:
-        target = {} if act.thing is None else {"objectId": self._names.theirs(act.thing)}
+        target = {} if act.thing is None else {"objectId": self._names.object_id(act.thing)}
         return self._thor.step(act.action, **target, **act.arguments)
 
     def _enter(self) -> None:
-        """The scene as its description says, and a name for everything in it."""
-        described = self.described
-        if described.start is None:
-            from envs.alfred.thor_stub.house import to_house  # here: only the stand-in has such houses
+        """Set the scene up as described, and name all its things."""
+        description = self.description
+        if description.start is None:
+            from envs.alfred.thor_stub.house import to_house  # lazy: only the stand-in has such houses
 
-            self._thor.reset(to_house(described))
+            self._thor.reset(to_house(description))
         else:
-            self.restored = restore(self._thor, described.start, self._thor.reset(described.id))
+            self.restored = restore(self._thor, description.start, self._thor.reset(description.id))
         self._poses = Poses(self._thor.options, self.ask, self._thor.insist("GetReachablePositions").value)
         self._reply = self._thor.insist("Pass")
         self._names = Names()
-        self._names.begin(self._reply.objects, described.items)
+        self._names.begin(self._reply.objects, description.items)
 
     def _scene(self) -> Scene:
-        """What is there now, in the order of the description, as the start of a symbolic world."""
+        """Return the present scene, in the order of the description, as the start of a symbolic world."""
         entries = self._names.entries(self._reply.objects)
-        order = {item.id: number for number, item in enumerate(self.described.items)}
-        ids = sorted(entries, key=lambda one: (order.get(one, len(order)), one))
-        items = tuple(Item(one, kind_of(entries[one]), position_of(entries[one])) for one in ids)
+        order = {item.id: number for number, item in enumerate(self.description.items)}
+        ids = sorted(entries, key=lambda name: (order.get(name, len(order)), name))
+        items = tuple(Item(name, kind_of(entries[name]), position_of(entries[name])) for name in ids)
         place = self._reply.metadata["agent"]["position"]
-        return Scene(self.described.id, self.described.room, items, (place["x"], place["z"]), tuple(self.points))
+        return Scene(self.description.id, self.description.room, items, (place["x"], place["z"]), tuple(self.points))
 
     def _look(self) -> None:
-        """Take the state that the last reply shows."""
+        """Read the state from the last reply."""
         self._entries = self._names.entries(self._reply.objects)
         things = read_things(self._entries, self._names, self.things)
         if things.keys() != self.things.keys():
             self._types = by_type(things)
         self.things = things
-        self.holding = held(self._reply.metadata, self._names)
+        self.holding = thing_in_hand(self._reply.metadata, self._names)
         place = self._reply.metadata["agent"]["position"]
         at = self.agent.at if self.agent.at in things and self.agent.at != self.holding else None
         self.agent = Agent(place["x"], place["z"], at)
 
-    # a simulator that is lost
+    # restarts
 
     def _recover(self, fault: ThorError) -> None:
-        """The same room in a new process. Raises `ThorLost` if it is not the same, ``fault`` after the last restart."""
+        """Restore the room in a new process. Raises `ThorLost` if it differs, ``fault`` after the last restart."""
         if self.restarts >= RESTARTS:
             raise fault
         self._note_restart(fault)
@@ -266,7 +267,7 @@ class ThorWorld(World):
         self._thor.restart()
         self._enter()
         self._look()
-        for act in self._done:
+        for act in self._history:
             self._reply = self._send(act)
             if not self._reply.ok:
                 self._thor.close()
@@ -279,18 +280,20 @@ class ThorWorld(World):
 
     def _note_restart(self, fault: ThorError) -> None:
         self.restarts += 1
-        log.warning("the simulator is started again: %s", fault)
+        log.warning("the simulator is restarted: %s", fault)
 
     def _shape(self) -> dict[str, tuple[object, ...]]:
-        """What must be the same after a restart; not positions, nor which slice is where: no physics repeats that."""
+        """Return what must be equal after a restart: neither positions nor slices, which physics does not repeat."""
         return {
-            one.id: () if one.type in SLICED else (one.parent, one.is_open, one.is_on, one.id == self.holding)
-            for one in self.things.values()
+            thing.id: ()
+            if thing.type in SLICED
+            else (thing.parent, thing.is_open, thing.is_on, thing.id == self.holding)
+            for thing in self.things.values()
         }
 
 
 def _plain(message: str) -> str:
-    """What the build says, without the name of its exception and the trace behind it."""
+    """Return the build's message without the name of the exception and the trace."""
     first = message.strip().partition("\n")[0].partition(". trace:")[0]
     kind, colon, rest = first.partition(": ")
     return rest if colon and kind.endswith("Exception") else first

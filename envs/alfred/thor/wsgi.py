@@ -1,8 +1,7 @@
-"""The client's WSGI server, which takes its thread and its port with it when it stops.
+"""WSGI server of the client that stops with its thread and its port.
 
-For builds and machines without named pipes. The one of ai2thor 5.0 keeps a thread and a listening socket for every
-controller there ever was, answers the end of the process with a restart of its own, in a room as new, and tells nobody
-of an answer that it cannot read.
+It serves builds and machines without named pipes. The server of ai2thor 5.0 keeps a thread and a listening socket for
+every controller, restarts the process by itself when it ends, with a fresh room, and reports no unreadable reply.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ JOIN = 5.0  # seconds for the thread to end
 
 
 class BoundedWsgiServer(WsgiServer):
-    """Raises `ThorTimeout`, `ThorGone` and `ThorAnswer`."""
+    """ai2thor's HTTP protocol. Raises `ThorTimeout`, `ThorGone` and `ThorAnswer`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -32,14 +31,14 @@ class BoundedWsgiServer(WsgiServer):
     def receive(self, timeout: float | None = None) -> Event:
         whole = self.timeout if timeout is None else timeout
         try:
-            found = super().receive(whole)
+            reply = super().receive(whole)
         except UnityCrashException as error:
             raise ThorGone(str(error)) from error
         except TimeoutError as error:
-            raise ThorTimeout(f"no answer within {whole:g} s", seconds=whole) from error
-        if isinstance(found, ThorAnswer):
-            raise found
-        return found
+            raise ThorTimeout(f"no reply within {whole:g} s", seconds=whole) from error
+        if isinstance(reply, ThorAnswer):
+            raise reply
+        return reply
 
     def stop(self) -> None:
         if self.stopped:
@@ -47,16 +46,16 @@ class BoundedWsgiServer(WsgiServer):
         kill(self.unity_proc)
         self.stopped = True
         with suppress(Full):
-            self.response_queue.put_nowait({})  # frees a request that waits for its next action
+            self.response_queue.put_nowait({})  # ends a request that waits for its next action
         if self.started:
             self.wsgi_server.shutdown()
             self.server_thread.join(JOIN)
         self.wsgi_server.server_close()
 
     def _unreadable(self, error: Exception) -> Any:
-        """Tell who waits for the answer; what is only bad HTTP is nobody's answer.
+        """Pass an error to the waiting caller; an HTTP error alone concerns no reply.
 
-        Its words only: the error itself would keep files of the connection open.
+        Only its text is passed: the error itself would keep files of the connection open.
         """
         if isinstance(error, HTTPException):
             return error

@@ -1,4 +1,4 @@
-"""What can be made to go wrong, so that those who talk to the build can be tested."""
+"""Faults on demand, for tests of clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELP = """what goes wrong; N is the number of an action, from 1 for the first on
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of one process. ``mark`` is the file that is created with the first one."""
+    """The faults of one process. ``mark`` is the file that the first fault creates."""
 
     at_start: frozenset[str] = frozenset()
     at_action: dict[int, tuple[str, str]] = field(default_factory=dict)  # number -> (kind, code)
@@ -35,18 +35,18 @@ class Faults:
     mark: Path | None = None
 
     def starts(self, kind: str) -> bool:
-        """Whether this goes wrong now, at the start."""
+        """Return whether this fault happens now, at the start."""
         if kind not in self.at_start:
             return False
         self._note()
         return True
 
     def at(self, number: int, action: str) -> tuple[str, str]:
-        """(kind, code) of what goes wrong with an action; ("", "") for nothing."""
-        found = self.at_action.get(number, ("", ""))
-        if found[0] or action in self.unknown:
+        """Return (kind, code) of the fault at an action; ("", "") for none."""
+        fault = self.at_action.get(number, ("", ""))
+        if fault[0] or action in self.unknown:
             self._note()
-        return found
+        return fault
 
     def _note(self) -> None:
         if self.mark is not None:
@@ -54,7 +54,7 @@ class Faults:
 
 
 def parse(specs: Iterable[str], mark: Path | None = None) -> Faults:
-    """Faults as the command line has them; none if the file ``mark`` is there already. Raises ConfigError."""
+    """Return the faults of command-line specs; none if the file ``mark`` exists. Raises ConfigError."""
     if mark is not None and mark.exists():
         return Faults()
     at_start, at_action, unknown = set(), {}, set()

@@ -1,4 +1,4 @@
-"""Where one can stand, and what one sees from there."""
+"""Geometry of the stand-in: standing points, and visibility from a pose."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from envs.alfred.scene import Position, Scene, xyz
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
-BODY = 0.25  # metres kept from the middle of what stands on the floor
-MARGIN = 0.5  # metres of floor around everything; each thing is within 1.2 m of a point then
-HEIGHT = 0.9  # metres, of the agent's own position where the floor is even
-EYES = {True: 0.675, False: 0.0}  # metres above that: standing, crouching
-STEEP = 20.0  # degrees added above and below: things are more than points
-ASIDE = 15.0  # degrees added left and right: a thing in a corner is seen by one of four turns
+BODY = 0.25  # metres between the agent and the middle of furniture, at least
+MARGIN = 0.5  # metres of floor around all things; then each thing is within 1.2 m of a standing point
+HEIGHT = 0.9  # metres; the y coordinate of the agent on an even floor
+EYES = {True: 0.675, False: 0.0}  # metres above HEIGHT: standing, crouching
+STEEP = 20.0  # degrees added above and below, for the extent of things
+SIDEWAYS = 15.0  # degrees added left and right, so that one of four turns sees a thing in a corner
 UNDERFOOT = 0.05  # metres; nearer things are in every direction
 
 Point = tuple[float, float]  # x, z
@@ -44,24 +44,26 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a camera can see: metres on the floor plan, and the whole angle in degrees."""
+    """The range of a camera: metres on the floor plan, and the full angle in degrees."""
 
     reach: float = 1.5
     angle: float = 90.0
 
     def faces(self, point: Point, rotation: float, target: Position, width: float) -> bool:
-        """Near enough, and between the left and right edge; the thing is ``width`` metres wide."""
+        """Return whether a thing ``width`` metres wide is near enough and between the left and right edge."""
         dx, dz = target[0] - point[0], target[2] - point[1]
         away = hypot(dx, dz)
         if away - width / 2 > self.reach:
             return False
         if away < UNDERFOOT:
             return True
-        aside = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
-        return aside <= self.angle / 2 + ASIDE + degrees(atan(width / 2 / away))
+        offset = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
+        return offset <= self.angle / 2 + SIDEWAYS + degrees(atan(width / 2 / away))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Between the upper and lower edge, seen from eyes at ``height`` that look down by ``horizon``."""
+        """Return whether a target is between the upper and lower edge, from ``height`` with a view ``horizon`` degrees
+        down.
+        """
         away = hypot(target[0] - point[0], target[2] - point[1])
         down = degrees(atan2(height - target[1], away))
         return abs(down - horizon) <= self.angle / 2 + STEEP
@@ -73,15 +75,15 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Poses:
-    """What ``GetInteractablePoses`` tries, in the build's order: horizons, standings, rotations, positions."""
+    """The poses that ``GetInteractablePoses`` tries, in the build's order."""
 
     positions: Sequence[Position]
     rotations: Sequence[float]
     horizons: Sequence[float]
     standings: Sequence[bool]
 
-    def that_see(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
-        """(position, rotation, horizon, standing)"""
+    def seeing(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
+        """Yield (position, rotation, horizon, standing) of the poses that see the target."""
         facing = {
             rotation: [at for at in self.positions if sight.faces(flat(at), rotation, target, width)]
             for rotation in self.rotations
@@ -95,13 +97,13 @@ class Poses:
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """A scene's standing points; a grid over all it holds where it tells none, with those ``known`` to be free."""
+    """Return the scene's standing points, else a grid over its area together with the points in ``known``."""
     if scene.reachable:
         return scene.reachable
     places = [flat(item.position) for item in scene.items] + [scene.agent]
     columns, rows = (_steps([place[axis] for place in places]) for axis in (0, 1))
     blocked = [flat(item.position) for item in scene.items if item.type in FLOOR_STANDING]
-    free = {(x, z) for x in columns for z in rows if all(dist((x, z), other) >= BODY for other in blocked)}
+    free = {(x, z) for x in columns for z in rows if all(dist((x, z), obstacle) >= BODY for obstacle in blocked)}
     return tuple(sorted(free.union(known)))
 
 
@@ -111,7 +113,7 @@ def _steps(values: list[float]) -> list[float]:
 
 
 def corners(center: Position, size: tuple[float, float, float]) -> list[list[float]]:
-    """The eight corners of a box."""
+    """Return the eight corners of a box."""
     (x, y, z), (width, height, depth) = center, size
     return [
         [x + i * width / 2, y + j * height / 2, z + k * depth / 2] for i in (1, -1) for j in (1, -1) for k in (1, -1)
@@ -119,10 +121,10 @@ def corners(center: Position, size: tuple[float, float, float]) -> list[list[flo
 
 
 def box(center: Position, size: tuple[float, float, float]) -> dict[str, object]:
-    """As metadata writes an axis-aligned box."""
+    """Return an axis-aligned box as metadata writes it."""
     return {"cornerPoints": corners(center, size), "center": xyz(center), "size": xyz(size)}
 
 
-def vector(given: Mapping[str, float]) -> Position:
-    """What metadata writes as a position, back again; what is left out is 0."""
-    return float(given.get("x", 0.0)), float(given.get("y", 0.0)), float(given.get("z", 0.0))
+def vector(record: Mapping[str, float]) -> Position:
+    """Return a position from its form in metadata; missing coordinates are 0."""
+    return float(record.get("x", 0.0)), float(record.get("y", 0.0)), float(record.get("z", 0.0))

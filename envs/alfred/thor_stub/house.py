@@ -1,19 +1,19 @@
-"""Rooms of ours as the houses that ``CreateHouse`` takes: one key, under it the scene as JSON has it."""
+"""Houses for ``CreateHouse``: one key with the scene as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from envs.alfred.scene import Item, Placed, Position, Scene, Start
+from envs.alfred.scene import Item, ObjectPose, Position, Scene, Start
 from keep_agent.errors import DataError
 
 KEY = "keep_agent"
-EMPTY = "Procedural"  # the scene that houses are built in
+EMPTY = "Procedural"  # the scene in which houses are built
 
 
 def to_house(scene: Scene) -> dict[str, Any]:
-    """What ``controller.reset(scene=...)`` takes; only the stand-in knows what to do with it."""
+    """Return the argument of ``controller.reset(scene=...)``; only the stand-in can build it."""
     plain = asdict(scene)
     for item in plain["items"]:
         item["states"] = sorted(item["states"])
@@ -21,12 +21,11 @@ def to_house(scene: Scene) -> dict[str, Any]:
 
 
 def from_house(house: dict[str, Any]) -> Scene:
-    """The scene again. Raises DataError for a house that is not one of ours."""
+    """Return the scene of a house. Raises DataError for a house that `to_house` has not made."""
     try:
         return _scene(house[KEY])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"the house is none of ours ({problem}); make it with to_house") from error
+        raise DataError(f"unreadable house ({type(error).__name__}: {error}); make it with to_house") from error
 
 
 def _scene(plain: dict[str, Any]) -> Scene:
@@ -47,7 +46,10 @@ def _item(plain: dict[str, Any]) -> Item:
 
 def _start(plain: dict[str, Any]) -> Start:
     return Start(
-        tuple(Placed(one["name"], _position(one["position"]), _position(one["rotation"])) for one in plain["objects"]),
+        tuple(
+            ObjectPose(pose["name"], _position(pose["position"]), _position(pose["rotation"]))
+            for pose in plain["objects"]
+        ),
         tuple((str(kind), bool(on)) for kind, on in plain["toggles"]),
         plain["dirty_and_empty"],
         _position(plain["agent"]),

@@ -1,4 +1,4 @@
-"""What the build tells after every action: all objects, the agent, the cameras."""
+"""Metadata after every action: all objects, the agent and the cameras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 from envs.alfred.scene import Position, xyz
 from envs.alfred.thor_stub.actions.handling import LIQUIDS, is_on, is_open
 from envs.alfred.thor_stub.actions.scenery import CEILING, map_camera
-from envs.alfred.thor_stub.frames import state_of
 from envs.alfred.thor_stub.geometry import box
 from envs.alfred.thor_stub.session import Camera, Session
 from envs.alfred.thor_stub.stage import Entity, Stage
@@ -18,7 +17,7 @@ Record = dict[str, Any]
 
 
 class Reporter:
-    """Writes metadata. Keeps of each object what does not depend on the agent's pose until the room changes."""
+    """Writes metadata, and caches each object's pose-independent part until the room changes."""
 
     def __init__(self) -> None:
         self._stage: Stage | None = None
@@ -28,10 +27,9 @@ class Reporter:
         self._agent: Record = {}
 
     def agent(self, session: Session) -> Record:
-        """The metadata of the one agent, without what the last action has come to."""
-        state = state_of(session)
-        if state != self._state:
-            self._state, self._agent = state, self._write(session)
+        """Return the metadata of the agent, without the result of the last action."""
+        if session.state != self._state:
+            self._state, self._agent = session.state, self._write(session)
         return self._agent
 
     def _write(self, session: Session) -> Record:
@@ -74,7 +72,7 @@ class Reporter:
         }
 
     def _objects(self, session: Session) -> list[Record]:
-        """All objects. Records of equal content may be one and the same."""
+        """Return the records of all objects. Records of equal content may be the same object."""
         stage, sight = session.stage, session.settings.sight
         if stage is not self._stage or stage.version != self._version:
             inside = _inside(stage)
@@ -82,18 +80,18 @@ class Reporter:
             self._stage, self._version = stage, stage.version
         return [self._record(stage, entity, fixed, stage.sees(entity, sight)) for entity, fixed in self._fixed]
 
-    def _record(self, stage: Stage, entity: Entity, fixed: Record, seen: bool) -> Record:
+    def _record(self, stage: Stage, entity: Entity, fixed: Record, visible: bool) -> Record:
         x, y, z = stage.body.position
         position = fixed["position"]
-        if fixed["isPickedUp"] or stage.held(entity):
-            fixed = fixed | _placed(stage.hand, entity.type) | {"rotation": xyz((0.0, stage.body.rotation, 0.0))}
+        if fixed["isPickedUp"] or stage.carries(entity):
+            fixed = fixed | _geometry(stage.hand, entity.type) | {"rotation": xyz((0.0, stage.body.rotation, 0.0))}
             position = fixed["position"]
         away = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
-        return {**fixed, "visible": seen, "isInteractable": seen, "distance": away}
+        return {**fixed, "visible": visible, "isInteractable": visible, "distance": away}
 
 
-def _cameras(given: list[Camera]) -> list[Record]:
-    """As metadata writes the further cameras."""
+def _cameras(cameras: list[Camera]) -> list[Record]:
+    """Return the additional cameras as metadata writes them."""
     return [
         {
             "thirdPartyCameraId": number,
@@ -103,30 +101,30 @@ def _cameras(given: list[Camera]) -> list[Record]:
             "orthographic": camera.extent is not None,
             "orthographicSize": camera.extent,
         }
-        for number, camera in enumerate(given)
+        for number, camera in enumerate(cameras)
     ]
 
 
 def _inside(stage: Stage) -> dict[str, list[str]]:
-    """Object ids in or on each receptacle, nested ones too."""
-    found: dict[str, list[str]] = {}
+    """Return the object ids in or on each receptacle, nested ones included."""
+    contents: dict[str, list[str]] = {}
     for entity in stage.of_thing.values():
         for outer in stage.outside(entity):
-            found.setdefault(outer.id, []).append(entity.id)
-    return found
+            contents.setdefault(outer.id, []).append(entity.id)
+    return contents
 
 
 def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record:
     thing, marks = stage.thing(entity), stage.marks[entity.key]
     shared = template(entity.type)
-    opened, liquid = is_open(stage, entity), next((word for word in LIQUIDS if word in marks), None)
-    changed: Record = {
+    is_ajar, liquid = is_open(stage, entity), next((word for word in LIQUIDS if word in marks), None)
+    specific: Record = {
         "name": entity.name,
         "objectId": entity.id,
         "rotation": xyz(entity.rotation),
         "isToggled": is_on(stage, entity),
-        "isOpen": opened,
-        "openness": float(opened),
+        "isOpen": is_ajar,
+        "openness": float(is_ajar),
         "isDirty": "dirty" in marks,
         "isFilledWithLiquid": liquid is not None,
         "fillLiquid": liquid,
@@ -137,14 +135,14 @@ def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record
         "controlledObjects": [entity.controls] if entity.controls else ([] if shared["toggleable"] else None),
     }
     if shared["receptacle"]:
-        changed["receptacleObjectIds"] = inside.get(entity.id, [])
+        specific["receptacleObjectIds"] = inside.get(entity.id, [])
     if thing is not None:
-        changed["isPickedUp"] = thing.id == stage.world.holding
+        specific["isPickedUp"] = thing.id == stage.world.holding
     position = entity.place if thing is None else thing.position
-    return {**shared, **changed, **_placed(position, entity.type)}
+    return {**shared, **specific, **_geometry(position, entity.type)}
 
 
-def _placed(position: Position, kind: str) -> Record:
+def _geometry(position: Position, kind: str) -> Record:
     outline = box(position, size_of(kind))
     oriented = {"cornerPoints": outline["cornerPoints"]} if kind in PICKUPABLE else None
     return {
@@ -158,8 +156,8 @@ def _inventory(stage: Stage) -> list[Record]:
     holding = stage.world.holding
     if holding is None:
         return []
-    held = stage.of_thing[holding]
-    return [{"objectId": held.id, "objectType": held.type}]
+    entity = stage.of_thing[holding]
+    return [{"objectId": entity.id, "objectType": entity.type}]
 
 
 def _bounds(stage: Stage) -> Record:

@@ -1,6 +1,6 @@
-"""Schematic pictures of a room: things are boxes with the names of their types, a colour for each type.
+"""Schematic images of a room: things are boxes with the names of their types, with one colour per type.
 
-Raw RGB, the bottom row first, as the build sends it.
+Raw RGB, bottom row first, as the build sends it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WALL: Color = (214, 208, 196)
 FLOOR: Color = (158, 132, 104)
 OUTSIDE: Color = (40, 40, 46)
 AGENT: Color = (200, 30, 30)
-GLOW: Color = (255, 235, 90)  # the outline of what is on
+GLOW: Color = (255, 235, 90)  # the outline of devices that are on
 EDGE: Color = (50, 50, 50)
 NEAR = 0.08  # metres from the camera
-NAMED = 3.0  # metres within which things are named
-# The corners of each face as `corners` numbers them, its axis, its side of the box and how light it is.
+LABEL_RANGE = 3.0  # metres within which things have labels
+# Of each face: its corners as `corners` numbers them, its axis, its side of the box, its brightness.
 FACES = (
     ((0, 1, 3, 2), 0, 1, 0.8),
     ((4, 5, 7, 6), 0, -1, 0.8),
@@ -66,15 +66,17 @@ class _Lens:
     height: int
 
     def project(self, points: list[list[float]]) -> np.ndarray:
-        """(n, 3): column and row in pixels, metres ahead."""
-        seen = (np.array(points) - self.eye) @ self.axes.T
-        ahead = np.maximum(seen[:, 2], NEAR)
+        """Return (n, 3): column and row in pixels, metres ahead."""
+        relative = (np.array(points) - self.eye) @ self.axes.T
+        ahead = np.maximum(relative[:, 2], NEAR)
         scale = self.focus / ahead
-        return np.stack((self.width / 2 + seen[:, 0] * scale, self.height / 2 - seen[:, 1] * scale, seen[:, 2]), axis=1)
+        return np.stack(
+            (self.width / 2 + relative[:, 0] * scale, self.height / 2 - relative[:, 1] * scale, relative[:, 2]), axis=1
+        )
 
 
 def first_person(session: Session) -> bytes:
-    """What the agent sees; in map view the room from above."""
+    """Return the agent's image; in map view, the room from above."""
     if session.map_view:
         return through(session, map_camera(session.stage))
     body = session.stage.body
@@ -83,7 +85,7 @@ def first_person(session: Session) -> bytes:
 
 
 def through(session: Session, camera: Camera) -> bytes:
-    """What a further camera sees. An orthographic one is taken to look straight down."""
+    """Return the image of an additional camera. An orthographic one is assumed to look straight down."""
     if camera.extent is not None:
         return _from_above(session, camera.position, camera.extent)
     pitch, yaw, _ = camera.rotation
@@ -91,7 +93,10 @@ def through(session: Session, camera: Camera) -> bytes:
 
 
 def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
-    """``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` from the upper to the lower edge."""
+    """Return the camera.
+
+    ``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` is the vertical field of view.
+    """
     down, turn = radians(pitch), radians(yaw)
     axes = np.array(
         (
@@ -117,7 +122,7 @@ def _perspective(session: Session, lens: _Lens) -> bytes:
 
 
 def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
-    """Walls and floor, with their corners."""
+    """Yield walls and floor with their corners."""
     (x0, z0), (x1, z1) = _extent(stage)
     outline = ((x0, z0), (x1, z0), (x1, z1), (x0, z1))
     for number, (x, z) in enumerate(outline):
@@ -128,17 +133,17 @@ def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
 
 
 def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
-    """The outline as far as it is in front of the camera, in pixels."""
+    """Return the part of the outline in front of the camera, in pixels."""
     ahead = (outline - lens.eye) @ lens.axes[2] - NEAR
-    kept: list[list[float]] = []
+    points: list[list[float]] = []
     for number in range(len(outline)):
-        here, there = outline[number], outline[(number + 1) % len(outline)]
+        start, end = outline[number], outline[(number + 1) % len(outline)]
         a, b = ahead[number], ahead[(number + 1) % len(outline)]
         if a >= 0:
-            kept.append(here.tolist())
+            points.append(start.tolist())
         if (a >= 0) != (b >= 0):
-            kept.append((here + (there - here) * (a / (a - b))).tolist())
-    return [(column, row) for column, row, _ in lens.project(kept).tolist()] if kept else []
+            points.append((start + (end - start) * (a / (a - b))).tolist())
+    return [(column, row) for column, row, _ in lens.project(points).tolist()] if points else []
 
 
 def _extent(stage: Stage) -> tuple[Pixel, Pixel]:
@@ -147,17 +152,17 @@ def _extent(stage: Stage) -> tuple[Pixel, Pixel]:
 
 
 def _boxes(stage: Stage) -> Iterator[_Box]:
-    """Whatever is behind no closed door."""
+    """Yield the things that are not behind a closed door."""
     for entity in stage.entities.values():
         if entity.type != "Floor" and not stage.hidden(entity):
             yield _Box(entity.type, stage.position(entity), size_of(entity.type), is_on(stage, entity))
 
 
 def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes: list[_Box]) -> None:
-    """The farthest first."""
+    """Draw the boxes, the farthest first."""
     points = lens.project([corner for box in boxes for corner in corners(box.center, box.size)]).reshape(-1, 8, 3)
     middles = lens.project([list(box.center) for box in boxes])
-    shown = (
+    visible = (
         (middles[:, 2] > NEAR)
         & ((points[:, :, 2] > NEAR).sum(axis=1) > 4)
         & (points[:, :, 0].max(axis=1) > 0)
@@ -167,10 +172,10 @@ def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes
     )
     eye = tuple(lens.eye.tolist())
     for number in np.argsort(-middles[:, 2]).tolist():
-        if shown[number]:
+        if visible[number]:
             column, row, ahead = middles[number].tolist()
             _draw_box(pen, boxes[number], points[number, :, :2].tolist(), eye)
-            if ahead < NAMED:
+            if ahead < LABEL_RANGE:
                 _write(image, boxes[number].kind, column, row)
 
 
@@ -184,15 +189,15 @@ def _draw_box(pen: ImageDraw.ImageDraw, box: _Box, points: list[list[float]], ey
 
 
 def _from_above(session: Session, center: Position, extent: float) -> bytes:
-    """x to the right, z up; ``extent`` metres from the middle to the upper edge."""
+    """Draw the room from above, x to the right, z up; ``extent`` metres from the middle to the upper edge."""
     scale = session.height / 2 / extent
     image = Image.new("RGB", (session.width, session.height), OUTSIDE)
     pen = ImageDraw.Draw(image)
 
     def rectangle(low: Pixel, high: Pixel, fill: Color, outline: Color) -> None:
-        left, right = (session.width / 2 + (x - center[0]) * scale for x in (low[0], high[0]))
-        upper, lower = (session.height / 2 - (z - center[2]) * scale for z in (high[1], low[1]))
-        pen.rectangle((left, upper, right, lower), fill, outline)
+        x0, x1 = (session.width / 2 + (x - center[0]) * scale for x in (low[0], high[0]))
+        y0, y1 = (session.height / 2 - (z - center[2]) * scale for z in (high[1], low[1]))
+        pen.rectangle((x0, y0, x1, y1), fill, outline)
 
     rectangle(*_extent(session.stage), FLOOR, WALL)
     for box in sorted(_boxes(session.stage), key=lambda box: box.center[1]):
@@ -216,9 +221,9 @@ def _write(image: Image.Image, kind: str, column: float, row: float) -> None:
 @cache
 def _label(kind: str) -> Image.Image:
     font = _font()
-    left, upper, right, lower = font.getbbox(kind)
-    mask = Image.new("L", (int(right - left) + 1, int(lower - upper) + 1))
-    ImageDraw.Draw(mask).text((-left, -upper), kind, fill=255, font=font)
+    x0, y0, x1, y1 = font.getbbox(kind)
+    mask = Image.new("L", (int(x1 - x0) + 1, int(y1 - y0) + 1))
+    ImageDraw.Draw(mask).text((-x0, -y0), kind, fill=255, font=font)
     return mask
 
 
@@ -229,7 +234,7 @@ def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
 
 @cache
 def _color(kind: str) -> Color:
-    """Of a type, the same in every process."""
+    """Return the colour of a type, the same in every process."""
     number = zlib.crc32(kind.encode())
     red, green, blue = colorsys.hsv_to_rgb(number % 360 / 360, 0.35 + number // 360 % 40 / 100, 0.85)
     return int(red * 255), int(green * 255), int(blue * 255)

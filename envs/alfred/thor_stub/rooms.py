@@ -1,32 +1,31 @@
-"""Rooms of the stand-in: an empty one to build houses in, and the floor plans of a data set."""
+"""Rooms of the stand-in: an empty one for houses, and the floor plans of a data set."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.data.floor_plans import room_of
-from envs.alfred.data.mining import Fixture, Room, Survey, official_id
+from envs.alfred.data.mining import Room, Survey, official_id
 from envs.alfred.data.start import next_id
 from envs.alfred.data.survey_cache import load_survey
-from envs.alfred.data.trajectories import Corpus, Trajectory
+from envs.alfred.data.trajectories import Corpus, Trajectory, room_of
 from envs.alfred.objects import KNOWN_TYPES
-from envs.alfred.scene import Item, Placed, Position, Scene
-from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.scene import Item, ObjectPose, Position, Scene
+from envs.alfred.thor_stub.actions.refusals import Refusal
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
 from envs.alfred.thor_stub.house import EMPTY
-from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.stage import Stage
+from envs.alfred.thor_stub.stage import Parents, Stage
 from keep_agent.errors import ConfigError
 
 PHYSICS = "_physics"
-_HALF = 4  # steps of the grid from the middle of the empty room to its walls
+_HALF = 4  # grid steps from the middle of the empty room to its walls
 
 
 def empty_room() -> Stage:
-    """Four square metres of floor."""
+    """Return a room with four square metres of floor."""
     points = tuple((x * GRID, z * GRID) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
     return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
 
@@ -35,24 +34,24 @@ class Rooms:
     """All scenes of the stand-in."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
-        """``data``: ALFRED's folder json_2.1.0. ``splits``: whose objects lie about; none: all that are folders.
+        """Take ALFRED's folder json_2.1.0 as ``data``; objects come from ``splits``, by default all that are folders.
 
-        Raises DataError and ConfigError for what is not there.
+        Raises DataError and ConfigError for missing data and unknown splits.
         """
         self._corpus = Corpus(data) if data is not None else None
         self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
 
     def names(self) -> list[str]:
-        """As ``GetScenesInBuild`` tells them."""
+        """Return the scenes as ``GetScenesInBuild`` lists them."""
         return [EMPTY, *(f"{plan}{PHYSICS}" for plan in self._survey)]
 
     def make(self, name: str) -> Stage:
-        """The room as it is at first. Raises Refused for a name that is not there."""
+        """Return the room in its start state. Raises Refusal for an unknown name."""
         if name == EMPTY:
             return empty_room()
         plan = name.removesuffix(PHYSICS)
         if plan not in self._survey:
-            raise Refused(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
+            raise Refusal(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
         return self._furnished(name, plan)
 
     def _furnished(self, name: str, plan: str) -> Stage:
@@ -77,16 +76,16 @@ class Rooms:
         return [trial for name in self._splits for trial in self._corpus.trajectories(name)] if self._corpus else []
 
 
-def _splits(corpus: Corpus, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Those wanted, else those that lie there as folders: archives take long to read."""
-    for name in wanted:
+def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the requested splits, else those stored as folders, because archives take long to read."""
+    for name in names:
         if name not in corpus.sources:
             raise ConfigError(f"--split {name} is not in {corpus.root}; choose from {', '.join(corpus.splits)}")
-    return wanted or tuple(name for name, source in corpus.sources.items() if source.archive is None)
+    return names or tuple(name for name, source in corpus.sources.items() if source.archive is None)
 
 
 def _before(fixtures: list[Item]) -> Position:
-    """A place on the grid for an agent, if no trial tells one."""
+    """Return a start on the grid for rooms without trials."""
     x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
     x, z = _on_grid(x, z)
     return x, HEIGHT, z
@@ -98,29 +97,22 @@ def _on_grid(x: float, z: float) -> Point:
 
 def _fixtures(room: Room) -> list[Item]:
     counts: Counter[str] = Counter()
+    fixtures = sorted(room.fixtures, key=lambda fixture: (fixture.type, fixture.position))
     return [
-        Item(next_id(one.type, counts), one.type, one.position, source=one.id)
-        for one in sorted(room.fixtures, key=_place)
+        Item(next_id(fixture.type, counts), fixture.type, fixture.position, source=fixture.id) for fixture in fixtures
     ]
-
-
-def _place(fixture: Fixture) -> tuple[str, tuple[float, float, float]]:
-    return fixture.type, fixture.position
 
 
 def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
-    """One of each type that a trial has, where the first one has it."""
-    first: dict[str, Placed] = {}
+    """Return one object of each type in the trials, at its first pose."""
+    first: dict[str, ObjectPose] = {}
     for trial in trials:
-        for one in trial.start.objects:
-            first.setdefault(one.type, one)
+        for pose in trial.start.objects:
+            first.setdefault(pose.type, pose)
     counts: Counter[str] = Counter()
     bare = [
-        Item(next_id(one.type, counts), one.type, one.position, source=official_id(one.type, one.position))
-        for one in first.values()
-        if one.type in KNOWN_TYPES
+        Item(next_id(pose.type, counts), pose.type, pose.position, source=official_id(pose.type, pose.position))
+        for pose in first.values()
+        if pose.type in KNOWN_TYPES
     ]
-    return [
-        Item(item.id, item.type, item.position, parents.guess(item.type, item.position, bare), source=item.source)
-        for item in bare
-    ]
+    return [replace(item, parent=parents.guess(item.type, item.position, bare)) for item in bare]

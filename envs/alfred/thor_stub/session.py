@@ -1,7 +1,8 @@
-"""All that the build remembers between two actions."""
+"""Session of the stand-in: everything that it stores between two actions."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,32 +13,32 @@ from envs.alfred.thor_stub.stage import Entity, Stage
 
 
 class Scenes(Protocol):
-    """Where rooms come from."""
+    """A source of rooms."""
 
     def names(self) -> list[str]: ...
 
     def make(self, name: str) -> Stage:
-        """Raises Refused for a name that is not there."""
+        """Return a room. Raises Refusal for an unknown name."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``Initialize`` settles; metres and degrees."""
+    """The settings of ``Initialize``; metres and degrees."""
 
     grid: float = 0.25
     snap: bool = True
     sight: Sight = field(default_factory=Sight)
     turn: float = 90.0
     images: bool = True
-    patches: bool = True  # answers that change nothing leave all else out (fastActionEmit)
+    patches: bool = True  # replies to queries contain only their result (fastActionEmit)
     near: float = 0.1
     far: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A further camera; ``extent`` is half the height of what an orthographic one shows, in metres."""
+    """An additional camera; for an orthographic one, ``extent`` is half the height of its view in metres."""
 
     position: Position
     rotation: Position
@@ -57,15 +58,24 @@ class Session:
     cameras: list[Camera] = field(default_factory=list)
     map_view: bool = False
 
+    @property
+    def state(self) -> Hashable:
+        """A value that is equal for sessions with the same images and metadata; a room equals only itself."""
+        view = self.settings, self.width, self.height, self.map_view, tuple(self.cameras)
+        return self.stage, self.stage.version, self.stage.body, view
+
     def enter(self, stage: Stage) -> None:
-        """Another room, with all settings as at first."""
+        """Change to another room with default settings."""
         self.stage = stage
         self.settings = Settings()
         self.cameras = []
         self.map_view = False
 
     def target(self, object_id: str, force: bool) -> Entity:
-        """The object with this id. Raises Refused where there is none, or, without force, if the agent sees none."""
+        """Return the object with this id.
+
+        Raises Refusal if it does not exist or, without force, if the agent does not see it.
+        """
         entity = self.stage.find(object_id)
         if not force and not self.stage.sees(entity, self.settings.sight):
             raise unseen()

@@ -1,8 +1,8 @@
-"""The build without its process: an action goes in, metadata and images come out."""
+"""Simulator of the stand-in, without its process: an action goes in, metadata and images come out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import Parameter, signature
@@ -11,8 +11,13 @@ from typing import Any
 
 from envs.alfred.objects import types
 from envs.alfred.thor_stub.actions import handling, moving, posing, scenery
-from envs.alfred.thor_stub.actions.refusals import Refused, missing_arguments, thrown, unknown_action, unknown_arguments
-from envs.alfred.thor_stub.frames import Frames
+from envs.alfred.thor_stub.actions.refusals import (
+    Refusal,
+    exception,
+    missing_arguments,
+    unknown_action,
+    unknown_arguments,
+)
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.metadata import Reporter
 from envs.alfred.thor_stub.session import Scenes, Session
@@ -31,7 +36,7 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
         "CreateHouse": scenery.create_house,
         "Crouch": moving.crouch,
         "DirtyObject": handling.dirty,
-        "Done": moving.nothing,
+        "Done": moving.pass_,
         "DropHandObject": handling.drop,
         "DropHeldObject": handling.drop,
         "EmptyLiquidFromObject": handling.empty,
@@ -48,7 +53,7 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
         "MoveLeft": moving.move_left,
         "MoveRight": moving.move_right,
         "OpenObject": handling.open_,
-        "Pass": moving.nothing,
+        "Pass": moving.pass_,
         "PickupObject": handling.pick_up,
         "PutObject": handling.put,
         "Reset": scenery.reset,
@@ -66,8 +71,8 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
         "UpdateThirdPartyCamera": scenery.update_camera,
     }
 )
-QUESTIONS = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered by a patch, where that is allowed
-HARMLESS = QUESTIONS | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
+QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered by a patch if the settings allow it
+HARMLESS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
 TOLERATED = types(
     """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
     renderInstanceSegmentation"""
@@ -77,12 +82,31 @@ WRONG = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # an
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back. Images are RGB, three bytes a pixel, the bottom row first."""
+    """The reply to an action. Images are RGB, three bytes per pixel, bottom row first."""
 
     metadata: dict[str, Any]
-    patch: dict[str, Any] | None = None  # stands for all of it, where the channel has such a thing
+    patch: dict[str, Any] | None = None  # replaces the metadata in channels that have patches
     image: bytes | None = None
-    others: tuple[bytes, ...] = ()  # of further cameras
+    camera_images: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True)
+class Images:
+    """The last images of a session: each is drawn on demand, and only once."""
+
+    _state: Hashable = None
+    _agent: bytes = b""
+    _cameras: tuple[bytes, ...] = ()
+
+    def of(self, session: Session) -> tuple[bytes, tuple[bytes, ...]]:
+        """Return the agent's image and the images of the additional cameras."""
+        if session.state != self._state:
+            from envs.alfred.thor_stub import picture  # lazy: slow to import, and not always needed
+
+            self._agent = picture.first_person(session)
+            self._cameras = tuple(picture.through(session, camera) for camera in session.cameras)
+            self._state = session.state
+        return self._agent, self._cameras
 
 
 @dataclass(slots=True)
@@ -91,33 +115,33 @@ class Simulator:
 
     session: Session
     images: bool = True
-    unknown: frozenset[str] = frozenset()  # actions this build is to lack
+    unknown: frozenset[str] = frozenset()  # actions that this build lacks
     _reporter: Reporter = field(default_factory=Reporter)
-    _frames: Frames = field(default_factory=Frames)
+    _images: Images = field(default_factory=Images)
 
     @classmethod
     def of(cls, scenes: Scenes, images: bool = True, unknown: frozenset[str] = frozenset()) -> Simulator:
-        """In the empty room."""
+        """Return a simulator in the empty room."""
         return cls(Session(scenes, scenes.make(EMPTY)), images, unknown)
 
     def first(self) -> Answer:
-        """What the build says before it is asked anything."""
+        """Return the message that the build sends before the first action."""
         return self._answer({"action": ""}, None, None)
 
     def handle(self, action: Action) -> Answer:
-        """Carry one action out. Whatever is wrong with it is in the answer."""
+        """Execute an action; any error is reported in the answer."""
         try:
             return self._answer(action, self._do(action), None)
-        except Refused as refusal:
+        except Refusal as refusal:
             return self._answer(action, None, refusal)
         except KeepError as error:
             return self.refuse(action, str(error))
         except WRONG as error:
-            return self._answer(action, None, thrown(type(error).__name__, str(error)))
+            return self._answer(action, None, exception(type(error).__name__, str(error)))
 
     def refuse(self, action: Action, message: str, code: str = "") -> Answer:
-        """The answer to an action that fails and is not carried out."""
-        return self._answer(action, None, Refused(message, code))
+        """Return the answer to an action that fails without being executed."""
+        return self._answer(action, None, Refusal(message, code))
 
     def _do(self, action: Action) -> Any:
         name = action.get("action", "")
@@ -128,7 +152,7 @@ class Simulator:
             self.session.stage.version += 1
         return ACTIONS[name](self.session, **arguments)
 
-    def _answer(self, action: Action, value: Any, refusal: Refused | None) -> Answer:
+    def _answer(self, action: Action, value: Any, refusal: Refusal | None) -> Answer:
         outcome = {
             "lastAction": action.get("action", ""),
             "lastActionSuccess": refusal is None,
@@ -143,30 +167,30 @@ class Simulator:
             "thirdPartyCameras": agent["thirdPartyCameras"],
             "sequenceId": action.get("sequenceId", 0),
         }
-        question = action.get("action") in QUESTIONS and self.session.settings.patches
-        patch = outcome | {"agentId": 0} if question else None
+        is_query = action.get("action") in QUERIES and self.session.settings.patches
+        patch = outcome | {"agentId": 0} if is_query else None
         if self.images and self.session.settings.images and action.get("renderImage", True):
-            return Answer(metadata, patch, *self._frames.of(self.session))
+            return Answer(metadata, patch, *self._images.of(self.session))
         return Answer(metadata, patch)
 
 
 def _arguments(name: str, action: Action) -> Action:
-    """The action's own arguments. Raises Refused for wrong ones."""
+    """Return the action's own arguments. Raises Refusal for wrong ones."""
     known, needed, open_ended = _parameters(name)
-    given = {key: value for key, value in action.items() if key in known or key not in TOLERATED}
-    wrong = [key for key in given if key not in known]
+    arguments = {key: value for key, value in action.items() if key in known or key not in TOLERATED}
+    wrong = [key for key in arguments if key not in known]
     if wrong and not open_ended:
-        raise unknown_arguments(name, wrong, list(known), list(given))
-    missing = [key for key in needed if key not in given]
+        raise unknown_arguments(name, wrong, list(known), list(arguments))
+    missing = [key for key in needed if key not in arguments]
     if missing:
         raise missing_arguments(name, missing)
-    return given
+    return arguments
 
 
 @cache
 def _parameters(name: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """(known, needed, whether others are passed over)"""
-    found = list(signature(ACTIONS[name]).parameters.values())[1:]
-    named = [one for one in found if one.kind is Parameter.KEYWORD_ONLY]
-    needed = tuple(one.name for one in named if one.default is Parameter.empty)
-    return tuple(one.name for one in named), needed, len(named) < len(found)
+    """Return (known names, required names, whether the action ignores unknown names)."""
+    parameters = list(signature(ACTIONS[name]).parameters.values())[1:]
+    keywords = [keyword for keyword in parameters if keyword.kind is Parameter.KEYWORD_ONLY]
+    needed = tuple(keyword.name for keyword in keywords if keyword.default is Parameter.empty)
+    return tuple(keyword.name for keyword in keywords), needed, len(keywords) < len(parameters)

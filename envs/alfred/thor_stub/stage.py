@@ -1,4 +1,4 @@
-"""A room as the build has it: one of our worlds, with the ids, names and states that a world does not know."""
+"""Stage: a room as the build has it, which is a symbolic world with the build's ids, names and additional states."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import cos, radians, sin
 
+from envs.alfred.data.mining import Fixture, Room
+from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.thing import Thing
 from envs.alfred.thor_stub.actions.refusals import unknown_id
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
-from envs.alfred.thor_stub.naming import free_id, game_name, object_id, whole_of
-from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, loose, name_of, size_of
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of, whole_of
 from envs.alfred.world import World
 
 UPRIGHT: Position = (0.0, 0.0, 0.0)
@@ -23,24 +23,47 @@ HAND = (0.5, -0.25)  # metres in front of the eye, and below it
 
 @dataclass(slots=True)
 class Entity:
-    """Whatever has an object id. Without a ``thing`` it is something that worlds of ours do not have."""
+    """Anything with an object id. Without a ``thing`` it does not exist in the symbolic world."""
 
     id: str
     type: str  # in 5.0
     name: str
-    thing: str = ""  # id in the world
+    thing: str = ""  # id in the symbolic world
     place: Position = UPRIGHT  # of an entity without a thing
     rotation: Position = UPRIGHT
     controls: str = ""  # object id of the stove burner that a knob turns on
 
     @property
     def key(self) -> str:
-        """Under which its marks are kept."""
+        """The key of its marks."""
         return self.thing or self.id
 
 
+class Parents:
+    """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
+
+    def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
+        """Take the fixtures; ``room`` names them by the ids that items have as their ``source``."""
+        items = [item for item in fixtures if item.source or room is None]
+        if room is None:
+            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
+            self._ids = {item.id: item.id for item in items}
+        else:
+            self._ids = {item.source: item.id for item in items}
+        self._inference = Inference(room)
+
+    def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
+        """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
+        inside = (item.id for item in containers if nested(kind, position, item.type, item.position))
+        return next(inside, None) or self._fixture(kind, position)
+
+    def _fixture(self, kind: str, position: Position) -> str | None:
+        guesses = self._inference.guesses(kind, position)
+        return self._ids.get(guesses[0][1]) if guesses else None
+
+
 class Stage:
-    """A room and the agent in it. ``version`` grows with every change but the agent's pose."""
+    """A room and the agent in it. ``version`` grows with every change except the agent's pose."""
 
     def __init__(
         self,
@@ -50,7 +73,7 @@ class Stage:
         known: Iterable[Point] = (),
         height: float = HEIGHT,
     ) -> None:
-        """``known``: points where one is known to be able to stand. ``height`` of the agent's position, in metres."""
+        """Build the room of a scene; ``known`` are additional standing points, ``height`` is the agent's in metres."""
         self.name = name
         self.world = World(scene)
         self.body = Body(*scene.agent, y=height)
@@ -68,7 +91,7 @@ class Stage:
 
     @property
     def parents(self) -> Parents:
-        """Made when first asked for."""
+        """Inference of receptacles, made at the first access."""
         if self._parents is None:
             self._parents = Parents(item for item in self.world.scene.items if item.type not in PICKUPABLE)
         return self._parents
@@ -84,14 +107,14 @@ class Stage:
     def add_extra(
         self, kind: str, position: Position, given_id: str = "", controls: str = "", name: str = ""
     ) -> Entity:
-        """Something that is in no world of ours."""
+        """Add an entity that does not exist in the symbolic world."""
         whole = given_id or free_id(kind, position, self.entities)
         entity = Entity(whole, kind, name or game_name(self.name, kind, whole), "", position, controls=controls)
         self.entities[whole] = entity
         return entity
 
     def _furnish(self) -> None:
-        """What every room of the build has besides: adapters have to do without it."""
+        """Add the entities that every room of the build has besides ALFRED's types; clients must cope with them."""
         (x0, z0), (x1, z1) = self.bounds
         middle = (x0 + x1) / 2
         for kind, position in (
@@ -109,11 +132,11 @@ class Stage:
                 kind, whole = whole_of(entity.id)
                 self.add_extra(kind, (x, y, z), given_id=whole)
 
-    # questions
+    # queries
 
     @property
     def bounds(self) -> tuple[Point, Point]:
-        """Of the points where one can stand."""
+        """The corners of the area of all standing points."""
         xs, zs = zip(*self.points, strict=True) if self.points else ((0.0,), (0.0,))
         return (min(xs), min(zs)), (max(xs), max(zs))
 
@@ -130,44 +153,44 @@ class Stage:
     def thing(self, entity: Entity) -> Thing | None:
         return self.world.things.get(entity.thing)
 
-    def held(self, entity: Entity) -> bool:
-        """Carried, by itself or inside of what is carried."""
+    def carries(self, entity: Entity) -> bool:
+        """Return whether an entity is in the hand, or in the thing in the hand."""
         holding = self.world.holding
         return holding is not None and bool(entity.thing) and self.world.place_of(entity.thing) == holding
 
     def position(self, entity: Entity) -> Position:
         if not entity.thing:
             return entity.place
-        return self.hand if self.held(entity) else self.world.things[entity.thing].position
+        return self.hand if self.carries(entity) else self.world.things[entity.thing].position
 
     @property
     def hand(self) -> Position:
-        """Where one carries things."""
+        """The position of a carried thing."""
         x, y, z = self.body.eye
         turn = radians(self.body.rotation)
         return x + HAND[0] * sin(turn), y + HAND[1], z + HAND[0] * cos(turn)
 
     def hidden(self, entity: Entity) -> bool:
-        """Behind a closed door, or cut to pieces."""
+        """Return whether an entity is behind a closed door, or cut."""
         if not entity.thing:
             return "sliced" in self.marks[entity.id]
         return self.world.hidden_in(entity.thing) is not None
 
     def sees(self, entity: Entity, sight: Sight) -> bool:
-        """Whether the agent does."""
+        """Return whether the agent sees an entity."""
         if self.hidden(entity):
             return False
-        if self.held(entity):
+        if self.carries(entity):
             return True
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def outside(self, entity: Entity) -> Iterator[Entity]:
-        """The receptacles it is in or on, innermost first; the floor for what lies on it.
+        """Yield the receptacles around an entity, innermost first; the floor for an entity on the floor.
 
-        What is in the hand, or in something that is, is in none: while they are carried, things touch nothing.
+        A thing in the hand has none, nor has its content: a carried thing touches nothing.
         """
         thing = self.thing(entity)
-        if thing is None or self.held(entity):
+        if thing is None or self.carries(entity):
             return
         if not thing.pickupable and thing.parent is not None:
             yield self.of_thing[thing.parent]
@@ -184,7 +207,7 @@ class Stage:
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
     def items(self) -> Iterator[Item]:
-        """The room as it is now, as a scene would say it."""
+        """Yield the present room as items of a scene."""
         for thing in self.world.things.values():
             states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)
@@ -196,24 +219,20 @@ class Stage:
         rotations: Mapping[str, Position],
         extras: Mapping[str, Position],
     ) -> None:
-        """Nothing loose is left but these, and whatever is loose gets an id after its new position."""
+        """Replace all loose entities by these; each loose one gets an id from its new position."""
         old = self.world
         self.world = World(replace(old.scene, items=tuple(items)))
-        for kept, before in (
-            (self.world.heated, old.heated),
-            (self.world.cooled, old.cooled),
-            (self.world.cleaned, old.cleaned),
-        ):
-            kept.update(before.intersection(self.world.things))
         self.world.agent = old.agent
-        fixed, others = self.of_thing, [entity for entity in self.entities.values() if not entity.thing]
+        for mark in ("heated", "cooled", "cleaned"):
+            getattr(self.world, mark).update(getattr(old, mark).intersection(self.world.things))
+        fixed, extra_entities = self.of_thing, [entity for entity in self.entities.values() if not entity.thing]
         self.entities, self.of_thing = {}, {}
         for thing in self.world.things.values():
             entity = fixed.get(thing.id)
             stays = entity is not None and not loose(entity.type)
             fresh = entity.id if stays else object_id(name_of(thing.type), thing.position)
             self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
-        for extra in others:
+        for extra in extra_entities:
             if extra.id in extras:
                 self.add_extra(extra.type, extras[extra.id], object_id(extra.type, extras[extra.id]), name=extra.name)
             elif not loose(extra.type):

@@ -1,22 +1,25 @@
-"""What AI2-THOR 5.0 says of each object type, and how large we take its things to be."""
+"""Traits of AI2-THOR 5.0: its object types, rough sizes of their objects, and how ids and names are formed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Container, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from envs.alfred import objects
+from envs.alfred.data.mining import official_id
 from envs.alfred.objects import types
+from envs.alfred.scene import Position
 
 RENAMED: Mapping[str, str] = MappingProxyType(
     {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
 )
-"""Types of ALFRED under their name in 5.0."""
+"""Names in 5.0 of ALFRED's types, where they differ."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # worlds of ours know no lid there
+OPEN_AT_FIRST = types("LaundryHamper")  # it has no lid in the symbolic world
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -52,70 +55,73 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # their ids begin with the type of the whole
+_SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
 @cache
 def name_of(kind: str) -> str:
-    """A type's name in 5.0."""
+    """Return a type's name in 5.0."""
     return RENAMED.get(kind, kind)
 
 
 @cache
 def size_of(kind: str) -> tuple[float, float, float]:
-    """Width, height and depth in metres; a rough guess."""
+    """Return width, height and depth in metres; rough values."""
     return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
 
 
 def loose(kind: str) -> bool:
-    """Whether ``SetObjectPoses`` takes a thing of this type away unless it is listed."""
+    """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """The metadata that all objects of a type share, and defaults for the rest. Treat it as frozen."""
+    """Return the metadata shared by all objects of a type, with defaults for the rest.
+
+    All callers share the result, so it must not be changed.
+    """
     moves = loose(kind)
     return {
-        "name": "",
-        "position": None,
-        "rotation": None,
-        "visible": False,
-        "isInteractable": False,
-        "receptacle": kind in RECEPTACLES,
-        "toggleable": kind in TOGGLEABLE,
-        "isToggled": False,
-        "breakable": kind in BREAKABLE,
-        "isBroken": False,
-        "canFillWithLiquid": kind in FILLABLE,
-        "isFilledWithLiquid": False,
-        "fillLiquid": None,
-        "dirtyable": kind in DIRTYABLE,
-        "isDirty": False,
-        "canBeUsedUp": kind in USABLE,
-        "isUsedUp": False,
-        "cookable": kind in COOKABLE,
-        "isCooked": False,
-        "temperature": "RoomTemp",
-        "isHeatSource": kind in HOT,
-        "isColdSource": kind == "Fridge",
-        "sliceable": kind in objects.SLICEABLE,
-        "isSliced": False,
-        "openable": kind in OPENABLE,
-        "isOpen": False,
-        "openness": 0.0,
-        "pickupable": kind in PICKUPABLE,
-        "isPickedUp": False,
-        "moveable": kind in MOVEABLE,
-        "mass": 1.0 if moves else 0.0,
-        "salientMaterials": ["Plastic"] if moves else None,
-        "receptacleObjectIds": None,
-        "distance": 0.0,
-        "objectType": kind,
-        "objectId": "",
-        "assetId": "",
-        "parentReceptacles": None,
-        "controlledObjects": None,
-        "isMoving": False,
-        "axisAlignedBoundingBox": None,
-        "objectOrientedBoundingBox": None,
-    }
+        "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,
+        "receptacle": kind in RECEPTACLES, "toggleable": kind in TOGGLEABLE, "isToggled": False,
+        "breakable": kind in BREAKABLE, "isBroken": False, "canFillWithLiquid": kind in FILLABLE,
+        "isFilledWithLiquid": False, "fillLiquid": None, "dirtyable": kind in DIRTYABLE, "isDirty": False,
+        "canBeUsedUp": kind in USABLE, "isUsedUp": False, "cookable": kind in COOKABLE, "isCooked": False,
+        "temperature": "RoomTemp", "isHeatSource": kind in HOT, "isColdSource": kind == "Fridge",
+        "sliceable": kind in objects.SLICEABLE, "isSliced": False, "openable": kind in OPENABLE, "isOpen": False,
+        "openness": 0.0, "pickupable": kind in PICKUPABLE, "isPickedUp": False, "moveable": kind in MOVEABLE,
+        "mass": 1.0 if moves else 0.0, "salientMaterials": ["Plastic"] if moves else None, "receptacleObjectIds": None,
+        "distance": 0.0, "objectType": kind, "objectId": "", "assetId": "", "parentReceptacles": None,
+        "controlledObjects": None, "isMoving": False, "axisAlignedBoundingBox": None, "objectOrientedBoundingBox": None,
+    }  # fmt: skip
+
+
+def object_id(kind: str, position: Position) -> str:
+    """Return an id: "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
+    x, y, z = position
+    outer = _INSIDE.get(kind)
+    whole = official_id(outer or kind, (x + _SHIFT, y, z))
+    return f"{whole}|{kind}" if outer else whole
+
+
+def free_id(kind: str, position: Position, ids: Container[str]) -> str:
+    """Return an unused id; the position in it is moved up until the id is free."""
+    x, y, z = position
+    candidate = object_id(kind, position)
+    while candidate in ids:
+        y += _SHIFT
+        candidate = object_id(kind, (x, y, z))
+    return candidate
+
+
+def game_name(scene: str, kind: str, object_id: str) -> str:
+    """Return the name of the game object, the same in every process: "Mug_291e6e8a"."""
+    return f"{kind}_{hashlib.sha256(f'{scene} {object_id}'.encode()).hexdigest()[:8]}"
+
+
+def whole_of(basin_id: str) -> tuple[str, str]:
+    """Return (type, id) of the sink or bathtub of a basin: "Sink|..|SinkBasin" -> ("Sink", "Sink|..")."""
+    whole = basin_id.rpartition("|")[0]
+    return whole.partition("|")[0], whole

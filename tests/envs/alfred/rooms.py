@@ -1,23 +1,26 @@
-"""Small hand-made rooms in which every rule of the world can be provoked."""
+"""Small rooms written by hand, in which every rule of the world can be tested, and ways to play in them."""
 
 from __future__ import annotations
 
+from envs.alfred.env import AlfredEnv
+from envs.alfred.experts.expert import Expert
 from envs.alfred.scene import Item, Scene
 from envs.alfred.world import World
+from envs.setting import SkillSet
 
 
 def place(kind: str, number: int, x: float, z: float, *states: str, parent: str | None = None) -> Item:
-    """A thing at floor coordinates (x, z)."""
+    """Return a thing at floor coordinates (x, z)."""
     return Item(f"{kind.lower()}_{number}", kind, (x, 0.9, z), parent, frozenset(states))
 
 
 def inside(kind: str, number: int, parent: Item, *states: str) -> Item:
-    """An object in or on another thing."""
+    """Return an object in or on another thing."""
     return Item(f"{kind.lower()}_{number}", kind, parent.position, parent.id, frozenset(states))
 
 
 def kitchen() -> Scene:
-    """Two counters, a fridge, a microwave, two cabinets, two drawers, two burners and a sink, 2 m apart."""
+    """Return two counters, a fridge, a microwave, two cabinets, two drawers, two burners and a sink, 2 m apart."""
     counter, second = place("CounterTop", 1, 0, 0), place("CounterTop", 2, 0, 8)
     fridge, cabinet, drawer = place("Fridge", 1, 4, 0), place("Cabinet", 1, 6, 0), place("Drawer", 1, 8, 0)
     burner = place("StoveBurner", 1, 2, 4)
@@ -54,7 +57,7 @@ def kitchen() -> Scene:
 
 
 def bedroom() -> Scene:
-    """A desk with a lamp on it, a floor lamp across the room, two shelves, a laptop and a bath with its faucet."""
+    """Return a desk with a lamp, a floor lamp far from it, two shelves, a laptop and a bath with its faucet."""
     desk, shelf, second = place("Desk", 1, 0, 0), place("Shelf", 1, 5, 0), place("Shelf", 2, 5, 1)
     return Scene(
         id="bedroom",
@@ -80,8 +83,30 @@ def bedroom() -> Scene:
 
 
 def do(world: World, *steps: str) -> None:
-    """Run primitives given as "pick apple_1"; each of them must work."""
+    """Execute primitives given as "pick apple_1"; each of them must succeed."""
     for step in steps:
         name, *arguments = step.split()
         outcome = getattr(world, name)(*arguments)
         assert outcome.ok, f"{step}: {outcome.message}"
+
+
+def execute(skill_set: SkillSet, world: World, *skills: str) -> None:
+    """Execute skills; each of them must succeed."""
+    for skill in skills:
+        outcome = skill_set.execute(world, skill)
+        assert outcome.ok, f"{skill}: {outcome.message}"
+
+
+def play(env: AlfredEnv, expert: Expert, index: int) -> list[bool]:
+    """Play one episode and return whether each of its tasks succeeded."""
+    _, info = env.reset(options={"episode": index})
+    over, results = False, []
+    while not over:
+        assert not info["success"] or info["step"], "goals are false when their task begins"
+        skill = expert.act(info["world"], info["task"], info["knowledge"])
+        assert skill in info["skills"]
+        _, _, terminated, truncated, info = env.step(skill)
+        assert info["outcome_ok"], (env.episode.id, skill)
+        over = terminated or truncated
+        results += [info["task_done"].success] if info["task_done"] else []
+    return results

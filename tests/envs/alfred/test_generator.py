@@ -78,11 +78,11 @@ def test_tasks_fit_their_room_and_are_not_done(task_type: str) -> None:
 
 
 @pytest.mark.parametrize("room", ["kitchen", "livingroom", "bedroom", "bathroom"])
-def test_streams_ask_for_something_new_each_time(room: str) -> None:
+def test_tasks_of_a_stream_differ(room: str) -> None:
     for seed in range(6):
         tasks = generate_episode(seed, stream=8, room=room).tasks
-        asked = [(task.object_target, task.parent_target, task.mrecep_target, task.toggle_target) for task in tasks]
-        assert len(set(asked)) == 8
+        targets = [(task.object_target, task.parent_target, task.mrecep_target, task.toggle_target) for task in tasks]
+        assert len(set(targets)) == 8
         for index, task in enumerate(tasks):
             assert not task.sliced or task.object_target not in {later.object_target for later in tasks[index + 1 :]}
 

@@ -21,7 +21,7 @@ LOOK = Task("look_at_obj_in_light", "Book", toggle_target="DeskLamp")
 
 
 def progress(world: World, task: Task, *steps: str) -> list[int]:
-    """Conditions met at the start and after each step."""
+    """Return the conditions met at the start and after each step."""
     met = [goal_conditions(world, task)[0]]
     for step in steps:
         do(world, step)

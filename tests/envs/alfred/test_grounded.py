@@ -1,6 +1,8 @@
-"""Instance-level skills: what works where, what makes sense, and what refusals keep to themselves."""
+"""Instance-level skills: effects, admissible skills, and refusals that reveal no hidden thing."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -9,9 +11,10 @@ from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
 from envs.alfred.world import World
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
 
 GROUNDED = GroundedSkills()
+run = partial(execute, GROUNDED)
 
 
 @pytest.fixture
@@ -19,15 +22,8 @@ def world() -> World:
     return World(kitchen())
 
 
-def run(world: World, *skills: str) -> None:
-    """Execute skills; each of them must work."""
-    for skill in skills:
-        outcome = GROUNDED.execute(world, skill)
-        assert outcome.ok, f"{skill}: {outcome.message}"
-
-
 def local(world: World, knowledge: Knowledge | None = None) -> list[str]:
-    """Admissible skills but for going and being done."""
+    """Return the admissible skills except "go to" and "done"."""
     skills = GROUNDED.admissible(world, knowledge)
     assert skills[-1] == "done"
     return [skill for skill in skills[:-1] if not skill.startswith("go to")]
@@ -63,7 +59,7 @@ def test_refusals_from_the_counter(world: World, skill: str, sentence: str) -> N
     assert world == before
 
 
-def test_a_closed_door_tells_nothing_about_its_content(world: World) -> None:
+def test_a_refusal_at_a_closed_door_does_not_reveal_its_content(world: World) -> None:
     run(world, "go to cabinet 1")
     inside = GROUNDED.execute(world, "pick up mug 1")
     elsewhere, nowhere = (GROUNDED.execute(world, f"pick up {name}") for name in ("egg 1", "egg 9"))
@@ -80,12 +76,12 @@ def test_a_closed_door_tells_nothing_about_its_content(world: World) -> None:
         ("", ""),
     ],
 )
-def test_unknown_words_are_an_error_with_a_suggestion(world: World, skill: str, closest: str) -> None:
+def test_an_unknown_skill_is_an_error_with_a_suggestion(world: World, skill: str, closest: str) -> None:
     with pytest.raises(SkillError, match=f"unknown skill '{skill}'; did you mean '{closest}"):
         GROUNDED.execute(world, skill)
 
 
-def test_what_was_sliced_is_gone(world: World) -> None:
+def test_a_sliced_thing_no_longer_exists(world: World) -> None:
     run(world, "go to countertop 1", "pick up knife 1", "slice apple 1")
     outcome = GROUNDED.execute(world, "slice apple 1")
     assert outcome.message == "apple 1 was sliced and no longer exists"
@@ -93,11 +89,11 @@ def test_what_was_sliced_is_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize("words", ["go to {}", "pick up {}", "slice {}", "put {} in countertop 1", "put knife 1 in {}"])
-def test_what_is_hidden_and_what_does_not_exist_sound_the_same(world: World, words: str) -> None:
+def test_hidden_and_missing_things_get_the_same_refusal(world: World, words: str) -> None:
     run(world, "go to countertop 1", "pick up knife 1")
     hidden = next(thing.id for thing in world.things.values() if thing.pickupable and world.hidden_in(thing.id))
     name, absent = say(hidden), f"{hidden.rsplit('_', 1)[0]} 99"
-    answers = [GROUNDED.execute(world, words.format(one)).message.replace(one, "it") for one in (name, absent)]
+    answers = [GROUNDED.execute(world, words.format(text)).message.replace(text, "it") for text in (name, absent)]
     assert answers[0] == answers[1]
 
 
@@ -113,7 +109,7 @@ def test_admissible_with_a_full_hand(world: World) -> None:
     assert local(world) == ["put knife 1 in countertop 1", "slice apple 1", "put knife 1 in plate 1"]
 
 
-def test_one_goes_to_furniture_lamps_faucets_and_the_floor(world: World) -> None:
+def test_destinations_are_furniture_lamps_faucets_and_things_on_the_floor(world: World) -> None:
     goals = [skill.removeprefix("go to ") for skill in GROUNDED.admissible(world) if skill.startswith("go to")]
     assert goals[:2] == ["countertop 1", "countertop 2"]
     assert {"faucet 1", "potato 1"} < set(goals)
@@ -122,7 +118,7 @@ def test_one_goes_to_furniture_lamps_faucets_and_the_floor(world: World) -> None
     assert "go to potato 1" not in GROUNDED.admissible(world)
 
 
-def test_switches_work_beside_what_they_stand_on() -> None:
+def test_a_lamp_is_switched_from_the_fixture_it_stands_on() -> None:
     world = World(bedroom())
     run(world, "go to desk 1")
     assert "turn on desklamp 1" in local(world)
@@ -131,7 +127,7 @@ def test_switches_work_beside_what_they_stand_on() -> None:
     assert "turn off desklamp 1" in local(world)
 
 
-def test_only_what_is_known_is_admissible(world: World) -> None:
+def test_only_known_things_are_admissible(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     assert local(world, knowledge) == []
     do(world, "goto countertop_1")

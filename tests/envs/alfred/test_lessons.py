@@ -1,4 +1,4 @@
-"""What ALFRED's annotators wrote, beside what it means."""
+"""ALFRED's annotations beside their meaning."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from envs.alfred.data.trajectories import Corpus
-from envs.alfred.language.lessons import Told, told
+from envs.alfred.language.lessons import Annotation, annotations
 from tests.envs.alfred import trials
 
 
-def lessons(tmp_path: Path, *found: object) -> list[Told]:
-    trials.write(tmp_path, "train", list(found))
-    return list(told(Corpus(tmp_path), "train"))
+def lessons(tmp_path: Path, *contents: object) -> list[Annotation]:
+    trials.write(tmp_path, "train", list(contents))
+    return list(annotations(Corpus(tmp_path), "train"))
 
 
-def test_steps_have_what_they_ask_for_unless_nobody_knows_which_is_which(tmp_path: Path) -> None:
+def test_steps_have_a_meaning_unless_texts_and_steps_differ_in_number(tmp_path: Path) -> None:
     steps = trials.pick(0, "Book", (1.0, 1.0, 1.0), None), trials.toggle(1)
     first, second = lessons(tmp_path, trials.trial("trial_a", [], *steps[0], *steps[1]))
     assert (first.text, first.goal) == ("Put a book on the bed.", "find book put bed")
     assert first.steps == (("PickupObject number 1", "find book"), ("ToggleObject number 2", "turn desklamp"))
-    assert second == Told("move the book", "find book put bed", ())
+    assert second == Annotation("move the book", "find book put bed", ())
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,5 @@ def test_steps_have_what_they_ask_for_unless_nobody_knows_which_is_which(tmp_pat
 )
 def test_a_goal_is_a_row_of_steps(tmp_path: Path, kind: str, params: dict[str, object], goal: str) -> None:
     steps = trials.pick(0, "Book", (1.0, 1.0, 1.0), None)
-    found = lessons(tmp_path, trials.trial("trial_a", [], *steps, task_type=kind, params=params))
-    assert {one.goal for one in found} == {goal}
+    contents = lessons(tmp_path, trials.trial("trial_a", [], *steps, task_type=kind, params=params))
+    assert {annotation.goal for annotation in contents} == {goal}

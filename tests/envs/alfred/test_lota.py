@@ -1,9 +1,10 @@
-"""LoTA-Bench's skills: the catalogue, the choice of instances, the messages, and the listed deviations."""
+"""LoTA-Bench's skills: catalogue, instance choice, messages, and the documented deviations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,21 +14,15 @@ from envs.alfred.scene import Task
 from envs.alfred.world import World
 from envs.outcome import failed
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
 
 LOTA = LotaSkills()
+run = partial(execute, LOTA)
 
 
 @pytest.fixture
 def world() -> World:
     return World(kitchen())
-
-
-def run(world: World, *skills: str) -> None:
-    """Execute skills; each of them must work."""
-    for skill in skills:
-        outcome = LOTA.execute(world, skill)
-        assert outcome.ok, f"{skill}: {outcome.message}"
 
 
 def refusal(world: World, skill: str) -> str:
@@ -60,14 +55,14 @@ def test_an_unknown_skill_names_the_closest_one(world: World) -> None:
         LOTA.execute(world, "find a aple")
 
 
-def test_find_prefers_what_no_door_hides(world: World) -> None:
+def test_find_prefers_instances_not_behind_a_door(world: World) -> None:
     do(world, "goto fridge_1")
     assert LOTA.choose(world, "find an apple") == "apple_1"
     run(world, "open the fridge")
     assert LOTA.choose(world, "find an apple") == "apple_2"
 
 
-def test_find_teleports_beside_what_is_shut_in(world: World) -> None:
+def test_find_teleports_to_the_container_of_a_hidden_object(world: World) -> None:
     run(world, "find a mug")
     assert world.at == "cabinet_1"
     assert refusal(world, "pick up the mug") == "Mug is not visible because it is in Cabinet"
@@ -91,7 +86,7 @@ def test_messages_are_lota_benchs(world: World) -> None:
     assert refusal(world, "put down the knife") == "Robot is currently holding Apple"
 
 
-def test_what_lies_elsewhere_is_not_visible(world: World) -> None:
+def test_distant_objects_are_not_visible(world: World) -> None:
     do(world, "goto sinkbasin_1")
     assert refusal(world, "pick up the knife") == "Knife is not visible because it is in CounterTop"
     assert refusal(world, "pick up the potato") == "Potato is not visible because it is far away"
@@ -104,8 +99,8 @@ def test_a_failed_put_drops_the_object(world: World) -> None:
     assert world.on_floor("apple_1")
 
 
-def test_what_cannot_be_dropped_did_not_fall(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in AI2-THOR, which may refuse both."""
+def test_an_object_that_cannot_be_dropped_stays_in_the_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AI2-THOR may refuse both the put and the drop."""
     run(world, "find an apple", "pick up the apple", "find a fridge")
     monkeypatch.setattr(World, "drop", lambda world: failed("no room to drop it"))
     message = refusal(world, "put down the apple")
@@ -113,9 +108,9 @@ def test_what_cannot_be_dropped_did_not_fall(world: World, monkeypatch: pytest.M
     assert world.holding == "apple_1"
 
 
-def test_what_something_was_put_into_may_be_gone(world: World) -> None:
-    """A bowl breaks, and is no more in AI2-THOR's answers."""
-    world.focus = replace(world.focus, used=("bowl_9",))
+def test_a_receptacle_of_an_earlier_put_may_have_vanished(world: World) -> None:
+    """A broken bowl is missing from AI2-THOR's replies."""
+    world.focus = replace(world.focus, put_receptacles=("bowl_9",))
     run(world, "find an apple", "pick up the apple")
 
 
@@ -131,7 +126,7 @@ def test_the_target_lasts_until_the_next_find(world: World) -> None:
     assert world["apple_1"].parent == "microwave_1"
 
 
-def test_pick_up_takes_what_lies_in_the_found_receptacle(world: World) -> None:
+def test_pick_up_prefers_objects_in_the_target(world: World) -> None:
     do(world, "open fridge_1")
     run(world, "find a fridge", "pick up the apple")
     assert world.holding == "apple_2"
@@ -147,24 +142,24 @@ def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World)
     assert refusal(world, "close the drawer") == "Close action failed: drawer 2 is already closed"
 
 
-def test_open_prefers_what_hides_the_found_thing(world: World) -> None:
+def test_open_prefers_the_container_that_hides_the_target(world: World) -> None:
     do(world, "goto cabinet_2")
     run(world, "find a mug", "open the cabinet")
     assert world["cabinet_1"].is_open
 
 
-def test_the_same_find_said_again_goes_on(world: World) -> None:
-    reached = []
+def test_a_repeated_find_reaches_the_next_instance(world: World) -> None:
+    places = []
     for _ in range(3):
         run(world, "find a drawer")
-        reached.append(world.at)
-    assert set(reached[:2]) == {"drawer_1", "drawer_2"}
-    assert reached[2] == reached[0]
+        places.append(world.at)
+    assert set(places[:2]) == {"drawer_1", "drawer_2"}
+    assert places[2] == places[0]
     run(world, "open the drawer", "find a drawer")
-    assert world.at == reached[0], "another skill in between starts over"
+    assert world.at == places[0], "another skill in between starts over"
 
 
-def test_slices_go_first_once_something_was_cut_in_this_task(world: World) -> None:
+def test_slices_come_first_after_a_cut_in_this_task(world: World) -> None:
     run(world, "find a knife", "pick up the knife", "find an apple", "slice the apple")
     do(world, "open fridge_1", "goto fridge_1")
     assert LOTA.choose(world, "find an apple").startswith("applesliced")
@@ -177,14 +172,14 @@ def test_slicing_takes_a_knife(world: World) -> None:
     assert refusal(world, "slice the apple") == "Slice action failed: you need a knife in your hand to slice"
 
 
-def test_cleaning_then_finding_takes_the_clean_one(world: World) -> None:
+def test_find_prefers_the_cleaned_object(world: World) -> None:
     run(world, "find an apple", "pick up the apple", "find a sink", "put down the apple", "find a faucet")
     run(world, "turn on the faucet", "turn off the faucet", "find an apple", "pick up the apple")
     assert world.holding == "apple_1"
     assert world.cleaned == {"apple_1"}
 
 
-def test_a_found_sink_names_its_faucet() -> None:
+def test_turn_on_prefers_the_faucet_of_the_target_sink() -> None:
     world = World(bedroom())
     run(world, "find a bathtub")
     assert LOTA.choose(world, "turn on the faucet") == "faucet_1"

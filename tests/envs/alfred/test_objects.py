@@ -1,11 +1,11 @@
-"""Object classes agree with each other and with what ALFRED counts."""
+"""Object classes: consistent with each other and with ALFRED's counts."""
 
 from __future__ import annotations
 
 import pytest
 
 from envs.alfred import objects
-from envs.alfred.objects import accepts, may_hold, say, spoken, whole
+from envs.alfred.objects import accepts, lota_words, may_hold, say, whole
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_classes_are_consistent() -> None:
     assert (len(objects.HEATABLE), len(objects.COOLABLE), len(objects.CLEANABLE)) == (12, 18, 25)
 
 
-def test_what_is_no_receptacle_accepts_nothing() -> None:
+def test_other_types_accept_nothing() -> None:
     assert accepts("DeskLamp") == frozenset()
     assert not may_hold("Apple", "Knife")
 
@@ -48,8 +48,8 @@ def test_a_container_never_goes_in_a_container() -> None:
         ("BathtubBasin", "bathtub"),
     ],
 )
-def test_spoken_names(kind: str, words: str) -> None:
-    assert spoken(kind) == words
+def test_lota_words(kind: str, words: str) -> None:
+    assert lota_words(kind) == words
 
 
 def test_names_of_slices_and_instances() -> None:

@@ -1,7 +1,8 @@
-"""The official loader on real ALFRED data: counts, accuracy of the inferred receptacles, and the expert's success."""
+"""Official data from ALFRED itself: counts, accuracy of inferred receptacles, demonstrations, the expert's success."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,16 +11,27 @@ import pytest
 from envs.alfred.data.official import OfficialEpisodes, load_official
 from envs.alfred.data.receptacles import leave_one_out
 from envs.alfred.data.survey_cache import load_survey
-from envs.alfred.data.trajectories import Corpus
+from envs.alfred.data.trajectories import Corpus, Step
 from envs.alfred.env import AlfredEnv
 from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS, succeeded
+from envs.alfred.scene import Task
 from envs.alfred.world import World
+from envs.outcome import failed
+from tests.envs.alfred.rooms import play
+
+PRIMITIVES = {
+    "PickupObject": World.pick,
+    "OpenObject": World.open,
+    "CloseObject": World.close,
+    "SliceObject": World.slice,
+    "ToggleObjectOff": World.turn_off,
+}
 
 
 @pytest.fixture(scope="module")
 def data(alfred_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder json_2.1.0, with a cache folder of these tests' own."""
+    """The folder json_2.1.0, with a separate cache folder."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     yield str(alfred_data / "json_2.1.0")
@@ -55,15 +67,52 @@ def test_receptacles_are_inferred(data: str) -> None:
     assert sum(label.fixture == guess for label, guess in pairs) / len(pairs) >= 0.95
 
 
-@pytest.mark.parametrize(("skills", "observability"), [("lota", "full"), ("grounded", "partial")])
-def test_the_expert_solves_them(valid_seen: OfficialEpisodes, skills: str, observability: str) -> None:
+@pytest.mark.parametrize(("skills", "observability"), [("lota", "full"), ("grounded", "full"), ("grounded", "partial")])
+def test_the_expert_solves_the_tasks(valid_seen: OfficialEpisodes, skills: str, observability: str) -> None:
     env = AlfredEnv(episodes=valid_seen, skills=skills, observability=observability)
-    expert, solved = Expert(skills, observability), 0
-    for index in range(len(valid_seen)):
-        _, info = env.reset(options={"episode": index})
-        done = False
-        while not done:
-            _, _, terminated, truncated, info = env.step(expert.act(info["world"], info["task"], info.get("knowledge")))
-            done = terminated or truncated
-        solved += info["task_done"].success
+    expert = Expert(skills, observability)
+    solved = sum(all(play(env, expert, index)) for index in range(len(valid_seen)))
     assert solved / len(valid_seen) >= 0.98
+
+
+def thing_id_of(world: World, official: str) -> str | None:
+    """Return the thing id of an official id; any slice of the same object will do, as their numbers differ."""
+    prefix = official.rpartition("_")[0] if "Sliced_" in official else official
+    ids = (thing.id for thing in world.things.values() if thing.source.startswith(prefix))
+    return next(ids, None)
+
+
+def act(world: World, action: str, thing: str, receptacle: str) -> str:
+    """Execute one low-level action and return its refusal, or ""."""
+    target = thing_id_of(world, receptacle or thing)
+    if target is None:
+        return f"no id for {(receptacle or thing).partition('|')[0]}"
+    if action == "PutObject":
+        outcome = world.put(world.holding, target) if world.holding else failed("the hand is empty")
+    elif action == "ToggleObjectOn":
+        world.goto(target)
+        outcome = world.turn_on(target)
+    else:
+        outcome = PRIMITIVES[action](world, target)
+    return outcome.message
+
+
+@pytest.fixture(scope="module")
+def plans(data: str, valid_seen: OfficialEpisodes) -> list[tuple[World, Task, list[Step]]]:
+    """The start world, the task and the demonstration of every trial in valid_seen."""
+    episodes = {episode.tasks[0].id: episode for episode in valid_seen}
+    demonstrations = {trajectory.trial: steps for trajectory, steps in Corpus(data).demonstrations()}
+    pairs = ((episode, demonstrations[trial.rpartition("/")[2]]) for trial, episode in episodes.items())
+    return [(World(episode.scene), episode.tasks[0], steps) for episode, steps in pairs]
+
+
+def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[Step]]]) -> None:
+    """The remaining failures are objects whose id the scene lacks, and cabinets that were not inferred."""
+    refusals: Counter[str] = Counter()
+    successes = Counter(dict.fromkeys(MATCHINGS, 0))
+    for world, task, steps in plans:
+        refusals.update(message for step in steps for low in step.low if (message := act(world, *low)))
+        successes.update(matching for matching in MATCHINGS if succeeded(world, task, matching))
+    assert len(plans) == 251
+    assert min(successes.values()) >= 240, f"{successes}, refused: {refusals.most_common(5)}"
+    assert sum(refusals.values()) <= 60, refusals.most_common(10)

@@ -1,4 +1,4 @@
-"""Instructions: varied, grammatical in the small, unambiguous, reproducible."""
+"""Instructions: varied, grammatical, unambiguous, reproducible."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_sentences_are_clean() -> None:
 def test_same_rng_same_sentence_and_many_sentences() -> None:
     task = Task("pick_heat_then_place_in_recep", "Mug", "Fridge")
     assert phrase(task, Random(5)) == phrase(task, Random(5))
-    said = {phrase(task, Random(seed)) for seed in range(200)}
-    assert len(said) > 120
-    assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in said)} == {
+    sentences = {phrase(task, Random(seed)) for seed in range(200)}
+    assert len(sentences) > 120
+    assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in sentences)} == {
         "fridge",
         "refrigerator",
         "warm",
@@ -53,19 +53,21 @@ def test_shared_names_are_avoided_where_both_types_are_present() -> None:
     assert "table" in names_for("SideTable", frozenset({"SideTable", "Desk"}))
     assert "table" not in names_for("SideTable", frozenset({"SideTable", "DiningTable"}))
     task = Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp")
-    both = frozenset({"DeskLamp", "FloorLamp", "Cup", "Mug"})
+    present = frozenset({"DeskLamp", "FloorLamp", "Cup", "Mug"})
     for seed in range(100):
-        said = phrase(task, Random(seed), both).lower()
-        assert re.search("desk lamp|table lamp|small lamp", said) and re.search("mug|coffee cup", said), said
+        sentence = phrase(task, Random(seed), present).lower()
+        assert re.search("desk lamp|table lamp|small lamp", sentence) and re.search("mug|coffee cup", sentence), (
+            sentence
+        )
 
 
 @pytest.mark.parametrize(
-    ("one", "many"),
+    ("singular", "plural_form"),
     [("knife", "knives"), ("bar of soap", "bars of soap"), ("box of tissues", "boxes of tissues"), ("watch", "watches"),
      ("potato", "potatoes"), ("lettuce", "heads of lettuce"), ("slice of bread", "slices of bread"), ("key", "keys")],
 )  # fmt: skip
-def test_plurals(one: str, many: str) -> None:
-    assert plural(one) == many
+def test_plurals(singular: str, plural_form: str) -> None:
+    assert plural(singular) == plural_form
 
 
 def test_unknown_task_type() -> None:

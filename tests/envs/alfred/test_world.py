@@ -1,4 +1,4 @@
-"""What each primitive does and when it refuses."""
+"""Primitives of the symbolic world: effects and refusals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def world() -> World:
     return World(kitchen())
 
 
-def refused(world: World, step: str) -> str:
-    """Run a primitive that must fail and change nothing; its sentence."""
+def refusal(world: World, step: str) -> str:
+    """Execute a primitive that must fail without any change, and return its message."""
     before = world.copy()
     name, *arguments = step.split()
     outcome = getattr(world, name)(*arguments)
@@ -31,13 +31,13 @@ def test_a_hand_holds_one_thing(world: World) -> None:
     do(world, "pick knife_1")
     assert world.holding == "knife_1"
     assert "knife_1" not in world["countertop_1"].contents
-    assert refused(world, "pick apple_1") == "you are already holding knife 1"
+    assert refusal(world, "pick apple_1") == "you are already holding knife 1"
 
 
 def test_closed_doors_hide_and_refuse(world: World) -> None:
-    assert refused(world, "pick apple_2") == "apple 2 is in fridge 1, which is closed"
+    assert refusal(world, "pick apple_2") == "apple 2 is in fridge 1, which is closed"
     do(world, "pick apple_1")
-    assert refused(world, "put apple_1 fridge_1") == "fridge 1 is closed"
+    assert refusal(world, "put apple_1 fridge_1") == "fridge 1 is closed"
     do(world, "open fridge_1", "put apple_1 fridge_1")
     assert world["apple_1"].parent == "fridge_1"
     assert world["apple_1"].position == world["fridge_1"].position
@@ -59,7 +59,7 @@ def test_closed_doors_hide_and_refuse(world: World) -> None:
     ],
 )
 def test_every_refusal_says_why(world: World, step: str, sentence: str) -> None:
-    assert refused(world, step) == sentence
+    assert refusal(world, step) == sentence
 
 
 def test_unknown_ids_are_an_error(world: World) -> None:
@@ -70,8 +70,8 @@ def test_unknown_ids_are_an_error(world: World) -> None:
 def test_containers_carry_their_content_and_never_nest(world: World) -> None:
     do(world, "pick box_1")
     assert world["pencil_1"].parent == "box_1"
-    assert refused(world, "goto pencil_1") == "pencil 1 is in box 1, which you are holding"
-    assert refused(world, "put box_1 plate_1") == "box 1 does not go in plate 1: no container goes in another"
+    assert refusal(world, "goto pencil_1") == "pencil 1 is in box 1, which you are holding"
+    assert refusal(world, "put box_1 plate_1") == "box 1 does not go in plate 1: no container goes in another"
     do(world, "put box_1 countertop_1")
     assert world["pencil_1"].position == world["countertop_1"].position
     assert world.place_of("pencil_1") == "countertop_1"
@@ -79,12 +79,12 @@ def test_containers_carry_their_content_and_never_nest(world: World) -> None:
 
 def test_a_box_starts_open_and_hides_when_closed(world: World) -> None:
     do(world, "close box_1")
-    assert refused(world, "pick pencil_1") == "pencil 1 is in box 1, which is closed"
+    assert refusal(world, "pick pencil_1") == "pencil 1 is in box 1, which is closed"
 
 
 def test_a_burner_carries_one_thing(world: World) -> None:
     do(world, "pick plate_1")
-    assert refused(world, "put plate_1 stoveburner_1") == "stoveburner 1 is occupied by pan 1"
+    assert refusal(world, "put plate_1 stoveburner_1") == "stoveburner 1 is occupied by pan 1"
     do(world, "put plate_1 stoveburner_2")
 
 
@@ -113,12 +113,12 @@ def test_cutting_on_the_floor_moves_the_agents_place_to_a_slice(world: World) ->
     assert world.at == "potatosliced_1"
 
 
-def test_heat_needs_a_closed_microwave_and_reaches_what_is_nested(world: World) -> None:
+def test_heat_needs_a_closed_microwave_and_reaches_nested_things(world: World) -> None:
     do(world, "pick apple_1", "put apple_1 plate_1", "pick plate_1", "open microwave_1", "put plate_1 microwave_1")
-    assert refused(world, "turn_on microwave_1") == "microwave 1 is open, close it first"
+    assert refusal(world, "turn_on microwave_1") == "microwave 1 is open, close it first"
     do(world, "close microwave_1", "turn_on microwave_1")
     assert world.heated == {"plate_1", "apple_1"}
-    assert refused(world, "open microwave_1") == "microwave 1 is on, turn it off first"
+    assert refusal(world, "open microwave_1") == "microwave 1 is on, turn it off first"
     do(world, "turn_off microwave_1", "open microwave_1")
 
 
@@ -167,7 +167,7 @@ def test_the_agent_stands_at_the_nearest_reachable_point() -> None:
     assert world.visible("egg_1")
 
 
-def test_lamps_and_faucets_are_near_what_they_stand_on() -> None:
+def test_lamps_and_faucets_are_near_their_fixtures() -> None:
     world = World(replace(bedroom(), reachable=((-3.0, 0.0), (9.0, 6.0))))
     do(world, "goto desk_1")
     assert world.near("desklamp_1")
@@ -177,10 +177,10 @@ def test_lamps_and_faucets_are_near_what_they_stand_on() -> None:
 
 
 def test_a_copy_is_independent(world: World) -> None:
-    other = world.copy()
-    assert other == world
-    do(other, "goto knife_1", "pick knife_1", "slice apple_1", "open fridge_1", "close fridge_1")
-    assert other != world
+    copy = world.copy()
+    assert copy == world
+    do(copy, "goto knife_1", "pick knife_1", "slice apple_1", "open fridge_1", "close fridge_1")
+    assert copy != world
     assert world == World(kitchen())
     assert world.of_type("AppleSliced") == ()
 

@@ -1,4 +1,4 @@
-"""Random skills in random order: nothing raises, nothing contradicts itself, nothing depends on chance."""
+"""Random skills in random order: no errors, no contradictory states, no nondeterminism."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GOALS = [Task(kind, "Apple", "Fridge", "DeskLamp", "Plate", sliced) for kind in 
 
 
 def assert_sound(world: World) -> None:
-    """One place each, no cycles, one thing in the hand, marks and index agree with what exists."""
+    """Assert that each thing has one place without cycles, and that hand, marks and index match the existing things."""
     for thing in world.things.values():
-        holders = [other.id for other in world.things.values() if thing.id in other.contents]
+        holders = [holder.id for holder in world.things.values() if thing.id in holder.contents]
         assert holders == ([thing.parent] if thing.parent and thing.pickupable else [])
         assert len(set(thing.contents)) == len(thing.contents)
         assert len(list(world.around(thing.id))) <= 2, "fixture, container, object: no deeper"
@@ -44,7 +44,7 @@ def assert_sound(world: World) -> None:
 
 
 def walk(scene: Scene, skills: SkillSet, seed: int, steps: int) -> tuple[World, Knowledge, list[object]]:
-    """A random walk that sometimes repeats a skill; the world, what is known of it, and everything reported."""
+    """Walk at random, sometimes repeating a skill; return the world, the knowledge, and all outcomes and facts."""
     random, world = Random(seed), World(scene)
     knowledge = Knowledge(world, random.choice(("full", "partial")))
     reported: list[object] = [knowledge.update()]
@@ -106,8 +106,8 @@ def test_failures_have_a_reason_and_grounded_ones_change_nothing(seed: int) -> N
     names = [thing_id.replace("_", " ") for thing_id in world.things]
     verbs = ("go to", "open", "close", "pick up", "slice", "turn on", "turn off")
     for _ in range(40):
-        one, other = random.choice(names), random.choice(names)
-        skill = random.choice((*(f"{verb} {one}" for verb in verbs), f"put {one} in {other}"))
+        name, second = random.choice(names), random.choice(names)
+        skill = random.choice((*(f"{verb} {name}" for verb in verbs), f"put {name} in {second}"))
         before = world.copy()
         outcome = SETS[1].execute(before, skill)
         assert outcome.ok != bool(outcome.message)
@@ -119,8 +119,8 @@ def test_failures_have_a_reason_and_grounded_ones_change_nothing(seed: int) -> N
 @settings(max_examples=10)
 def test_copies_do_not_touch_each_other(skills: SkillSet, seed: int) -> None:
     world = walk(kitchen(), skills, seed, 20)[0]
-    twin, kept = world.copy(), world.copy()
+    twin, unchanged = world.copy(), world.copy()
     random = Random(seed)
     for _ in range(20):
         skills.execute(twin, random.choice(skills.admissible(twin)))
-    assert world == kept
+    assert world == unchanged

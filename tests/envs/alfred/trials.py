@@ -1,4 +1,4 @@
-"""Writes small json_2.1.0 trees: one bedroom with a desk, a bed, a drawer and a lamp, and as many trials as wanted."""
+"""Small json_2.1.0 trees: one bedroom with a desk, a bed, a drawer and a lamp, and any number of trials."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Place = tuple[str, tuple[float, float, float]]
 
 
 def official(kind: str, position: tuple[float, float, float]) -> str:
-    """AI2-THOR's id, for values that need no rounding."""
+    """Return AI2-THOR's id, for values that need no rounding."""
     return "|".join((kind, *(f"{value:+06.2f}" for value in position)))
 
 
 def four(place: Place) -> list[Any]:
-    """A place as high_pddl writes it: [type, [4x, 4x, 4z, 4z, 4y, 4y]]."""
+    """Return a place as high_pddl writes it: [type, [4x, 4x, 4z, 4z, 4y, 4y]]."""
     kind, (x, y, z) = place
     return [kind, [4 * x, 4 * x, 4 * z, 4 * z, 4 * y, 4 * y]]
 
 
 def pick(number: int, kind: str, position: tuple[float, float, float], place: Place | None) -> list[dict[str, Any]]:
-    """The steps of one pick-up; ``number`` is its high_idx."""
+    """Return the steps of one pick-up; ``number`` is its high_idx."""
     thing = official(kind, position)
     action: dict[str, Any] = {"action": "PickupObject", "objectId": thing}
     if place is not None:
@@ -38,22 +38,22 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
     low = [{"api_action": {"action": "PickupObject", "objectId": thing}, "high_idx": number}]
     if place is not None and place[0] == "Drawer":
         low.insert(0, {"api_action": {"action": "OpenObject", "objectId": official(*place)}, "high_idx": number})
-    asked = {"action": "PickupObject", "args": [kind.lower()]}
-    return [{"planner_action": action, "discrete_action": asked, "high_idx": number}, *low]
+    discrete = {"action": "PickupObject", "args": [kind.lower()]}
+    return [{"planner_action": action, "discrete_action": discrete, "high_idx": number}, *low]
 
 
 def trial(
     name: str, poses: list[tuple[str, tuple[float, float, float]]], *steps: dict[str, Any], **changes: Any
 ) -> Any:
-    """The content of a traj_data.json that asks for the book, or for the first thing where there is none.
+    """Return the content of a traj_data.json that asks for the book, or for the first object if there is no book.
 
     Steps are high_pddl and low_actions entries as ``pick`` makes them.
     """
     kinds = [kind for kind, _ in poses]
-    wanted = "Book" if "Book" in kinds or not kinds else kinds[0]
-    task = {"object_target": wanted, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
+    target = "Book" if "Book" in kinds or not kinds else kinds[0]
+    task = {"object_target": target, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
     high = [step for step in steps if "planner_action" in step]
-    told = [f"{step['discrete_action']['action']} number {number}" for number, step in enumerate(high, 1)]
+    texts = [f"{step['discrete_action']['action']} number {number}" for number, step in enumerate(high, 1)]
     return {
         "task_id": name,
         "task_type": changes.get("task_type", "pick_and_place_simple"),
@@ -68,8 +68,8 @@ def trial(
         },
         "turk_annotations": {
             "anns": [
-                {"task_desc": "Put a book on the bed. ", "high_descs": told},
-                {"task_desc": "move the book", "high_descs": [*told, "then rest"]},
+                {"task_desc": "Put a book on the bed. ", "high_descs": texts},
+                {"task_desc": "move the book", "high_descs": [*texts, "then rest"]},
             ]
         },
         "plan": {
@@ -80,7 +80,7 @@ def trial(
 
 
 def toggle(number: int) -> list[dict[str, Any]]:
-    """The steps of switching the lamp on."""
+    """Return the steps that switch the lamp on."""
     return [
         {
             "planner_action": {"action": "ToggleObject", "objectId": LAMP},
@@ -92,7 +92,7 @@ def toggle(number: int) -> list[dict[str, Any]]:
 
 
 def usual() -> list[Any]:
-    """Three trials whose demonstrations show the desk, the bed, the drawer and the lamp."""
+    """Return three trials whose demonstrations show the desk, the bed, the drawer and the lamp."""
     poses = [("Book", ON_DESK), ("Pen", IN_DRAWER), ("Pillow", ON_BED)]
     return [
         trial("trial_a", poses, *pick(0, "Book", ON_DESK, DESK), *toggle(1)),
@@ -102,7 +102,7 @@ def usual() -> list[Any]:
 
 
 def write(root: Path, split: str, trials: list[Any]) -> list[Path]:
-    """root/SPLIT/TASK/TRIAL/traj_data.json for every trial."""
+    """Write root/SPLIT/TASK/TRIAL/traj_data.json for every trial and return the paths."""
     paths = [root / split / "task-1" / content["task_id"] / "traj_data.json" for content in trials]
     for path, content in zip(paths, trials, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def write(root: Path, split: str, trials: list[Any]) -> list[Path]:
 
 
 def pack(root: Path, split: str) -> Path:
-    """Turn root/SPLIT into root/SPLIT.tar.gz; the folder stays."""
+    """Pack root/SPLIT into root/SPLIT.tar.gz; the folder stays."""
     archive = root / f"{split}.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.add(root / split, arcname=split)

@@ -145,7 +145,7 @@ def test_a_new_line_is_encoded_by_the_prompt_that_reads_it(engine: Engine, sessi
     for number in range(5):
         do(session.store, number)
         layout = session.prefill("put mug_1 in cabinet_2", QUERY).layout
-        carried = {span.segment for p in layout.placements if p.carried for span in p.unit.spans}
+        carried = {span.segment for p in layout.placements if p.fused for span in p.unit.spans}
         assert f"did_{number}" in carried
         lines = [len(session.store.tokens(f"did_{before}")) for before in range(number)]
         assert [p.behind.tokens for p in layout.placements if p.behind] == ([sum(lines)] if lines else [])

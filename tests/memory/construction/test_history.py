@@ -319,7 +319,7 @@ def test_a_harvest_that_failed_is_told_once(engine: Engine, monkeypatch: pytest.
     session.prefill("q", QUERY)
     engine.later(lambda: None).result()
     with monkeypatch.context() as broken:
-        broken.setattr("memory.construction.harvested_pool.Boxes.around", lambda *_: 1 / 0)
+        broken.setattr("memory.construction.harvested_pool.KeyBoxes.around", lambda *_: 1 / 0)
         session.prefill("q", QUERY)
         engine.later(lambda: None).result()
     with pytest.raises(ZeroDivisionError):

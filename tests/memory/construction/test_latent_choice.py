@@ -146,4 +146,4 @@ def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
         names = [block.identity for block in given_]
         numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], StepTimer())
         assert len(numbers) == 1 and numbers[0] < len(given_)
-        assert len(choice._latent.index) == len(given_)
+        assert len(choice._choice.index) == len(given_)

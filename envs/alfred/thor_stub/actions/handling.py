@@ -1,6 +1,7 @@
-"""Actions upon one object: carrying, opening, switching, cutting, and what liquids and dirt do.
+"""Actions on one object: carrying, opening, switching, cutting, liquids and dirt.
 
-Effects are the world's. Where it refuses what the build would not, its own sentence becomes the error message.
+The symbolic world decides the effects. If it refuses an action that the build would not, its message becomes the error
+message.
 """
 
 from __future__ import annotations
@@ -10,22 +11,20 @@ from collections.abc import Callable
 from envs.alfred import objects
 from envs.alfred.objects import KNIVES
 from envs.alfred.thing import Thing
-from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
 from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPEN_TO_PUT, OPENABLE, PICKUPABLE, TOGGLEABLE
 from envs.outcome import Outcome
 
-_LENT = Thing("lent_knife", "Knife", (0.0, 0.0, 0.0))
+_KNIFE = Thing("lent_knife", "Knife", (0.0, 0.0, 0.0))
 LIQUIDS = ("water", "coffee", "wine")
 
 
 def pick_up(session: Session, *, objectId: str, forceAction: bool = False, manualInteract: bool = False) -> str:
     entity, stage = session.target(objectId, forceAction), session.stage
-    if entity.type not in PICKUPABLE:
-        raise Refused(f"{objectId} must have the property CanPickup to be picked up.")
-    if stage.world.holding is not None:
-        raise Refused("Agent hand has something in it already! Can't pick up anything else")
+    refuse_if(entity.type not in PICKUPABLE, f"{objectId} must have the property CanPickup to be picked up.")
+    refuse_if(stage.world.holding is not None, "Agent hand has something in it already! Can't pick up anything else")
     _do(stage.world.pick(entity.thing))
     return objectId
 
@@ -39,24 +38,23 @@ def put(
     randomSeed: int = 0,
     putNearXY: bool = False,
 ) -> None:
-    """``objectId`` is the receptacle."""
+    """Put the thing in the hand into or onto the receptacle ``objectId``."""
     stage = session.stage
     holding = stage.world.holding
     if holding is None:
-        raise Refused("Can't place an object if Agent isn't holding anything")
+        raise Refusal("Can't place an object if Agent isn't holding anything")
     entity = session.target(objectId, forceAction)
-    if not entity.thing or not stage.world[entity.thing].receptacle:
-        raise Refused("This target object is NOT a receptacle!")
+    refuse_if(not entity.thing or not stage.world[entity.thing].receptacle, "This target object is NOT a receptacle!")
     if entity.type in OPEN_TO_PUT and not is_open(stage, entity):
-        raise Refused("Target openable Receptacle is CLOSED, can't place if target is not open!")
+        raise Refusal("Target openable Receptacle is CLOSED, can't place if target is not open!")
     if entity.type == "StoveBurner" and stage.world[entity.thing].contents:
-        raise Refused("another object's collision is blocking held object from being placed")
+        raise Refusal("another object's collision is blocking held object from being placed")
     _do(stage.world.put(holding, entity.thing))
 
 
 def drop(session: Session, *, forceAction: bool = False, autoSimulation: bool = True) -> None:
     if session.stage.world.holding is None:
-        raise Refused("Nothing is in the agent's hand to drop!")
+        raise Refusal("Nothing is in the agent's hand to drop!")
     _do(session.stage.world.drop())
 
 
@@ -80,14 +78,11 @@ def open_(
     stopAtNonStaticCol: bool = False,
     physicsInterval: float | None = None,
 ) -> None:
-    """What is open already stays so, without a complaint."""
-    if not 0 <= openness <= 1:
-        raise Refused("openness must be in [0:1]")
+    """Open an object; an object that is already in the requested state is no error."""
+    refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     stage, entity = session.stage, session.target(objectId, forceAction)
-    if entity.type not in OPENABLE:
-        raise Refused(f"{objectId} is not an Openable object")
-    if entity.type == "Microwave" and is_on(stage, entity):
-        raise Refused("Target must be OFF to open!")
+    refuse_if(entity.type not in OPENABLE, f"{objectId} is not an Openable object")
+    refuse_if(entity.type == "Microwave" and is_on(stage, entity), "Target must be OFF to open!")
     if is_open(stage, entity) == (openness > 0):
         return
     if entity.type not in objects.OPENABLE:
@@ -95,8 +90,8 @@ def open_(
     else:
         _do(stage.world.open(entity.thing) if openness > 0 else stage.world.close(entity.thing))
         if entity.type == "Fridge" and openness == 0:
-            for cooled in stage.world.within(entity.thing):
-                stage.marks[cooled.id] = stage.marks[cooled.id] - {"hot"} | {"cold"}
+            for content in stage.world.within(entity.thing):
+                stage.marks[content.id] = stage.marks[content.id] - {"hot"} | {"cold"}
 
 
 def close(
@@ -122,20 +117,17 @@ def toggle_off(session: Session, *, objectId: str, forceAction: bool = False) ->
 def _toggle(session: Session, entity: Entity, on: bool) -> None:
     stage, word = session.stage, "on" if on else "off"
     if entity.type == "StoveBurner":
-        raise Refused(
+        raise Refusal(
             "target object is controlled by another sim object. target object cannot be turned on/off directly"
         )
-    if entity.type not in TOGGLEABLE:
-        raise Refused("object is not toggleable.")
-    if is_on(stage, entity) == on:
-        raise Refused(f"can't toggle object {word} if it's already {word}!")
-    if on and entity.type == "Microwave" and is_open(stage, entity):
-        raise Refused("Target must be closed to Toggle On!")
+    refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
+    refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
+    refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")
     switch(stage, entity, on)
 
 
 def switch(stage: Stage, entity: Entity, on: bool) -> None:
-    """Whatever follows from it."""
+    """Switch an object, with all effects."""
     thing = stage.thing(entity)
     if thing is None or not thing.toggleable:
         mark(stage, entity, "on", on)
@@ -144,38 +136,40 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
         return
     _do(stage.world.turn_on(thing.id) if on else stage.world.turn_off(thing.id))
     if on and thing.type == "Faucet":
-        for washed in stage.world.cleaned:
-            stage.marks[washed].discard("dirty")
+        for thing_id in stage.world.cleaned:
+            stage.marks[thing_id].discard("dirty")
     if on and thing.type == "Microwave":
-        for heated in stage.world.within(thing.id):
-            stage.marks[heated.id] = stage.marks[heated.id] - {"cold"} | {"hot", "cooked"}
+        for content in stage.world.within(thing.id):
+            stage.marks[content.id] = stage.marks[content.id] - {"cold"} | {"hot", "cooked"}
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """The whole stays behind, cut, and can no more be seen. No knife is needed: that is for skills to demand."""
+    """Cut an object without a knife, which only skills require.
+
+    The whole stays in the list of objects, cut and invisible.
+    """
     stage, entity = session.stage, session.target(objectId, forceAction)
     if "sliced" in stage.marks[entity.key]:
         return
     thing = stage.thing(entity)
     if thing is None or thing.type not in objects.SLICEABLE:
-        raise Refused(f"{entity.name} Does not have the CanBeSliced property!")
-    if stage.held(entity):
-        raise Refused("target object cannot be sliced if it is in the agent's hand")
+        raise Refusal(f"{entity.name} Does not have the CanBeSliced property!")
+    refuse_if(stage.carries(entity), "target object cannot be sliced if it is in the agent's hand")
     before = set(stage.world.things)
     _do(_with_knife(stage, lambda: stage.world.slice(thing.id)))
     _cut(stage, entity, thing, [piece for piece in stage.world.things.values() if piece.id not in before])
 
 
 def _with_knife(stage: Stage, act: Callable[[], Outcome]) -> Outcome:
-    """Worlds want a knife in the hand, so they get one for the moment."""
+    """Execute a cut with a knife in the hand, which the symbolic world requires."""
     world, holding = stage.world, stage.world.holding
     if holding is not None and world.things[holding].type in KNIVES:
         return act()
-    world.things[_LENT.id], world.holding = _LENT, _LENT.id
+    world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
     try:
         return act()
     finally:
-        del world.things[_LENT.id]
+        del world.things[_KNIFE.id]
         world.holding = holding
 
 
@@ -192,41 +186,36 @@ def _cut(stage: Stage, entity: Entity, whole: Thing, pieces: list[Thing]) -> Non
 
 def dirty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, DIRTYABLE, "CanBeDirty")
-    if "dirty" in session.stage.marks[entity.key]:
-        raise Refused(f"{entity.name} is already dirty!")
+    refuse_if("dirty" in session.stage.marks[entity.key], f"{entity.name} is already dirty!")
     mark(session.stage, entity, "dirty", True)
 
 
 def clean(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, DIRTYABLE, "dirtyable")
-    if "dirty" not in session.stage.marks[entity.key]:
-        raise Refused(f"{entity.name} is already Clean!")
+    refuse_if("dirty" not in session.stage.marks[entity.key], f"{entity.name} is already Clean!")
     mark(session.stage, entity, "dirty", False)
 
 
 def fill(session: Session, *, objectId: str, fillLiquid: str = "water", forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
-    if fillLiquid not in LIQUIDS:
-        raise Refused(f"{fillLiquid} is not a valid Liquid Type")
+    refuse_if(fillLiquid not in LIQUIDS, f"{fillLiquid} is not a valid Liquid Type")
     session.stage.marks[entity.key].add(fillLiquid)
 
 
 def empty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
-    if session.stage.marks[entity.key].isdisjoint(LIQUIDS):
-        raise Refused("object already empty")
+    refuse_if(session.stage.marks[entity.key].isdisjoint(LIQUIDS), "object already empty")
     session.stage.marks[entity.key].difference_update(LIQUIDS)
 
 
 def _able(session: Session, object_id: str, force: bool, kinds: frozenset[str], ability: str) -> Entity:
     entity = session.target(object_id, force)
-    if entity.type not in kinds:
-        raise Refused(f"{entity.name} does not have {ability} property!")
+    refuse_if(entity.type not in kinds, f"{entity.name} does not have {ability} property!")
     return entity
 
 
 def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
-    """Set a mark or take it away."""
+    """Set or clear a mark."""
     if present:
         stage.marks[entity.key].add(word)
     else:
@@ -234,5 +223,4 @@ def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
 
 
 def _do(outcome: Outcome) -> None:
-    if not outcome.ok:
-        raise Refused(outcome.message)
+    refuse_if(not outcome.ok, outcome.message)

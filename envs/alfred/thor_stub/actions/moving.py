@@ -1,4 +1,4 @@
-"""Actions that change the agent's pose or tell about poses."""
+"""Actions that change the agent's pose or list poses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from math import cos, dist, isclose, radians, sin
 from typing import Any
 
 from envs.alfred.scene import Position, xyz
-from envs.alfred.thor_stub.actions.refusals import Refused, out_of_range, thrown
+from envs.alfred.thor_stub.actions.refusals import Refusal, exception, out_of_range
 from envs.alfred.thor_stub.geometry import Body, Point, Poses
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
 
 UP, DOWN = -30.0, 60.0  # degrees of horizon
 HORIZONS = (UP, 0.0, 30.0, DOWN)
-STEP_UP = 0.05  # metres between floor and agent that a teleport corrects
+STEP_UP = 0.05  # metres of height that a teleport corrects, at most
 CLOSE = 0.02  # metres within which a point counts as a standing point
 ANY = 2**31 - 1
 XYZ = dict[str, float]
@@ -34,23 +34,23 @@ def teleport(
     y: float | None = None,
     z: float | None = None,
 ) -> None:
-    """What is left out stays."""
+    """Change the pose; omitted values stay."""
     body = session.stage.body
     old = xyz(body.position)
     place = (
         old | (position or {}) | {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
     )
-    turned = {"x": 0.0, "y": body.rotation, "z": 0.0} | (rotation or {})
+    angles = {"x": 0.0, "y": body.rotation, "z": 0.0} | (rotation or {})
     new = Body(
         place["x"],
         place["z"],
-        turned["y"] % 360.0,
+        angles["y"] % 360.0,
         body.horizon if horizon is None else horizon,
         body.standing if standing is None else standing,
         body.y,
     )
     if not forceAction:
-        _check(session, new, turned, place)
+        _check(session, new, angles, place)
     session.stage.stand(new)
 
 
@@ -66,19 +66,19 @@ def teleport_full(
     y: float | None = None,
     z: float | None = None,
 ) -> None:
-    """All of the pose at once; the position in either form."""
+    """Set the whole pose; the position in either form."""
     if position is None and None in (x, y, z):
-        raise Refused("action: TeleportFull is missing the following arguments: position", "MissingArguments")
+        raise Refusal("action: TeleportFull is missing the following arguments: position", "MissingArguments")
     pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
     teleport(session, **pose, forceAction=forceAction, x=x, y=y, z=z)
 
 
-def _check(session: Session, body: Body, turned: XYZ, place: XYZ) -> None:
-    if abs(turned["x"]) >= 0.01 or abs(turned["z"]) >= 0.01:
-        given = f"({turned['x']}, {turned['y']}, {turned['z']})"
+def _check(session: Session, body: Body, angles: XYZ, place: XYZ) -> None:
+    if abs(angles["x"]) >= 0.01 or abs(angles["z"]) >= 0.01:
+        values = f"({angles['x']}, {angles['y']}, {angles['z']})"
         raise out_of_range(
             "No agents currently can change in pitch or roll. So, you must set rotation(x=0, y=yaw, z=0). "
-            f"You gave {given}"
+            f"You gave {values}"
         )
     check_horizons([body.horizon])
     target = (place["x"], place["y"], place["z"])
@@ -89,9 +89,9 @@ def _check(session: Session, body: Body, turned: XYZ, place: XYZ) -> None:
     if session.settings.snap and not all(isclose(v / grid, round(v / grid), abs_tol=1e-4) for v in (body.x, body.z)):
         raise out_of_range(f"Teleport position {target} is not on the grid of size {grid}")
     if not _free(session, (body.x, body.z)):
-        raise thrown("InvalidOperationException", "Collided with: furniture while attempting to teleport")
+        raise exception("InvalidOperationException", "Collided with: furniture while attempting to teleport")
     if abs(place["y"] - body.y) > STEP_UP:
-        raise thrown(
+        raise exception(
             "InvalidOperationException",
             "After teleporting and adjusting agent position to floor, there was too large a change"
             f"({abs(place['y'] - body.y)} > {STEP_UP}) in the y component."
@@ -117,15 +117,15 @@ def reachable(
     directionsRelativeAgent: bool = False,
     gridSize: float | None = None,
 ) -> list[XYZ]:
-    """All standing points, the agent's own first, then by distance from it."""
+    """Return all standing points, the agent's own first, then by distance from it."""
     return [xyz(point) for point in _standing_points(session)]
 
 
 def _standing_points(session: Session) -> list[Position]:
     body = session.stage.body
-    here = body.x, body.z
-    others = sorted((point for point in session.stage.points if point != here), key=lambda point: dist(point, here))
-    return [(x, body.y, z) for x, z in (here, *others)]
+    start = body.x, body.z
+    rest = sorted((point for point in session.stage.points if point != start), key=lambda point: dist(point, start))
+    return [(x, body.y, z) for x, z in (start, *rest)]
 
 
 def interactable(
@@ -139,7 +139,7 @@ def interactable(
     maxDistance: float | None = None,
     maxPoses: int = ANY,
 ) -> list[dict[str, Any]]:
-    """Poses from which the object is seen."""
+    """Return the poses from which the object is seen."""
     stage, sight = session.stage, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")
@@ -155,12 +155,12 @@ def interactable(
         standings if standings is not None else (False, True),
     )
     if not all((poses.positions, poses.rotations, poses.horizons, poses.standings)):
-        raise thrown("ArgumentException", "Every degree of freedom must have at least 1 valid value")
-    if stage.hidden(entity) or stage.held(entity):
+        raise exception("ArgumentException", "Every degree of freedom must have at least 1 valid value")
+    if stage.hidden(entity) or stage.carries(entity):
         return []
     if maxDistance is not None:
         sight = replace(sight, reach=maxDistance)
-    seeing = poses.that_see(sight, stage.position(entity), size_of(entity.type)[0])
+    seeing = poses.seeing(sight, stage.position(entity), size_of(entity.type)[0])
     return [
         {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
         for at, turn, horizon, standing in islice(seeing, maxPoses)
@@ -175,8 +175,8 @@ def _turns(session: Session) -> list[float]:
 
 def rotate_right(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
     body = session.stage.body
-    turned = body.rotation + (session.settings.turn if degrees is None else degrees)
-    session.stage.stand(replace(body, rotation=turned % 360.0))
+    rotation = body.rotation + (session.settings.turn if degrees is None else degrees)
+    session.stage.stand(replace(body, rotation=rotation % 360.0))
 
 
 def rotate_left(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
@@ -190,7 +190,7 @@ def look_down(session: Session, *, degrees: float = 30.0, forceAction: bool = Fa
         side, limit = ("down", DOWN) if degrees > 0 else ("up", -UP)
         where = "below" if degrees > 0 else "above"
         message = f"can't look {side} beyond {limit:g} degrees {where} the forward horizon"
-        raise Refused(message, "LookDownCantExceedMin")
+        raise Refusal(message, "LookDownCantExceedMin")
     session.stage.stand(replace(body, horizon=horizon))
 
 
@@ -214,15 +214,15 @@ def move_left(session: Session, *, moveMagnitude: float | None = None, forceActi
     _walk(session, moveMagnitude, 270.0)
 
 
-def _walk(session: Session, magnitude: float | None, aside: float) -> None:
-    """To the next standing point on the grid."""
+def _walk(session: Session, magnitude: float | None, bearing: float) -> None:
+    """Walk to the next standing point on the grid."""
     body, grid = session.stage.body, session.settings.grid
-    length, turn = magnitude or grid, radians(body.rotation + aside)
+    length, turn = magnitude or grid, radians(body.rotation + bearing)
     x, z = body.x + length * sin(turn), body.z + length * cos(turn)
     if session.settings.snap:
         x, z = round(x / grid) * grid, round(z / grid) * grid
     if not _free(session, (x, z)):
-        raise Refused(f"furniture is blocking Agent 0 from moving by ({x - body.x:.4f}, 0.0000, {z - body.z:.4f}).")
+        raise Refusal(f"furniture is blocking Agent 0 from moving by ({x - body.x:.4f}, 0.0000, {z - body.z:.4f}).")
     session.stage.stand(replace(body, x=x, z=z))
 
 
@@ -234,5 +234,5 @@ def stand(session: Session) -> None:
     session.stage.stand(replace(session.stage.body, standing=True))
 
 
-def nothing(session: Session) -> None:
-    """Pass, Done."""
+def pass_(session: Session) -> None:
+    """Leave everything as it is (Pass, Done)."""

@@ -1,7 +1,7 @@
-"""Actions upon many objects: ``SetObjectPoses`` and ``SetObjectStates``.
+"""Actions on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
 
-``SetObjectPoses`` first takes away whatever could be picked up or moved, then puts back what is listed, wherever its
-position says, and gives all of that new ids. Of two objects that would get the same id the later one is left.
+``SetObjectPoses`` first removes everything that can be picked up or moved, then restores the listed objects at their
+given positions, and gives them all new ids. Of two objects with the same new id, the later one remains.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from typing import Any
 from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
 from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
-from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import vector
-from envs.alfred.thor_stub.naming import object_id
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
-from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of, object_id
 
 UNMOVED = 0.01  # metres
 
 
 @dataclass(slots=True)
 class _Layout:
-    """The room as it will be: items by id in order, with names and rotations."""
+    """The future room: items by id in order, with names and rotations."""
 
     items: dict[str, Item] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     rotations: dict[str, Position] = field(default_factory=dict)
-    placed: dict[str, str] = field(default_factory=dict)  # item id -> of which it is a copy, or itself
+    originals: dict[str, str] = field(default_factory=dict)  # item id -> id of the thing that it is or copies
     extras: dict[str, Position] = field(default_factory=dict)  # by object id
 
 
@@ -39,11 +38,11 @@ def set_object_poses(
     *,
     objectPoses: list[dict[str, Any]] | None = None,
     placeStationary: bool = True,
-    **others: object,
+    **ignored: object,
 ) -> str:
-    """Put the listed objects; a name nobody has fails the action, yet the others are put all the same."""
+    """Place the listed objects; an unknown name fails the action after all others are placed."""
     if not objectPoses:
-        raise Refused(
+        raise Refusal(
             "objectPoses was not initialized correctly."
             " Please make sure each element in the objectPoses list is initialized."
         )
@@ -54,15 +53,14 @@ def set_object_poses(
     _without_doubles(layout)
     _settle(stage, layout, before)
     stage.resettle(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
-    for copy, original in layout.placed.items():
+    for copy, original in layout.originals.items():
         stage.marks[copy] = set(stage.marks[original])
-    if unknown:
-        raise Refused(unknown)
+    refuse_if(bool(unknown), unknown)
     return ""
 
 
 def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
-    """Enter the listed things in the room's order, copies last. Returns what to say of the last unknown name."""
+    """Enter the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
     names = {entity.name: entity for entity in stage.entities.values() if _findable(stage, entity)}
     copies, unknown = [], ""
     for number, pose in enumerate(poses):
@@ -75,13 +73,13 @@ def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: lis
             continue
         item = replace(before[entity.thing], position=vector(pose["position"]))
         name = entity.name
-        if item.id in layout.placed:
-            item = replace(item, id=_next(item, [*before, *layout.placed]))
+        if item.id in layout.originals:
+            item = replace(item, id=_next(item, [*before, *layout.originals]))
             name = f"{name}(Clone)_copy_{number}"
             copies.append(item)
         else:
             layout.items[item.id] = item
-        layout.placed[item.id] = entity.thing
+        layout.originals[item.id] = entity.thing
         layout.names[item.id] = name
         layout.rotations[item.id] = vector(pose.get("rotation") or {})
     order = {thing: number for number, thing in enumerate(before)}
@@ -91,44 +89,44 @@ def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: lis
 
 
 def _findable(stage: Stage, entity: Entity) -> bool:
-    """Not nailed down, and not cut to pieces."""
+    """Return whether an entity is loose and not cut."""
     return loose(entity.type) and "sliced" not in stage.marks[entity.key]
 
 
-def _next(item: Item, taken: list[str]) -> str:
-    """The first free instance id of the item's type."""
+def _next(item: Item, names: list[str]) -> str:
+    """Return the first free instance id of the item's type."""
     kind = snake(item.type)
-    return next(name for number in range(1, len(taken) + 2) if (name := f"{kind}_{number}") not in taken)
+    return next(name for number in range(1, len(names) + 2) if (name := f"{kind}_{number}") not in names)
 
 
 def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Whatever is neither picked up nor moved stays; fixtures come before objects, in the room's order."""
-    kept = {}
+    """Add everything that can be neither picked up nor moved; fixtures come before objects, in the room's order."""
+    items = {}
     for item in before.values():
         entity = stage.of_thing[item.id]
         if item.id in layout.items:
-            kept[item.id] = layout.items[item.id]
+            items[item.id] = layout.items[item.id]
         elif not loose(entity.type):
-            kept[item.id] = item
+            items[item.id] = item
             layout.names[item.id] = entity.name
             layout.rotations[item.id] = entity.rotation
-    layout.items = kept | layout.items
+    layout.items = items | layout.items
 
 
 def _without_doubles(layout: _Layout) -> None:
     last = {
         object_id(name_of(item.type), item.position): item.id
         for item in layout.items.values()
-        if item.id in layout.placed
+        if item.id in layout.originals
     }
-    for name in layout.placed.keys() - last.values():
-        del layout.items[name], layout.placed[name]
+    for name in layout.originals.keys() - last.values():
+        del layout.items[name], layout.originals[name]
 
 
 def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
-    """Find out what each object lies in now."""
+    """Determine the receptacle of each object."""
     for item in layout.items.values():
-        if item.id not in layout.placed:
+        if item.id not in layout.originals:
             if item.parent not in layout.items:
                 layout.items[item.id] = replace(item, parent=None)
             continue
@@ -137,17 +135,17 @@ def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
 
 
 def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
-    """Where it was, if neither it nor that has moved; else what its position says."""
-    if not stage.world.things[layout.placed[item.id]].pickupable:
+    """Return the earlier receptacle if neither it nor the object has moved, else infer it from the position."""
+    if not stage.world.things[layout.originals[item.id]].pickupable:
         return item.parent if item.parent in layout.items else None
     if item.id in before and item.id != stage.world.holding and _still(before, layout, item.id):
         parent = before[item.id].parent
         if parent is None or (parent in layout.items and _still(before, layout, parent)):
             return parent
     containers = (
-        other
-        for other in layout.items.values()
-        if other.id in layout.placed and other.id != item.id and other.type in MOVABLE_RECEPTACLES
+        container
+        for container in layout.items.values()
+        if container.id in layout.originals and container.id != item.id and container.type in MOVABLE_RECEPTACLES
     )
     parent = stage.parents.guess(item.type, item.position, containers)
     return parent if parent in layout.items else None
@@ -166,15 +164,14 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 }
 
 
-def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **others: object) -> None:
-    """One state for all objects of a type, or of every type that has it; refusals of single objects are passed over."""
+def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
+    """Set a state of all objects of a type, or of every type with it; refusals of single objects are ignored."""
     change = SetObjectStates.get("stateChange", "")
-    if change not in _STATES:
-        raise Refused(f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
+    refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]
-    wanted, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
+    kind, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
     stage = session.stage
-    for entity in _of_type(stage, wanted, kinds):
+    for entity in _of_type(stage, kind, kinds):
         if change == "toggleable":
             _switch(stage, entity, value)
         elif change == "openable":
@@ -183,9 +180,9 @@ def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ot
             mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
 
 
-def _of_type(stage: Stage, wanted: str | None, kinds: frozenset[str]) -> Iterator[Entity]:
+def _of_type(stage: Stage, kind: str | None, kinds: frozenset[str]) -> Iterator[Entity]:
     for entity in tuple(stage.entities.values()):
-        if entity.type in kinds and wanted in (None, "", entity.type):
+        if entity.type in kinds and kind in (None, "", entity.type):
             yield entity
 
 

@@ -1,4 +1,4 @@
-"""Actions that begin things: rooms, settings, screens and cameras."""
+"""Actions on the whole room: scenes, settings, screens and cameras."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from envs.alfred.scene import Position, xyz
-from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import Sight, vector
 from envs.alfred.thor_stub.house import EMPTY, KEY, from_house
 from envs.alfred.thor_stub.session import Camera, Session, Settings
@@ -18,7 +18,7 @@ LARGEST = 4096  # pixels
 XYZ = dict[str, float]
 
 
-def reset(session: Session, *, sceneName: str, **others: object) -> None:
+def reset(session: Session, *, sceneName: str, **ignored: object) -> None:
     session.enter(session.scenes.make(sceneName))
 
 
@@ -36,17 +36,15 @@ def initialize(
     agentCount: int = 1,
     cameraNearPlane: float = 0.1,
     cameraFarPlane: float = 20.0,
-    **others: object,
+    **ignored: object,
 ) -> dict[str, float]:
-    """Zeros and nulls mean the default; names that the build does not know are passed over, as there."""
-    if not 0 <= (gridSize or 0) <= 5:
-        raise Refused("grid size must be in the range (0,5]")
-    if not 0 <= (fieldOfView or 0) < 180:
-        raise Refused("fov must be set to (0, 180) noninclusive.")
+    """Apply settings. Zeros and nulls mean the default; unknown names are ignored, as in the build."""
+    refuse_if(not 0 <= (gridSize or 0) <= 5, "grid size must be in the range (0,5]")
+    refuse_if(not 0 <= (fieldOfView or 0) < 180, "fov must be set to (0, 180) noninclusive.")
     if agentMode != "default" or agentCount != 1:
-        raise Refused(f"this stand-in has one agent of mode default, not {agentCount} of mode {agentMode}")
+        raise Refusal(f"this stand-in has one agent of mode default, not {agentCount} of mode {agentMode}")
     if snapToGrid and rotateStepDegrees not in (90, 180, 270, 360):
-        raise Refused("Invalid values 'rotateStepDegrees' with snapToGrid=True, use one of 90, 180, 270 or 360")
+        raise Refusal("Invalid values 'rotateStepDegrees' with snapToGrid=True, use one of 90, 180, 270 or 360")
     session.settings = Settings(
         gridSize or 0.25,
         snapToGrid,
@@ -61,15 +59,14 @@ def initialize(
 
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
-    """Furnish the empty room with what `to_house` has made; the settings stay."""
-    if session.stage.name != EMPTY:
-        raise Refused(f"CreateHouse works in the scene {EMPTY} only")
+    """Furnish the empty room with a house of `to_house`; the settings stay."""
+    refuse_if(session.stage.name != EMPTY, f"CreateHouse works in the scene {EMPTY} only")
     if not isinstance(house, dict) or KEY not in house:
-        raise Refused(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
+        raise Refusal(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
     try:
         session.stage = Stage(from_house(house), EMPTY)
     except DataError as error:
-        raise Refused(str(error)) from error
+        raise Refusal(str(error)) from error
 
 
 def scenes_in_build(session: Session) -> list[str]:
@@ -77,17 +74,16 @@ def scenes_in_build(session: Session) -> list[str]:
 
 
 def change_resolution(session: Session, *, x: int, y: int) -> None:
-    if not 0 < min(x, y) <= max(x, y) <= LARGEST:
-        raise Refused(f"no screen of {x} x {y} pixels")
+    refuse_if(not 0 < min(x, y) <= max(x, y) <= LARGEST, f"no screen of {x} x {y} pixels")
     session.width, session.height = int(x), int(y)
 
 
 def change_quality(session: Session, *, quality: str) -> None:
-    """Nothing to see."""
+    """Accept a quality, which has no effect here."""
 
 
 def map_view_properties(session: Session) -> dict[str, Any]:
-    """A camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
+    """Return a camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
     camera = map_camera(session.stage)
     return {
         "position": xyz(camera.position),
@@ -120,10 +116,9 @@ def add_camera(
     farClippingPlane: float | None = None,
     antiAliasing: str | None = None,
 ) -> None:
-    if not 0 < fieldOfView < 180:
-        raise Refused("fov must be set to (0, 180) noninclusive.")
+    refuse_if(not 0 < fieldOfView < 180, "fov must be set to (0, 180) noninclusive.")
     if orthographicSize is not None and not orthographic:
-        raise Refused("orthographicSize must be null when orthographic is false")
+        raise Refusal("orthographicSize must be null when orthographic is false")
     extent = (orthographicSize or 5.0) if orthographic else None
     session.cameras.append(Camera(vector(position), vector(rotation), fieldOfView, extent))
 
@@ -142,7 +137,7 @@ def update_camera(
     farClippingPlane: float | None = None,
 ) -> None:
     if not 0 <= thirdPartyCameraId < len(session.cameras):
-        raise Refused(f"there is no third party camera with thirdPartyCameraId={thirdPartyCameraId}")
+        raise Refusal(f"there is no third party camera with thirdPartyCameraId={thirdPartyCameraId}")
     old = session.cameras[thirdPartyCameraId]
     flat = orthographic if orthographic is not None else old.extent is not None
     session.cameras[thirdPartyCameraId] = replace(

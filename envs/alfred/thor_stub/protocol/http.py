@@ -1,4 +1,4 @@
-"""Talks to the client over HTTP: the build posts what it has to say, the response is the next action."""
+"""HTTP channel: the stand-in posts its messages, and the response has the next action."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from envs.alfred.thor_stub.protocol.channel import GARBAGE, Gone
+from envs.alfred.thor_stub.protocol.channel import GARBAGE, ClientGone
 from envs.alfred.thor_stub.simulator import Answer
 
 BOUNDARY = b"keep-agent-7d44e178b0434a2f"
-LOOK = 0.2  # seconds between two looks at the client's process
+LOOK = 0.2  # seconds between two checks of the client's process
 
 
 class Http:
-    """The build's end of one connection."""
+    """The stand-in's end of one connection."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
         self._connection = HTTPConnection(host, port)
@@ -24,7 +24,7 @@ class Http:
         self._client = os.getppid()
 
     def open(self) -> None:
-        """Nothing yet: the first message makes the connection."""
+        """Wait: the first message opens the connection."""
 
     def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
         body = b"".join(_parts(answer, self._token, garbage))
@@ -35,31 +35,31 @@ class Http:
         try:
             self._connection.request("POST", "/train", body[: len(body) // 2] if half else body, headers)
         except (OSError, HTTPException) as error:
-            raise Gone(str(error)) from error
+            raise ClientGone(str(error)) from error
 
     def receive(self) -> dict[str, Any]:
         try:
             response = self._connection.getresponse()
             action: dict[str, Any] = json.loads(response.read())
-        except (OSError, HTTPException, ValueError) as error:  # a refused token comes with a page
-            raise Gone(str(error)) from error
+        except (OSError, HTTPException, ValueError) as error:  # the reply to a refused token is an HTML page
+            raise ClientGone(str(error)) from error
         if not action:
-            raise Gone("the client wants no more")
+            raise ClientGone("the client sends no more actions")
         return action
 
     def idle(self) -> None:
         while os.getppid() == self._client:
             time.sleep(LOOK)
-        raise Gone("the client's process is gone")
+        raise ClientGone("the client's process is gone")
 
 
 def _parts(answer: Answer, token: bytes, garbage: bool) -> list[bytes]:
-    """A multipart form, as the client's own parser wants it."""
+    """Return a multipart form for the client's own parser."""
     metadata = GARBAGE[1:] if garbage else json.dumps(answer.metadata, separators=(",", ":")).encode()
     parts = [*_text(b"metadata", metadata), *_text(b"token", token)]
     if answer.image is not None:
         parts += _image(b"image", answer.image)
-    for image in answer.others:
+    for image in answer.camera_images:
         parts += _image(b"image-thirdParty-camera", image)
     return [b"\r\n", *parts, b"--", BOUNDARY, b"--\r\n"]
 

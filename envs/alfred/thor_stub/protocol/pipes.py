@@ -1,4 +1,4 @@
-"""Talks to the client over two named pipes: records of a type, a length and a body."""
+"""Channel of two named pipes: records of a type, a length and a body."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 import msgpack
 
-from envs.alfred.thor_stub.protocol.channel import GARBAGE, Gone
+from envs.alfred.thor_stub.protocol.channel import GARBAGE, ClientGone
 from envs.alfred.thor_stub.simulator import Answer
 
 METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
 HEADER = struct.Struct("!BI")
 WAIT = 0.02  # seconds between two attempts to open a pipe
-LOOK = 0.5  # seconds between two looks at the client's process
-PATIENCE = 60.0  # seconds for the client to open its end; it may have been gone before we could know it
-ROOM = 1 << 20  # bytes a pipe should hold
+LOOK = 0.5  # seconds between two checks of the client's process
+PATIENCE = 60.0  # seconds for the client to open its end; it may have ended before this process could notice
+ROOM = 1 << 20  # bytes; the capacity requested for a pipe
 SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
 
 
 class Pipes:
-    """The build's end. ``outgoing`` and ``incoming`` are paths; the client has made the pipes."""
+    """The stand-in's end. ``outgoing`` and ``incoming`` are paths of pipes that the client has made."""
 
     def __init__(self, outgoing: str, incoming: str) -> None:
         self._paths = outgoing, incoming
@@ -42,7 +42,7 @@ class Pipes:
                 self._out = os.open(self._paths[0], os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
                 if error.errno != ENXIO or time.monotonic() > deadline:
-                    raise Gone(str(error)) from error
+                    raise ClientGone(str(error)) from error
                 self._look()
                 time.sleep(WAIT)
         os.set_blocking(self._out, True)
@@ -57,10 +57,10 @@ class Pipes:
             while rest:
                 rest = rest[os.write(self._out, rest) :]
         except OSError as error:
-            raise Gone(str(error)) from error
+            raise ClientGone(str(error)) from error
 
     def receive(self) -> dict[str, Any]:
-        """The next action. The first call opens the incoming pipe."""
+        """Return the next action. The first call opens the incoming pipe."""
         if self._in < 0:
             self._in = os.open(self._paths[1], os.O_RDONLY | os.O_NONBLOCK)
         action: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Pipes:
         watch.register(self._out, 0)
         while not watch.poll(LOOK * 1000):
             self._look()
-        raise Gone("the client reads no more")
+        raise ClientGone("the client reads no more")
 
     def _read(self, size: int) -> bytes:
         parts = []
@@ -86,25 +86,25 @@ class Pipes:
             with suppress(BlockingIOError):
                 part = os.read(self._in, size)
                 if not part:
-                    raise Gone("the client has closed its pipe")
+                    raise ClientGone("the client has closed its pipe")
                 parts.append(part)
                 size -= len(part)
         return b"".join(parts)
 
     def _await(self) -> None:
-        """Until there is something to read; nothing ever is before the client has opened its end."""
+        """Wait for bytes to read; none come before the client has opened its end."""
         watch = select.poll()
         watch.register(self._in, select.POLLIN)
-        watch.register(self._out, 0)  # an error shows when nobody reads any more
+        watch.register(self._out, 0)  # reports an error once the client has closed its end
         while not (ready := watch.poll(LOOK * 1000)):
             self._look()
         if all(number == self._out for number, _ in ready):
-            raise Gone("the client reads no more")
+            raise ClientGone("the client reads no more")
 
     def _look(self) -> None:
-        """A client that is gone has left us to another parent."""
+        """Raise Gone if the client has ended, which gives this process another parent."""
         if os.getppid() != self._client:
-            raise Gone("the client's process is gone")
+            raise ClientGone("the client's process is gone")
 
 
 def _records(answer: Answer, garbage: bool) -> list[bytes]:
@@ -115,7 +115,7 @@ def _records(answer: Answer, garbage: bool) -> list[bytes]:
     parts = _record(METADATA, msgpack.packb(answer.metadata))
     if answer.image is not None:
         parts += _record(IMAGE, answer.image)
-    for image in answer.others:
+    for image in answer.camera_images:
         parts += _record(OTHER_IMAGE, image)
     return [*parts, HEADER.pack(END, 0)]
 

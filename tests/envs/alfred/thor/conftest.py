@@ -1,4 +1,4 @@
-"""Rooms to play in; homes and temporary folders of the tests' own, as the client writes into both."""
+"""Rooms, and separate home and temporary folders, because the client writes into both."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
 from envs.alfred.thor import launch
 from tests.envs.alfred.rooms import kitchen
-from tests.envs.alfred.thor.bench import Bench, beside
+from tests.envs.alfred.thor.in_process import Sim, beside
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # what was mined from data is not mined again
+        patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # reuse the cached survey of the data
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(launch, "WAIT", PATIENCE)
@@ -27,8 +27,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def cook() -> Bench:
-    return Bench(beside(kitchen()))
+def sim() -> Sim:
+    return Sim(beside(kitchen()))
 
 
 @pytest.fixture(scope="module")

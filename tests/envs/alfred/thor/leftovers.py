@@ -1,4 +1,4 @@
-"""Resources that a process holds: open files, threads, children, temporary folders; and whether it runs at all."""
+"""Resources of a process: open files, threads, children, temporary folders; and whether it is running."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pathlib import Path
 from tests.waiting import until
 
 
-def held_now() -> dict[str, set[str]]:
-    """By kind. Links of open files are named by what they lead to, as numbers are given again."""
+def open_resources() -> dict[str, set[str]]:
+    """Return the resources of this process by kind.
+
+    Open files are named by their targets, because their numbers are reused.
+    """
     gc.collect()
     files = set()
     for link in Path("/proc/self/fd").iterdir():
@@ -28,29 +31,29 @@ def held_now() -> dict[str, set[str]]:
 
 
 def children(process: int | str) -> set[int]:
-    """Of all its threads. One that ends between the list of them and the look at it has none any more."""
-    found = set[int]()
+    """Return the children of all threads of a process; a thread that ends meanwhile has none."""
+    ids = set[int]()
     for thread in Path(f"/proc/{process}/task").iterdir():
         with suppress(OSError):
-            found.update(map(int, (thread / "children").read_text().split()))
-    return found
+            ids.update(map(int, (thread / "children").read_text().split()))
+    return ids
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Everything that the block opens is closed at its end, or soon after."""
-    before = held_now()
+def no_leaks() -> Iterator[None]:
+    """Assert that everything the block opens is closed at its end or soon after."""
+    before = open_resources()
     yield
     until(lambda: not _more(before), lambda: str(_more(before)))
 
 
 def runs(process: int) -> bool:
-    """Not ended, whether or not whoever inherited it has taken note (then it is a zombie, state Z)."""
+    """Return whether a process is running; a zombie (state Z), which its parent has not yet awaited, is not."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
 def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
-    now = held_now()
-    return {kind: now[kind] - before[kind] for kind in now if now[kind] - before[kind]}
+    current = open_resources()
+    return {kind: current[kind] - before[kind] for kind in current if current[kind] - before[kind]}

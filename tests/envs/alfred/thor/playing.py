@@ -1,4 +1,4 @@
-"""Episodes played in the stand-in through the real client, beside the symbolic world."""
+"""Episodes played in the stand-in through the real client, with the symbolic world beside it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ PRIMITIVES = ("goto", "open", "close", "pick", "put", "drop", "slice", "turn_on"
 
 @contextmanager
 def thor_env(episodes: Sequence[Episode] | None = None, thor: Any = (), **settings: Any) -> Iterator[AlfredEnv]:
-    """An environment over the stand-in, closed at the end."""
+    """Open an environment over the stand-in, and close it at the end."""
     with closing(AlfredEnv(episodes=episodes, backend="thor", thor={**STAND_IN, **dict(thor)}, **settings)) as env:
         yield env
 
 
 class Shadow:
-    """The symbolic world in the state an episode began with; it does every primitive that the simulator does."""
+    """The symbolic world in the start state of an episode; it repeats every primitive of the simulator."""
 
     def __init__(self, world: World) -> None:
         self.world = world.copy()
         self.calls: list[tuple[str, tuple[str, ...], Outcome]] = []
 
     def repeat(self, name: str, arguments: tuple[str, ...], outcome: Outcome) -> None:
-        mine = getattr(self.world, name)(*arguments)
+        symbolic = getattr(self.world, name)(*arguments)
         self.calls.append((name, arguments, outcome))
-        assert mine == outcome, f"{name}{arguments}: symbolic {mine}, simulator {outcome}"
+        assert symbolic == outcome, f"{name}{arguments}: symbolic {symbolic}, simulator {outcome}"
 
 
 @contextmanager
 def shadowed(world: World) -> Iterator[Shadow]:
-    """Every primitive of this world is repeated by a symbolic one, and must have the same outcome."""
+    """Repeat every primitive of a world in a symbolic one, and assert the same outcome."""
     shadow, kind = Shadow(world), type(world)
     original = {name: getattr(kind, name) for name in PRIMITIVES}
 
@@ -62,22 +62,23 @@ def shadowed(world: World) -> Iterator[Shadow]:
 
 
 def shape(world: World) -> dict[str, Any]:
-    """All that goals, facts and skills depend on, but positions: physics has its own."""
+    """Return the state on which goals, facts and skills depend, without positions, which physics changes."""
     things = {
-        one.id: (one.type, one.parent, sorted(one.contents), one.is_open, one.is_on) for one in world.things.values()
+        thing.id: (thing.type, thing.parent, sorted(thing.contents), thing.is_open, thing.is_on)
+        for thing in world.things.values()
     }
     marks = {"hot": world.heated, "cold": world.cooled, "clean": world.cleaned}
     return {"things": things, "holding": world.holding, "at": world.at, **marks}
 
 
 def play(env: AlfredEnv, episode: Episode) -> tuple[bool, list[str]]:
-    """Let the expert play the first task; (success, skills). The symbolic world must follow step by step."""
+    """Let the expert play the first task, with the symbolic world in step; return (success, skills)."""
     _, info = env.reset(options={"episode": episode})
     expert, skills = env.setting.expert(), []
     with shadowed(env.world) as shadow:
         while info["task_done"] is None:
             skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
-            if skills[-1] == "done":  # a stream would go on
+            if skills[-1] == "done":  # before the step, which would begin the next task of a stream
                 assert shape(shadow.world) == shape(env.world)
                 assert goal_conditions(shadow.world, info["task"]) == info["goal"]
             _, _, _, _, info = env.step(skills[-1])

@@ -1,13 +1,15 @@
-"""Replies of AI2-THOR that do not say whether an action worked."""
+"""Replies of AI2-THOR: success flags and frames."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from ai2thor.server import Event
 
-from envs.alfred.thor.client import Thor
+from envs.alfred.thor.client import Thor, _reply
 from envs.alfred.thor.errors import ThorAnswer
 from envs.alfred.thor.options import ThorOptions
 
@@ -24,9 +26,22 @@ class Simulator:
 
 
 @pytest.mark.parametrize("flag", ["false", "", None, 0, 1, [True]])
-def test_what_is_no_flag_is_no_answer(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_success_flag_must_be_boolean(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     thor = Thor(ThorOptions())
     monkeypatch.setattr(thor, "_controller", Simulator(flag))
     monkeypatch.setattr(thor, "close", lambda: None)
     with pytest.raises(ThorAnswer, match="lastActionSuccess=.*neither true nor false"):
         thor.step("Pass")
+
+
+def test_frames_of_additional_cameras_have_three_channels() -> None:
+    metadata = {
+        "screenWidth": 4,
+        "screenHeight": 3,
+        "lastActionSuccess": True,
+        "errorMessage": "",
+        "actionReturn": None,
+    }
+    event = Event(metadata)
+    event.add_third_party_camera_image(bytes(4 * 3 * 4))
+    assert _reply(event).third_party.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3

@@ -1,4 +1,4 @@
-"""A process that dies, hangs or lies: a named error in time, or an episode that goes on; nothing stays behind."""
+"""Faults of the process: a named error in time, or an episode that continues; no resource remains open."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from envs.clock import Clock
 from keep_agent.errors import ConfigError, EpisodeError
 from keep_agent.rollout.loop import run_episode
 from planners.baselines import ExpertPlanner
-from tests.envs.alfred.thor.leftovers import nothing_left, runs
+from tests.envs.alfred.thor.leftovers import no_leaks, runs
 from tests.envs.alfred.thor.playing import play, thor_env
 from tests.waiting import PATIENCE, until
 
-WSGI_TIMEOUT = 3.0  # seconds; the time-outs of this server are ai2thor's own
+WSGI_TIMEOUT = 3.0  # seconds; ai2thor itself implements the time-outs of this server
 SERVERS = ("fifo", pytest.param("wsgi", marks=pytest.mark.slow))
 AT_START = {
     "die-before-pipe": "exit status|has ended|exited",
@@ -44,7 +44,7 @@ AT_WORK: dict[str, type[ThorError]] = {
 EPISODES: list[Episode] = list(load_episodes(None, "valid")[:4])
 
 
-def others_slow(values: Iterable[Any], *often: Any) -> list[Any]:
+def slow_except(values: Iterable[Any], *often: Any) -> list[Any]:
     return [pytest.param(value, marks=[pytest.mark.slow] * (value not in often)) for value in values]
 
 
@@ -54,7 +54,7 @@ def command(*faults: str, once: Path | None = None) -> str:
 
 
 def options(*faults: str, once: Path | None = None, **changes: Any) -> dict[str, Any]:
-    """Time-outs that a busy machine does not reach."""
+    """Return options with time-outs that a busy machine does not reach."""
     seconds = WSGI_TIMEOUT if changes.get("server") == "wsgi" else PATIENCE
     times = {"start_timeout": PATIENCE, "timeout": seconds}
     return {"executable": command(*faults, once=once), **times, **changes}
@@ -69,57 +69,56 @@ EndWaits = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def end_waits(monkeypatch: pytest.MonkeyPatch) -> EndWaits:
-    """Makes time-outs of the FIFO server run out as soon as a condition holds, and not by the clock."""
+    """Lets time-outs of the FIFO server expire when a condition holds, independent of the clock."""
 
     def make(condition: Callable[[], bool]) -> None:
-        class Conditional(Clock):
-            def left(self) -> float:
-                if condition():
-                    raise TimeoutError
-                return super().left()
+        def seconds(clock: Clock) -> float:
+            if condition():
+                raise TimeoutError
+            return Clock.left(clock)
 
-        monkeypatch.setattr(pipes, "Clock", Conditional)
+        monkeypatch.setattr(pipes, "Clock", type("ConditionalClock", (Clock,), {Clock.left.__name__: seconds}))
 
     return make
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("fault", others_slow(AT_START, "hang-at-start", "die-at-start"))
-def test_a_process_that_does_not_come_up(fault: str, server: str, tmp_path: Path, end_waits: EndWaits) -> None:
+@pytest.mark.parametrize("fault", slow_except(AT_START, "hang-at-start", "die-at-start"))
+def test_a_process_that_does_not_start(fault: str, server: str, tmp_path: Path, end_waits: EndWaits) -> None:
     happened = tmp_path / "happened"
     if fault == "hang-at-start":
         end_waits(happened.exists)
     start = {"start_timeout": WSGI_TIMEOUT} if server == "wsgi" else {}
     thor = simulator(fault, once=happened, server=server, **start)
-    with nothing_left(), pytest.raises(ThorStart, match=AT_START[fault]) as caught:
+    with no_leaks(), pytest.raises(ThorStart, match=AT_START[fault]) as caught:
         thor.start()
     assert str(caught.value).count("AI2-THOR, ") == 1
     assert not thor.alive
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("fault", others_slow(AT_WORK, "die", "hang"))
+@pytest.mark.parametrize("fault", slow_except(AT_WORK, "die", "hang"))
 def test_a_process_that_fails_at_work(fault: str, server: str, tmp_path: Path, end_waits: EndWaits) -> None:
     thor, happened = simulator(f"{fault}:12", once=tmp_path / "happened", server=server), tmp_path / "happened"
     if fault == "hang":
         end_waits(lambda: thor.alive and happened.exists())
-    with nothing_left():
+    with no_leaks():
         thor.start()
         with pytest.raises(AT_WORK[fault], match="Pass: .* after [0-9.]+ s; ") as caught:
             for _ in range(20):
                 thor.step("Pass")
         assert isinstance(caught.value, EpisodeError) and not thor.alive
-        with pytest.raises(ThorGone, match="it does not run"):
+        with pytest.raises(ThorGone, match="no process is running"):
             thor.step("Pass")
         end_waits(lambda: False)
-        thor.start()  # and a new one works
+        thor.start()  # a new process works
         assert thor.step("Pass").ok
         thor.close()
         thor.close()
 
 
-def test_a_script_around_the_build_takes_it_along(end_waits: EndWaits) -> None:
-    """As xvfb-run would; and the build has hung."""
+def test_a_script_that_wraps_the_build_ends_with_it(end_waits: EndWaits) -> None:
+    """The build hangs and was started by a script, as xvfb-run does."""
     stopped: list[int] = []
     end_waits(lambda: bool(stopped))
     wrapped = Thor(ThorOptions(**options() | {"executable": f"sh -c '{command()} & wait; true'"}))
@@ -133,16 +132,16 @@ def test_a_script_around_the_build_takes_it_along(end_waits: EndWaits) -> None:
     until(lambda: not runs(child))
 
 
-def test_a_build_that_is_no_build() -> None:
-    with nothing_left(), pytest.raises(ThorStart, match="No such file|exit status|has ended"):
+def test_an_executable_that_is_no_build() -> None:
+    with no_leaks(), pytest.raises(ThorStart, match="No such file|exit status|has ended"):
         Thor(ThorOptions(executable="no-such-program-anywhere")).start()
-    with nothing_left(), pytest.raises(ThorStart, match="exit status 0"):
+    with no_leaks(), pytest.raises(ThorStart, match="exit status 0"):
         Thor(ThorOptions(executable="true")).start()
 
 
 def test_a_scene_that_the_build_does_not_have() -> None:
     thor = simulator()
-    with nothing_left():
+    with no_leaks():
         with pytest.raises(ThorStart, match=r"'FloorPlan1_physics' not contained in build \(.*\)\.; see"):
             thor.start("FloorPlan1")
         thor.start(EMPTY)
@@ -154,12 +153,12 @@ def test_a_scene_that_the_build_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("code", ["InvalidAction", "MissingArguments", "AmbiguousAction", "InvalidArgument", "Other"])
-def test_what_the_build_refuses_is_a_reply(code: str) -> None:
+def test_a_refusal_of_the_build_is_a_reply(code: str) -> None:
     thor = simulator(f"error:12:{code}")
     thor.start()
     replies = [thor.step("Pass") for _ in range(12)]
-    refused = [reply for reply in replies if not reply.ok]
-    assert len(refused) == 1 and "injected" in refused[0].message and refused[0].unknown == (code != "Other")
+    refusals = [reply for reply in replies if not reply.ok]
+    assert len(refusals) == 1 and "injected" in refusals[0].message and refusals[0].unknown == (code != "Other")
     with pytest.raises(ThorRefusal, match="Fly: Invalid action"):
         thor.insist("Fly")
     assert thor.alive
@@ -167,28 +166,28 @@ def test_what_the_build_refuses_is_a_reply(code: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("at", others_slow((4, 5, 6, 7, 8, 9, 11, 14, 17), 11))
-@pytest.mark.parametrize("fault", others_slow(AT_WORK, "die", "hang"))
-def test_an_episode_goes_on_in_a_new_process(
+@pytest.mark.parametrize("at", slow_except((4, 5, 6, 7, 8, 9, 11, 14, 17), 11))
+@pytest.mark.parametrize("fault", slow_except(AT_WORK, "die", "hang"))
+def test_an_episode_continues_in_a_new_process(
     tmp_path: Path, fault: str, at: int, server: str, end_waits: EndWaits
 ) -> None:
-    """Wherever it fails once: while the room is set up, or while the expert plays."""
-    with nothing_left(), thor_env(EPISODES) as calm:
+    """The single fault happens while the room is set up, or while the expert plays."""
+    with no_leaks(), thor_env(EPISODES) as calm:
         expected = play(calm, EPISODES[0])
     happened, noticed = tmp_path / "happened", []
-    if fault == "hang":  # ends the one wait in which it happens
+    if fault == "hang":  # end only the wait in which the fault happens
         end_waits(lambda: not noticed and happened.exists() and not noticed.append(True))
     broken = options(f"{fault}:{at}", once=happened, server=server)
-    with nothing_left(), thor_env(EPISODES, thor=broken) as env:
+    with no_leaks(), thor_env(EPISODES, thor=broken) as env:
         assert play(env, EPISODES[0]) == expected
         assert happened.exists() and env.world.restarts == 1
         _, info = env.reset(options={"episode": EPISODES[1]})
         assert info["restarts"] == 0
 
 
-def test_a_second_failure_ends_the_episode_and_no_more() -> None:
-    """Every process dies at its 14th action: some episodes are too long for two of them, and the next begin anew."""
-    with nothing_left(), thor_env(EPISODES, thor=options("die:14")) as env:
+def test_a_second_fault_ends_only_the_episode() -> None:
+    """Every process ends at its 14th action, and some episodes need more than two processes."""
+    with no_leaks(), thor_env(EPISODES, thor=options("die:14")) as env:
         expert = env.setting.expert()
         planner = ExpertPlanner(lambda info: expert.act(info["world"], info["task"], info["knowledge"]))
         results = [
@@ -200,15 +199,15 @@ def test_a_second_failure_ends_the_episode_and_no_more() -> None:
     assert all("ThorGone" in result.error for result in results if result.crashed)
 
 
-def test_a_room_that_is_not_the_same_after_a_restart(tmp_path: Path) -> None:
-    with nothing_left(), thor_env(EPISODES) as env:
+def test_a_room_that_differs_after_a_restart(tmp_path: Path) -> None:
+    with no_leaks(), thor_env(EPISODES) as env:
         env.reset(options={"episode": EPISODES[0]})
-        opened = next(one for one in env.world.things.values() if one.openable and not one.is_open)
-        assert env.world.open(opened.id).ok
-        env.world._done.clear()  # so the door will be shut
+        container = next(thing for thing in env.world.things.values() if thing.openable and not thing.is_open)
+        assert env.world.open(container.id).ok
+        env.world._history.clear()  # the restart will not open the container again
         env.setting.simulator._controller.server.unity_proc.kill()
-        with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {opened.id}"):
-            env.world.close(opened.id)
+        with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {container.id}"):
+            env.world.close(container.id)
 
 
 def test_a_build_without_the_newer_actions(tmp_path: Path) -> None:
@@ -221,19 +220,19 @@ def test_a_build_without_the_newer_actions(tmp_path: Path) -> None:
 
 def test_a_variable_that_breaks_every_action_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AI2THOR_VISIBILITY_DISTANCE", "2")
-    with nothing_left(), pytest.raises(ConfigError, match="AI2THOR_VISIBILITY_DISTANCE is set.*unset it"):
+    with no_leaks(), pytest.raises(ConfigError, match="AI2THOR_VISIBILITY_DISTANCE is set.*unset it"):
         simulator().start()
 
 
-def test_without_pictures_the_screen_is_left_alone() -> None:
-    """A build that waits for it to change may wait for ever."""
+def test_without_images_the_screen_is_not_resized() -> None:
+    """A build may wait forever for its screen to change."""
     thor = simulator("no-action:ChangeResolution", headless=True, width=640)
     thor.start()
     assert thor.step("Pass").frame is None
     thor.close()
 
 
-def test_no_display_and_gpus_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     thor = simulator(gpu=1)  # CloudRendering would refuse it

@@ -1,4 +1,4 @@
-"""Settings of the simulator: what is refused, and what is run."""
+"""Settings of the simulator: refused values and resulting command lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
         ({"platform": "Amiga"}, "env.thor.platform='Amiga'"),
         ({"server": "smtp"}, "env.thor.server='smtp'"),
@@ -30,13 +30,13 @@ from keep_agent.errors import ConfigError
         ({"colour": "red"}, "env.thor.colour is unknown; use one of executable, platform"),
     ],
 )
-def test_bad_values_are_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_bad_values_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         thor_options(options)
 
 
 @pytest.mark.parametrize(
-    ("choices", "named"),
+    ("choices", "message"),
     [
         ({"backend": "unity"}, "backend='unity' is unknown; use one of symbolic, thor"),
         ({"render": "rgb"}, "set env.backend=thor"),
@@ -44,8 +44,8 @@ def test_bad_values_are_named(options: dict[str, Any], named: str) -> None:
         ({"backend": "thor", "render": "rgb", "thor": {"headless": True}}, "makes no images"),
     ],
 )
-def test_choices_that_do_not_go_together(choices: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_contradictory_choices_are_refused(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         AlfredSetting(**choices)
 
 
@@ -55,7 +55,7 @@ def test_embedded_houses_are_played_on_the_stand_in() -> None:
     assert thor_options({"executable": "unity"}, embedded=True).executable == "unity"
 
 
-def test_what_is_run(tmp_path: Path) -> None:
+def test_command_lines(tmp_path: Path) -> None:
     build = tmp_path / "a build"
     build.touch()
     assert ThorOptions().command(None) is None
@@ -67,7 +67,7 @@ def test_what_is_run(tmp_path: Path) -> None:
         ThorOptions(executable="/no/such/build -x").command(None)
 
 
-def test_results_say_what_they_were_made_with() -> None:
+def test_results_name_their_backend() -> None:
     assert SPEC.label({}) == "Alfred-v0"
     assert SPEC.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
     assert SPEC.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"

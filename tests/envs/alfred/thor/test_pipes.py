@@ -1,4 +1,4 @@
-"""The FIFO server by itself, with a peer that is slow, silent or gone."""
+"""FIFO server alone, with a peer that is slow, silent or gone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from envs.alfred.thor.errors import ThorGone, ThorTimeout
 from envs.alfred.thor.pipes import BoundedFifoServer
 from tests.waiting import PATIENCE
 
-SHORT = 1.0  # seconds, where nothing else can come than the time-out
+SHORT = 1.0  # seconds, in tests that can only end with the time-out
 
 
 @pytest.fixture
 def server() -> Iterator[BoundedFifoServer]:
-    made = BoundedFifoServer(width=300, height=300, timeout=PATIENCE)
-    made.start()
-    yield made
-    made.stop()
-    made.tmp_dir.cleanup()
+    fifo = BoundedFifoServer(width=300, height=300, timeout=PATIENCE)
+    fifo.start()
+    yield fifo
+    fifo.stop()
+    fifo.tmp_dir.cleanup()
 
 
 @pytest.fixture
@@ -37,28 +37,28 @@ def beside(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_what_drips_ends_with_the_whole_time(hasty: BoundedFifoServer) -> None:
-    begun, stopped = threading.Event(), threading.Event()
-    held = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # so that no end waits for the other
+def test_a_slow_message_times_out_as_a_whole(hasty: BoundedFifoServer) -> None:
+    started, stopped = threading.Event(), threading.Event()
+    descriptor = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer open its end
 
     def drip() -> None:
-        """The first bytes of a record that says it is long."""
+        """Return the first bytes of a record that says it is long."""
         with Path(hasty.server_pipe_path).open("wb", buffering=0) as pipe:
             pipe.write(b"\x01\x7f\xff\xff\xff")
-            begun.set()
+            started.set()
             while not stopped.wait(0.05):
                 pipe.write(b"\x01")
 
     thread = beside(drip)
-    assert begun.wait(PATIENCE)
+    assert started.wait(PATIENCE)
     with pytest.raises(ThorTimeout, match="within 1 s"):
         hasty.receive()
     stopped.set()
     thread.join()
-    os.close(held)
+    os.close(descriptor)
 
 
-def test_who_closes_in_the_middle_is_gone(server: BoundedFifoServer) -> None:
+def test_a_pipe_closed_within_a_message_is_an_error(server: BoundedFifoServer) -> None:
     def speak() -> None:
         with Path(server.server_pipe_path).open("wb", buffering=0) as pipe:
             pipe.write(b"\x01\x00\x00\x01\x00half")
@@ -69,7 +69,7 @@ def test_who_closes_in_the_middle_is_gone(server: BoundedFifoServer) -> None:
     thread.join()
 
 
-def test_nobody_at_the_other_end(hasty: BoundedFifoServer) -> None:
+def test_no_process_at_the_other_end(hasty: BoundedFifoServer) -> None:
     for attempt in (hasty.receive, lambda: hasty.send({"action": "Pass"})):
         with pytest.raises(ThorTimeout) as caught:
             attempt()
@@ -93,7 +93,7 @@ def test_an_action_larger_than_a_pipe(server: BoundedFifoServer) -> None:
     assert LARGE.encode() in got
 
 
-def test_an_action_that_is_read_by_nobody(hasty: BoundedFifoServer) -> None:
+def test_an_action_that_no_process_reads(hasty: BoundedFifoServer) -> None:
     number = os.open(hasty.client_pipe_path, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(ThorTimeout):
         hasty.send({"action": LARGE})

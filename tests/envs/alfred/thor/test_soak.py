@@ -1,4 +1,4 @@
-"""Long use of one process, and many processes one after another: nothing is left behind, nothing grows."""
+"""Long use of one process, and many processes in turn: no leaks, no growth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from envs.alfred.episodes import load_episodes
-from tests.envs.alfred.thor.leftovers import held_now, nothing_left
+from tests.envs.alfred.thor.leftovers import no_leaks, open_resources
 from tests.envs.alfred.thor.playing import play, thor_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -19,7 +19,7 @@ EPISODES = list(load_episodes(None, "valid")[:20])
 
 @pytest.fixture(autouse=True)
 def _collected_as_in_a_process_of_its_own() -> Iterator[None]:
-    """The more objects other tests left, the longer the collector waits, and cycles pile up until it comes."""
+    """Freeze earlier tests' objects, which would delay the collection of new cycles."""
     gc.collect()
     gc.freeze()
     yield
@@ -27,25 +27,25 @@ def _collected_as_in_a_process_of_its_own() -> Iterator[None]:
 
 
 def resident() -> float:
-    """Memory of this process in MiB."""
+    """Return the memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
 
 def test_a_thousand_resets_of_one_process() -> None:
-    with nothing_left(), thor_env(EPISODES) as env:
+    with no_leaks(), thor_env(EPISODES) as env:
         for number in range(100):
             env.reset(seed=number)
-        before, memory = held_now(), resident()
+        before, memory = open_resources(), resident()
         for number in range(1000):
             env.reset(seed=number)
-        assert held_now() == before and resident() - memory < 20
+        assert open_resources() == before and resident() - memory < 20
         assert env.setting.simulator.launches == 1
 
 
 @pytest.mark.parametrize("server", ["fifo", "wsgi"])
 def test_twenty_processes_one_after_another(server: str) -> None:
-    with nothing_left():
+    with no_leaks():
         for episode in EPISODES:
             with thor_env(EPISODES, thor={"server": server}) as env:
                 assert play(env, episode)[0]
@@ -53,7 +53,7 @@ def test_twenty_processes_one_after_another(server: str) -> None:
 
 def test_ten_thousand_steps() -> None:
     random, steps = Random(0), 0
-    with nothing_left(), thor_env(EPISODES, skills="grounded", observability="partial") as env:
+    with no_leaks(), thor_env(EPISODES, skills="grounded", observability="partial") as env:
         before, memory = {}, 0.0
         while steps < 10_000:
             _, info = env.reset(seed=steps)
@@ -63,6 +63,6 @@ def test_ten_thousand_steps() -> None:
                 _, _, terminated, truncated, info = env.step(random.choice(skills))
                 steps, over = steps + 1, terminated or truncated
             if not before and steps > 1000:
-                before, memory = held_now(), resident()
-        assert held_now() == before and resident() - memory < 20
+                before, memory = open_resources(), resident()
+        assert open_resources() == before and resident() - memory < 20
         assert env.setting.simulator.launches == 1 and env.setting.simulator.trips > 10_000

@@ -1,4 +1,4 @@
-"""The stand-in without its process: houses, what goes over the wire, pictures, faults."""
+"""Stand-in without its process: houses, messages, images, faults."""
 
 from __future__ import annotations
 
@@ -11,113 +11,115 @@ import numpy as np
 import pytest
 
 from envs.alfred.data.mining import official_id
-from envs.alfred.scene import Item, Placed, Scene, Start
+from envs.alfred.scene import Item, ObjectPose, Scene, Start
 from envs.alfred.thor_stub import faults
 from envs.alfred.thor_stub.house import KEY, from_house, to_house
 from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.simulator import ACTIONS, Simulator
 from keep_agent.errors import ConfigError, DataError
 from tests.envs.alfred.rooms import bedroom, inside, kitchen, place
-from tests.envs.alfred.thor.bench import Bench, Record, beside
+from tests.envs.alfred.thor.in_process import Record, Sim, beside
 
 # houses
 
 
 def test_a_house_survives_its_way_through_json(houses: list[Scene]) -> None:
-    pose = Placed("Mug_1234abcd", (1.0, 0.9, 2.0), (0.0, 90.0, 0.0))
+    pose = ObjectPose("Mug_1234abcd", (1.0, 0.9, 2.0), (0.0, 90.0, 0.0))
     start = Start((pose,), (("DeskLamp", True),), True, (0.5, 0.9, 1.0), 90.0, 30.0)
     for scene in (*houses, kitchen(), bedroom(), replace(kitchen(), start=start)):
         assert from_house(json.loads(json.dumps(to_house(scene)))) == scene
 
 
 @pytest.mark.parametrize("house", [{}, {"rooms": []}, {KEY: {"id": "x"}}, {KEY: 3}])
-def test_a_house_of_another_kind_is_refused(house: Record) -> None:
+def test_a_house_in_another_format_is_refused(house: Record) -> None:
     with pytest.raises(DataError, match="to_house"):
         from_house(house)
-    bench = Bench()
-    assert "keep_agent" in bench.refusal("CreateHouse", house=house) or KEY in house
-    assert not bench.objects("Mug") and bench.objects("Floor")
+    sim = Sim()
+    assert "keep_agent" in sim.refusal("CreateHouse", house=house) or KEY in house
+    assert not sim.objects("Mug") and sim.objects("Floor")
 
 
 def test_things_have_ids_and_names_of_another_build() -> None:
     scene = replace(kitchen(), items=(*kitchen().items, place("Glassbottle", 1, 1, 1)))
-    entries = Bench(scene).objects()
-    ids = [one["objectId"] for one in entries]
+    entries = Sim(scene).objects()
+    ids = [entry["objectId"] for entry in entries]
     assert len(set(ids)) == len(ids)
     assert not {official_id(item.type, item.position) for item in scene.items} & set(ids)
     expected = ["Bottle" if item.type == "Glassbottle" else item.type for item in scene.items]
-    assert [one["objectType"] for one in entries][: len(expected)] == expected
-    assert {"Floor", "Window", "Chair", "LightSwitch", "StoveKnob", "Sink"} <= {one["objectType"] for one in entries}
-    basin = next(one for one in entries if one["objectType"] == "SinkBasin")
+    assert [entry["objectType"] for entry in entries][: len(expected)] == expected
+    assert {"Floor", "Window", "Chair", "LightSwitch", "StoveKnob", "Sink"} <= {
+        entry["objectType"] for entry in entries
+    }
+    basin = next(entry for entry in entries if entry["objectType"] == "SinkBasin")
     assert basin["objectId"] == "Sink|-03.99|+00.90|+00.00|SinkBasin"
-    assert [one["name"] for one in entries] == [one["name"] for one in Bench(scene).objects()]
+    assert [entry["name"] for entry in entries] == [entry["name"] for entry in Sim(scene).objects()]
 
 
-def test_nested_things_name_all_that_they_are_in() -> None:
-    bench = Bench(kitchen())
-    box, pencil, counter = bench.one("Box"), bench.one("Pencil"), bench.one("CounterTop", 1)
+def test_nested_things_list_all_their_receptacles() -> None:
+    sim = Sim(kitchen())
+    box, pencil, counter = sim.entry("Box"), sim.entry("Pencil"), sim.entry("CounterTop", 1)
     assert pencil["parentReceptacles"] == [box["objectId"], counter["objectId"]]
     assert counter["receptacleObjectIds"] == [box["objectId"], pencil["objectId"]]
-    assert bench.one("Potato")["parentReceptacles"] == [bench.id("Floor")]
-    assert bench.one("Fridge")["parentReceptacles"] is None
-    assert bench.one("Cabinet")["receptacleObjectIds"] == [bench.id("Mug")]
-    assert bench.one("Knife")["receptacleObjectIds"] is None
+    assert sim.entry("Potato")["parentReceptacles"] == [sim.id("Floor")]
+    assert sim.entry("Fridge")["parentReceptacles"] is None
+    assert sim.entry("Cabinet")["receptacleObjectIds"] == [sim.id("Mug")]
+    assert sim.entry("Knife")["receptacleObjectIds"] is None
 
 
-def test_a_bowl_on_the_floor_is_no_trouble() -> None:
-    """Items of every kind that a scene may hold, in a room of one point."""
+def test_a_bowl_on_the_floor_is_a_receptacle() -> None:
+    """The room has one standing point and every kind of item."""
     bowl = Item("bowl_1", "Bowl", (0.0, 0.05, 0.0))
-    bench = Bench(Scene("x", "kitchen", (bowl, inside("Egg", 1, bowl)), (0.0, 0.0), ((0.0, 0.0),)))
-    assert bench.one("Egg")["parentReceptacles"] == [bench.id("Bowl")]
-    assert bench.one("Bowl")["parentReceptacles"] == [bench.id("Floor")]
-    bench.stand_at(bench.id("Egg"))
+    sim = Sim(Scene("x", "kitchen", (bowl, inside("Egg", 1, bowl)), (0.0, 0.0), ((0.0, 0.0),)))
+    assert sim.entry("Egg")["parentReceptacles"] == [sim.id("Bowl")]
+    assert sim.entry("Bowl")["parentReceptacles"] == [sim.id("Floor")]
+    sim.stand_at(sim.id("Egg"))
 
 
-# the wire
+# messages
 
 
-def test_what_the_build_does_not_know() -> None:
-    bench = Bench()
-    assert bench.ask("SetObjectToggles", objectToggles=[])["errorCode"] == "InvalidAction"
-    wrong = bench.ask("PutObject", objectId="Mug|1|2|3", receptacleObjectId="Sink|1|2|3")
+def test_unknown_actions_and_arguments() -> None:
+    sim = Sim()
+    assert sim.ask("SetObjectToggles", objectToggles=[])["errorCode"] == "InvalidAction"
+    wrong = sim.ask("PutObject", objectId="Mug|1|2|3", receptacleObjectId="Sink|1|2|3")
     assert wrong["errorCode"] == "InvalidArgument" and "'receptacleObjectId'" in wrong["errorMessage"]
-    missing = bench.ask("OpenObject")
+    missing = sim.ask("OpenObject")
     assert (missing["errorCode"], missing["errorMessage"]) == (
         "MissingArguments",
         "action: OpenObject is missing the following arguments: objectId",
     )
-    assert bench.ask("Pass", renderImage=False, agentId=0)["errorCode"] == ""
-    assert "is not the objectId" in bench.refusal("OpenObject", objectId="Mug|1|2|3")
-    assert bench.refusal("Teleport", position=7).startswith("TypeError")
-    assert "--data" in bench.refusal("Reset", sceneName="FloorPlan1_physics")
+    assert sim.ask("Pass", renderImage=False, agentId=0)["errorCode"] == ""
+    assert "is not the objectId" in sim.refusal("OpenObject", objectId="Mug|1|2|3")
+    assert sim.refusal("Teleport", position=7).startswith("TypeError")
+    assert "--data" in sim.refusal("Reset", sceneName="FloorPlan1_physics")
     lacking = Simulator.of(Rooms(), unknown=frozenset({"Pass"}))
     assert lacking.handle({"action": "Pass"}).metadata["agents"][0]["errorCode"] == "InvalidAction"
 
 
-def test_every_action_can_be_told_from_its_arguments() -> None:
-    """An empty call fails in words, or works; it raises nothing."""
+def test_every_action_without_arguments_works_or_fails_with_a_message() -> None:
+    """No action raises an exception."""
     for name in ACTIONS:
-        agent = Bench(kitchen()).ask(name)
+        agent = Sim(kitchen()).ask(name)
         assert agent["lastActionSuccess"] or agent["errorMessage"]
 
 
-def test_questions_are_answered_by_patches_unless_that_is_off() -> None:
-    assert Bench(kitchen()).answer("GetReachablePositions").patch.keys() == {
+def test_queries_are_answered_by_patches_if_the_settings_allow_it() -> None:
+    assert Sim(kitchen()).answer("GetReachablePositions").patch.keys() == {
         "lastAction", "lastActionSuccess", "actionReturn", "errorCode", "errorMessage", "agentId",
     }  # fmt: skip
-    assert Bench(kitchen()).answer("Pass").patch is None
-    assert Bench(kitchen(), fastActionEmit=False).answer("GetReachablePositions").patch is None
+    assert Sim(kitchen()).answer("Pass").patch is None
+    assert Sim(kitchen(), fastActionEmit=False).answer("GetReachablePositions").patch is None
 
 
-def test_a_reset_forgets_the_house_and_the_settings(cook: Bench) -> None:
-    cook.insist("AddThirdPartyCamera", position={"x": 0, "y": 2, "z": 0}, rotation={"x": 90, "y": 0, "z": 0})
-    assert len(cook.insist("Pass")["thirdPartyCameras"]) == 1
-    agent = cook.insist("Reset", sceneName="Procedural")
+def test_a_reset_removes_the_house_and_the_settings(sim: Sim) -> None:
+    sim.insist("AddThirdPartyCamera", position={"x": 0, "y": 2, "z": 0}, rotation={"x": 90, "y": 0, "z": 0})
+    assert len(sim.insist("Pass")["thirdPartyCameras"]) == 1
+    agent = sim.insist("Reset", sceneName="Procedural")
     assert agent["thirdPartyCameras"] == [] and agent["fov"] == 90.0
-    assert not [one for one in agent["objects"] if one["pickupable"]]
+    assert not [entry for entry in agent["objects"] if entry["pickupable"]]
 
 
-# pictures
+# images
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def painter() -> Iterator[Callable[..., np.ndarray]]:
     yield see
 
 
-def test_pictures_show_what_is_there(painter: Callable[..., np.ndarray]) -> None:
+def test_images_show_the_room(painter: Callable[..., np.ndarray]) -> None:
     before = painter("Teleport", position={"x": 0, "y": 0.9, "z": 1.25}, rotation={"y": 180}, horizon=30)
     assert before.shape == (300, 300, 3) and len(np.unique(before.reshape(-1, 3), axis=0)) > 8
     assert (painter("Pass") == before).all()
@@ -146,7 +148,7 @@ def test_pictures_show_what_is_there(painter: Callable[..., np.ndarray]) -> None
     assert painter("ChangeResolution", x=64, y=48).shape == (48, 64, 3)
 
 
-def test_only_wanted_pictures_are_drawn() -> None:
+def test_only_requested_images_are_drawn() -> None:
     simulator = Simulator.of(Rooms())
     assert simulator.first().image is not None
     assert simulator.handle({"action": "Pass", "renderImage": False}).image is None
@@ -155,16 +157,16 @@ def test_only_wanted_pictures_are_drawn() -> None:
     assert Simulator.of(Rooms(), images=False).first().image is None
 
 
-def test_further_cameras_add_their_pictures() -> None:
+def test_additional_cameras_add_images() -> None:
     simulator = Simulator.of(Rooms())
     simulator.handle({"action": "CreateHouse", "house": to_house(kitchen())})
     camera = simulator.handle({"action": "GetMapViewCameraProperties"}).metadata["agents"][0]["actionReturn"]
     first = simulator.handle({"action": "AddThirdPartyCamera", **camera, "skyboxColor": "white"})
-    assert len(first.others) == 1 and len(set(first.others[0])) > 8
+    assert len(first.camera_images) == 1 and len(set(first.camera_images[0])) > 8
     simulator.handle({"action": "AddThirdPartyCamera", "position": {"y": 2}, "rotation": {"x": 45}})
-    assert len(simulator.handle({"action": "Pass"}).others) == 2
-    moved = simulator.handle({"action": "UpdateThirdPartyCamera", "thirdPartyCameraId": 0, "orthographicSize": 2.0})
-    assert moved.others[0] != first.others[0]
+    assert len(simulator.handle({"action": "Pass"}).camera_images) == 2
+    zoomed = simulator.handle({"action": "UpdateThirdPartyCamera", "thirdPartyCameraId": 0, "orthographicSize": 2.0})
+    assert zoomed.camera_images[0] != first.camera_images[0]
 
 
 # faults
@@ -172,14 +174,14 @@ def test_further_cameras_add_their_pictures() -> None:
 
 def test_faults_are_read_from_the_command_line(tmp_path: Any) -> None:
     specs = ["die-at-start", "hang:3", "error:4:InvalidAction", "no-action:Pass"]
-    found = faults.parse(specs, tmp_path / "mark")
-    assert found.starts("die-at-start") and not found.starts("hang-at-start")
-    assert [found.at(number, "x") for number in (2, 3, 4)] == [("", ""), ("hang", ""), ("error", "InvalidAction")]
-    assert found.unknown == {"Pass"} and (tmp_path / "mark").exists()
+    plan = faults.parse(specs, tmp_path / "mark")
+    assert plan.starts("die-at-start") and not plan.starts("hang-at-start")
+    assert [plan.at(number, "x") for number in (2, 3, 4)] == [("", ""), ("hang", ""), ("error", "InvalidAction")]
+    assert plan.unknown == {"Pass"} and (tmp_path / "mark").exists()
     assert not faults.parse(specs, tmp_path / "mark").starts("die-at-start")
 
 
 @pytest.mark.parametrize("spec", ["die", "die:0", "die:x", "error:3", "fail:2:Code", "no-action:", "explode:1", ""])
-def test_a_fault_nobody_knows_is_refused(spec: str) -> None:
+def test_an_unknown_fault_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="--help"):
         faults.parse([spec])

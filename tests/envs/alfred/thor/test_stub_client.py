@@ -1,4 +1,4 @@
-"""The stand-in as a process: driven by ai2thor's own controller over both servers."""
+"""Stand-in as a process, driven by ai2thor's own controller over both servers."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def controller(*flags: str, **settings: Any) -> Controller:
 
 @pytest.fixture(scope="module", params=[FifoServer, WsgiServer], ids=["fifo", "wsgi"])
 def shared(request: pytest.FixtureRequest) -> Iterator[Controller]:
-    with controller(server_class=request.param) as found:
-        yield found
+    with controller(server_class=request.param) as process:
+        yield process
 
 
 @pytest.fixture
 def client(shared: Controller) -> Controller:
-    """With the house as it is at first."""
+    """The controller with the house in its start state."""
     assert shared.reset(HOUSE)
     return shared
 
 
 def of(event: Event, kind: str) -> dict[str, Any]:
-    return next(one for one in event.metadata["objects"] if one["objectType"] == kind)
+    return next(entry for entry in event.metadata["objects"] if entry["objectType"] == kind)
 
 
 def go(client: Controller, kind: str) -> str:
-    """Stand where it is seen; its id."""
+    """Stand where an object is visible and return its id."""
     object_id: str = of(client.last_event, kind)["objectId"]
     poses = client.step("GetInteractablePoses", objectId=object_id, standings=[True]).metadata["actionReturn"]
     assert of(client.step("TeleportFull", **poses[0]), kind)["visible"]
@@ -71,19 +71,19 @@ def test_a_breakfast_by_hand(client: Controller) -> None:
     assert of(client.last_event, "Mug")["parentReceptacles"] == [of(client.last_event, "SinkBasin")["objectId"]]
 
 
-def test_pictures_arrive(client: Controller) -> None:
+def test_images_arrive(client: Controller) -> None:
     go(client, "Fridge")
     frame = client.last_event.frame
     assert frame.shape == (300, 300, 3) and len(np.unique(frame.reshape(-1, 3), axis=0)) > 4
     assert (frame[0] != frame[-1]).any(axis=1).all()  # the floor is at the bottom
     camera = client.step("GetMapViewCameraProperties").metadata["actionReturn"]
-    seen = client.step("AddThirdPartyCamera", **camera).third_party_camera_frames
-    assert len(seen) == 1 and len(np.unique(seen[0].reshape(-1, 3), axis=0)) > 4
+    frames = client.step("AddThirdPartyCamera", **camera).third_party_camera_frames
+    assert len(frames) == 1 and len(np.unique(frames[0].reshape(-1, 3), axis=0)) > 4
     client.reset(HOUSE)
     assert not client.last_event.third_party_camera_frames
 
 
-def test_what_is_wrong_is_said(client: Controller) -> None:
+def test_wrong_actions_are_reported(client: Controller) -> None:
     assert not client.step("PickupObject", objectId=of(client.last_event, "Mug")["objectId"])
     assert client.last_event.metadata["errorMessage"].startswith("NullReferenceException: Target object not found")
     with pytest.raises(ValueError, match="Invalid action: SetObjectToggles"):
@@ -96,20 +96,20 @@ def test_what_is_wrong_is_said(client: Controller) -> None:
     assert client.step("Pass")
 
 
-def test_questions_leave_everything_else_as_it_was(client: Controller) -> None:
+def test_queries_change_nothing_else(client: Controller) -> None:
     before = client.step("Pass").metadata
-    asked = client.step("GetReachablePositions").metadata
-    assert len(asked["actionReturn"]) > 100 and asked["lastAction"] == "GetReachablePositions"
+    answer = client.step("GetReachablePositions").metadata
+    assert len(answer["actionReturn"]) > 100 and answer["lastAction"] == "GetReachablePositions"
     same = ("objects", "agent", "screenWidth", "sceneName")
-    assert {key: asked[key] for key in same} == {key: before[key] for key in same}
+    assert {key: answer[key] for key in same} == {key: before[key] for key in same}
 
 
-def test_objects_can_be_put_elsewhere(client: Controller) -> None:
+def test_objects_get_new_poses(client: Controller) -> None:
     egg = of(client.last_event, "Egg")
     poses = [{"objectName": egg["name"], "position": {"x": 0.2, "y": 0.95, "z": 0.0}, "rotation": egg["rotation"]}]
     assert client.step("SetObjectPoses", objectPoses=poses, placeStationary=True)
     assert of(client.last_event, "Egg")["parentReceptacles"] == [of(client.last_event, "CounterTop")["objectId"]]
-    assert [one["objectType"] for one in client.last_event.metadata["objects"] if one["pickupable"]] == ["Egg"]
+    assert [entry["objectType"] for entry in client.last_event.metadata["objects"] if entry["pickupable"]] == ["Egg"]
     assert client.step("PickupObject", objectId=go(client, "Egg"))
 
 
@@ -126,7 +126,7 @@ def test_a_floor_plan_of_the_data_set(alfred_data: Path) -> None:
         assert len(client.scenes_in_build) > 100
         event = client.last_event
         assert event.metadata["sceneName"] == f"{trial.floor_plan}_physics"
-        names = {one["objectType"]: one["name"] for one in event.metadata["objects"]}
+        names = {entry["objectType"]: entry["name"] for entry in event.metadata["objects"]}
         kinds = {pose.type for pose in trial.start.objects}
         assert kinds - {"Glassbottle"} <= names.keys()
         poses = [
@@ -136,8 +136,8 @@ def test_a_floor_plan_of_the_data_set(alfred_data: Path) -> None:
         ]
         event = client.step("SetObjectPoses", objectPoses=poses)
         assert event, event.metadata["errorMessage"]
-        there = [one["objectType"] for one in event.metadata["objects"] if one["pickupable"]]
-        assert sorted(there) == sorted(pose.type for pose in trial.start.objects if pose.type in names)
+        present = [entry["objectType"] for entry in event.metadata["objects"] if entry["pickupable"]]
+        assert sorted(present) == sorted(pose.type for pose in trial.start.objects if pose.type in names)
         start = trial.start
         assert client.step("Teleport", position=xyz(start.agent), rotation=start.rotation, horizon=start.horizon)
         with pytest.raises(ValueError, match="not contained in build"):

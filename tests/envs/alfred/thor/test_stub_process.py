@@ -1,4 +1,4 @@
-"""The stand-in as a process: what it does wrong when asked to, and how it ends."""
+"""Stand-in as a process: faults on demand, and its end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STUB = [sys.executable, "-m", "envs.alfred.thor_stub"]
 HEADER = struct.Struct("!BI")
 
 
-class Talk:
-    """The client's end of two pipes, of a process that may end."""
+class PipeClient:
+    """The client's end of two pipes to a process that may end."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.paths = [folder / "server.pipe", folder / "client.pipe"]
@@ -36,19 +36,19 @@ class Talk:
         self.outgoing = -1
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer when the process has ended."""
-        found = b""
-        while len(found) < size:
-            gone = self.process.poll() is not None
+        """Return ``size`` bytes, or fewer if the process has ended."""
+        content = b""
+        while len(content) < size:
+            has_ended = self.process.poll() is not None
             if select.select([self.incoming], [], [], 0.02)[0]:
                 with suppress(BlockingIOError):
-                    found += os.read(self.incoming, size - len(found))
-            if gone:
+                    content += os.read(self.incoming, size - len(content))
+            if has_ended:
                 break
-        return found
+        return content
 
     def message(self) -> tuple[list[bytes], bool]:
-        """(bodies of the records, whether it was whole)"""
+        """Return (bodies of the records, whether the message was complete)."""
         bodies: list[bytes] = []
         while len(head := self.read(HEADER.size)) == HEADER.size:
             kind, length = HEADER.unpack(head)
@@ -67,8 +67,8 @@ class Talk:
     def metadata(self, action: str, **arguments: Any) -> dict[str, Any]:
         (body, *_), whole = self.ask(action, **arguments)
         assert whole
-        found: dict[str, Any] = msgpack.loads(body)
-        return found
+        content: dict[str, Any] = msgpack.loads(body)
+        return content
 
     def hang_up(self) -> None:
         for pipe in (self.incoming, self.outgoing):
@@ -78,12 +78,12 @@ class Talk:
 
 
 def opened_by(process: int) -> set[str]:
-    """Paths of the files that a process has open."""
-    found = set()
+    """Return the paths of the files that a process has open."""
+    content = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            found.add(str(link.readlink()))
-    return found
+        with suppress(OSError):  # the file was closed in the meantime
+            content.add(str(link.readlink()))
+    return content
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -92,25 +92,25 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def talk(folder: Path, *flags: str) -> Iterator[Talk]:
-    found = Talk(folder, *flags)
+def pipe_client(folder: Path, *flags: str) -> Iterator[PipeClient]:
+    content = PipeClient(folder, *flags)
     try:
-        yield found
+        yield content
     finally:
-        found.hang_up()
-        found.process.kill()
-        found.process.communicate()
+        content.hang_up()
+        content.process.kill()
+        content.process.communicate()
 
 
 def test_it_ends_when_the_client_hangs_up(tmp_path: Path) -> None:
-    with talk(tmp_path) as client:
+    with pipe_client(tmp_path) as client:
         assert client.message()[1] and client.metadata("Pass")["sequenceId"] == 5
         client.hang_up()
         assert client.process.wait(PATIENCE) == 0
 
 
 def test_it_ends_when_it_hangs_and_the_client_hangs_up(tmp_path: Path) -> None:
-    with talk(tmp_path, "--fault", "hang-at-start") as client:
+    with pipe_client(tmp_path, "--fault", "hang-at-start") as client:
         until(lambda: str(client.paths[0]) in opened_by(client.process.pid))
         assert not select.select([client.incoming], [], [], 0.2)[0]
         assert client.process.poll() is None
@@ -119,31 +119,31 @@ def test_it_ends_when_it_hangs_and_the_client_hangs_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "WSGI"])
-def test_it_ends_when_its_parent_is_gone_before_anything_was_said(kind: str, tmp_path: Path) -> None:
+def test_it_ends_when_its_parent_is_gone_before_any_message(kind: str, tmp_path: Path) -> None:
     for name in ("server", "client"):
         os.mkfifo(tmp_path / f"{name}.pipe")
     code = (
         "import subprocess, time; from pathlib import Path; quiet = subprocess.DEVNULL\n"
         f"child = subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet); print(child.pid)\n"
         "maps = Path(f'/proc/{child.pid}/maps')\n"
-        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # it has begun
+        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # its imports are done
         "time.sleep(1)"
     )
-    given = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}
-    parent = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
+    env = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}
+    parent = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     until(lambda: not runs(int(parent.stdout)))
 
 
 @pytest.mark.parametrize("fault", ["die-before-pipe", "die-at-start", "die-before-actions"])
 def test_it_dies_at_the_start(fault: str, tmp_path: Path) -> None:
-    with talk(tmp_path, "--fault", fault) as client:
+    with pipe_client(tmp_path, "--fault", fault) as client:
         assert client.message()[1] == (fault == "die-before-actions")
         assert client.process.wait(PATIENCE) == 3
 
 
 def test_it_fails_at_the_named_actions(tmp_path: Path) -> None:
     specs = ("error:2:InvalidAction", "fail:3", "sequence:4", "garbage:5", "no-action:Done", "die-half:7")
-    with talk(tmp_path, *(word for spec in specs for word in ("--fault", spec))) as client:
+    with pipe_client(tmp_path, *(word for spec in specs for word in ("--fault", spec))) as client:
         client.message()
         answers = [client.metadata("Pass") for _ in range(4)]
         agents = [answer["agents"][0] for answer in answers]
@@ -161,12 +161,12 @@ def test_it_fails_at_the_named_actions(tmp_path: Path) -> None:
 
 def test_a_fault_once(tmp_path: Path) -> None:
     flags = ("--fault", "die:1", "--once", str(tmp_path / "mark"))
-    with talk(tmp_path, *flags) as client:
+    with pipe_client(tmp_path, *flags) as client:
         client.message()
         assert not (tmp_path / "mark").exists()
         assert client.ask("Pass") == ([], False) and client.process.wait(PATIENCE) == 3
     assert (tmp_path / "mark").exists()
-    with talk(tmp_path, *flags) as client:
+    with pipe_client(tmp_path, *flags) as client:
         client.message()
         assert client.metadata("Pass")["agents"][0]["lastActionSuccess"]
 
@@ -179,7 +179,7 @@ def test_a_fault_once(tmp_path: Path) -> None:
         ([], "no client"),
     ],
 )
-def test_it_says_what_it_cannot_start_with(flags: list[str], message: str) -> None:
+def test_a_wrong_start_is_an_error_message(flags: list[str], message: str) -> None:
     bare = {key: value for key, value in os.environ.items() if not key.startswith("AI2THOR")}
     result = subprocess.run([*STUB, *flags], env=bare, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and message in result.stderr

@@ -11,7 +11,7 @@ import pytest
 from envs.alfred.env import AlfredEnv
 from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
-from tests.envs.alfred.thor.leftovers import nothing_left
+from tests.envs.alfred.thor.leftovers import no_leaks
 from tests.envs.alfred.thor.playing import play, thor_env
 
 SPLIT = "valid_seen"
@@ -25,18 +25,18 @@ def folder(alfred_data: Path) -> str:
 @pytest.fixture(scope="module")
 def trials(folder: str) -> list[Episode]:
     """The first annotation of every trial."""
-    found = {episode.tasks[0].id: episode for episode in reversed(load_episodes(folder, SPLIT)[:])}
-    return list(reversed(found.values()))
+    episodes = {episode.tasks[0].id: episode for episode in reversed(load_episodes(folder, SPLIT)[:])}
+    return list(reversed(episodes.values()))
 
 
 @pytest.fixture(scope="module")
 def env(folder: str) -> Iterator[AlfredEnv]:
-    with nothing_left(), thor_env(data=folder, split=SPLIT) as opened:
-        yield opened
+    with no_leaks(), thor_env(data=folder, split=SPLIT) as environment:
+        yield environment
 
 
 def symbolic(folder: str, episode: Episode, skills: str, observability: str) -> tuple[int, int]:
-    """Goal conditions met when the expert has played the same trial in the symbolic world."""
+    """Return the goal conditions met after the expert has played the trial in the symbolic world."""
     world = AlfredEnv(data=folder, split=SPLIT, skills=skills, observability=observability, episodes=[episode])
     _, info = world.reset()
     expert = world.setting.expert()
@@ -67,23 +67,23 @@ def test_all_trials_with_instance_skills_and_partial_knowledge(trials: list[Epis
     assert len(failed) <= 0.05 * len(trials), failed
 
 
-def test_the_room_is_the_trials(trials: list[Episode], env: AlfredEnv) -> None:
-    """Every pose of the trial has its object, copies included; the rest of the room's things stay."""
+def test_the_room_has_all_objects_of_the_trial(trials: list[Episode], env: AlfredEnv) -> None:
+    """Every pose of the trial has its object, copies included; all other things of the room stay."""
     for episode in trials[::25]:
         env.reset(options={"episode": episode})
-        poses = [one.type for one in episode.scene.start.objects]
-        there = [one.type for one in env.world.things.values()]
-        assert all(there.count(kind) >= poses.count(kind) for kind in set(poses))
-        named = {item.id for item in episode.scene.items if item.type in poses}
-        assert named <= env.world.things.keys()
+        poses = [thing.type for thing in episode.scene.start.objects]
+        kinds = [thing.type for thing in env.world.things.values()]
+        assert all(kinds.count(kind) >= poses.count(kind) for kind in set(poses))
+        ids = {item.id for item in episode.scene.items if item.type in poses}
+        assert ids <= env.world.things.keys()
         x, _, z = episode.scene.start.agent
         assert (env.world.agent.x, env.world.agent.z) == (x, z)
 
 
 @pytest.mark.parametrize("at", [8, pytest.param(30, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)])
-def test_a_trial_goes_on_in_a_new_process(folder: str, trials: list[Episode], tmp_path: Path, at: int) -> None:
+def test_a_trial_continues_in_a_new_process(folder: str, trials: list[Episode], tmp_path: Path, at: int) -> None:
     stub = f"{sys.executable} -m envs.alfred.thor_stub --data '{folder}' --fault die:{at} --once {tmp_path / 'once'}"
-    heats = (one for one in trials if one.tasks[0].type == "pick_heat_then_place_in_recep" and one.tasks[0].sliced)
-    chosen = next(heats)
-    with nothing_left(), thor_env([chosen], data=folder, thor={"executable": stub}) as env:
-        assert play(env, chosen)[0] and env.world.restarts == 1
+    heat = "pick_heat_then_place_in_recep"
+    episode = next(trial for trial in trials if trial.tasks[0].type == heat and trial.tasks[0].sliced)
+    with no_leaks(), thor_env([episode], data=folder, thor={"executable": stub}) as env:
+        assert play(env, episode)[0] and env.world.restarts == 1

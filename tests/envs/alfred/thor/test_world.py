@@ -1,4 +1,4 @@
-"""The environment over AI2-THOR's client and the stand-in: skills, facts and goals are those of the symbolic world."""
+"""Environment over AI2-THOR's client and the stand-in: skills, facts and goals equal those of the symbolic world."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_gymnasium_finds_no_fault(skills: str, observability: str) -> None:
 @pytest.mark.parametrize(("skills", "observability"), KINDS)
 def test_the_expert_does_in_the_simulator_what_it_does_in_symbols(skills: str, observability: str, server: str) -> None:
     with thor_env(EPISODES, thor={"server": server}, skills=skills, observability=observability) as env:
-        played = [play(env, episode) for episode in EPISODES]
-    assert all(success for success, _ in played)
+        results = [play(env, episode) for episode in EPISODES]
+    assert all(success for success, _ in results)
 
 
 @pytest.mark.parametrize(("skills", "observability"), KINDS)
@@ -53,37 +53,37 @@ def test_random_skills_have_the_same_effects_and_failures(skills: str, observabi
 
 @pytest.mark.parametrize("observability", ["full", "partial"])
 def test_facts_are_those_of_the_symbolic_world(observability: str) -> None:
-    """Instance-level skills leave nothing to distances: facts, feedback, skills on offer and goals are the same."""
+    """Instance-level skills do not depend on distances: facts, feedback, admissible skills and goals are equal."""
     random = Random(1)
     settings = {"skills": "grounded", "observability": observability, "max_steps": 200}
     symbolic = AlfredEnv(episodes=EPISODES, **settings)
     with thor_env(EPISODES, **settings) as env:
         for episode in EPISODES[:6]:
-            mine, theirs = env.reset(options={"episode": episode}), symbolic.reset(options={"episode": episode})
+            step, expected_step = env.reset(options={"episode": episode}), symbolic.reset(options={"episode": episode})
             for _ in range(40):
-                (seen, *_, info), (expected, *_, told) = mine, theirs
-                assert seen == expected
+                (observation, *_, info), (expected, *_, symbolic_info) = step, expected_step
+                assert observation == expected
                 for key in ("facts", "skills", "goal", "outcome_ok", "task_done"):
-                    assert info[key] == told[key], key
+                    assert info[key] == symbolic_info[key], key
                 skill = random.choice(sorted(set(info["skills"]) - {"done"}))
-                mine, theirs = env.step(skill), symbolic.step(skill)
+                step, expected_step = env.step(skill), symbolic.step(skill)
 
 
-def test_pictures() -> None:
+def test_images() -> None:
     with thor_env(EPISODES[:1], thor={"width": 320, "height": 240}, render_mode="rgb_array") as env:
-        seen, info = env.reset(seed=0)
-        frame = seen["frame"]
+        observation, info = env.reset(seed=0)
+        frame = observation["frame"]
         assert frame.shape == (240, 320, 3) and frame.dtype == np.uint8 and frame.std() > 5
-        moved, *_ = env.step(env.setting.expert().act(env.world, info["task"]))
-        assert (moved["frame"] != frame).any() and (env.render() == moved["frame"]).all()
+        later, *_ = env.step(env.setting.expert().act(env.world, info["task"]))
+        assert (later["frame"] != frame).any() and (env.render() == later["frame"]).all()
         above = top_view(env.world)
         assert above.shape == (240, 320, 3) and above.std() > 5
         assert (top_view(env.world) == above).all()
-        drawn = draw(env.world, 200)
-        assert max(drawn.shape) == 200 and drawn.std() > 5
+        drawing = draw(env.world, 200)
+        assert max(drawing.shape) == 200 and drawing.std() > 5
 
 
-def test_headless_has_no_pictures_but_plays() -> None:
+def test_headless_mode_plays_without_images() -> None:
     with thor_env(EPISODES[:2], thor={"headless": True}) as env:
         assert play(env, EPISODES[0])[0]
         assert env.world.frame is None and top_view(env.world).shape[2] == 3

@@ -1,4 +1,4 @@
-"""A stand-in to ask, without its process."""
+"""Stand-in without its process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from envs.alfred.thor_stub.simulator import Answer, Simulator
 Record = dict[str, Any]
 
 
-class Bench:
-    """A simulator with the house of a scene, and short ways to ask it."""
+class Sim:
+    """A simulator with the house of a scene, and short ways to execute actions."""
 
     def __init__(self, scene: Scene | None = None, **settings: Any) -> None:
         self.simulator = Simulator.of(Rooms(), images=False)
@@ -41,29 +41,29 @@ class Bench:
         return agent["errorMessage"]
 
     def objects(self, kind: str = "") -> list[Record]:
-        return [one for one in self.insist("Pass")["objects"] if kind in ("", one["objectType"])]
+        return [entry for entry in self.insist("Pass")["objects"] if kind in ("", entry["objectType"])]
 
-    def one(self, kind: str, number: int = 0) -> Record:
+    def entry(self, kind: str, number: int = 0) -> Record:
         return self.objects(kind)[number]
 
     def id(self, kind: str, number: int = 0) -> str:
-        return self.one(kind, number)["objectId"]
+        return self.entry(kind, number)["objectId"]
 
     def poses(self, object_id: str, **arguments: Any) -> list[Record]:
         return self.insist("GetInteractablePoses", objectId=object_id, **arguments)["actionReturn"]
 
     def stand_at(self, object_id: str) -> None:
-        """As a client does: the first pose, with the rotation as the client's step() wraps it."""
+        """Stand at the first pose for an object, with the rotation as the client's step() wraps it."""
         pose = self.poses(object_id, standings=[True])[0]
         self.insist("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
 
 
 def beside(scene: Scene) -> Scene:
-    """The scene with its agent on a point of the grid."""
+    """Return the scene with its agent on a point of the grid."""
     return replace(scene, agent=(0.0, 2.0))
 
 
-def holding(bench: Bench, object_id: str) -> Bench:
-    """With this in the hand."""
-    bench.insist("PickupObject", objectId=object_id, forceAction=True)
-    return bench
+def holding(sim: Sim, object_id: str) -> Sim:
+    """Put an object into the hand."""
+    sim.insist("PickupObject", objectId=object_id, forceAction=True)
+    return sim
