@@ -24,7 +24,7 @@ DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]
 
 
-class JudgedEngine(Engine):
+class JudgedEngine(TransformersEngine):
     """An engine on another device whose references are computed on the CPU."""
 
     def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:

@@ -40,7 +40,7 @@ def tokenizer(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> 
     return chat if request.param == "chat" else load_tokenizer(str(BUNDLED))
 
 
-class Babbler(Engine):
+class Babbler(TransformersEngine):
     """A tiny random model; what it says is drawn, so that it holds all there is, broken characters too."""
 
     def generate(

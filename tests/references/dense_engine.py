@@ -1,0 +1,208 @@
+"""Dense engine: the `Engine` Protocol over the dense reference model, slow and without any ability beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, ReadCounts, ScoreResult
+from memory.engine.models.load import LoadedModel
+from memory.engine.trace import PrefillTrace
+from memory.engine.worker import Priority
+from memory.kv_cache.block import KVBlock
+from memory.prompt.layout import Layout
+from memory.stages import Loading, Recompute
+from tests.references.dense import Reference
+
+T = TypeVar("T")
+
+
+@dataclass
+class RowCache:
+    """Unrotated keys and values per layer, (kv_heads, rows, head_dim), of rows at ``positions``."""
+
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    logits: torch.Tensor | None = None
+    reads: ReadCounts = field(default_factory=ReadCounts)
+    raw: bool = False  # whether its rows may be harvested
+
+    @property
+    def length(self) -> int:
+        return self.positions.numel()
+
+    @property
+    def next_position(self) -> int:
+        return int(self.positions[-1]) + 1 if self.length else 0
+
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
+        self.layers = [(k[:, :length], v[:, :length]) for k, v in self.layers]
+        self.positions, self.logits = self.positions[:length], logits
+
+
+class DenseEngine:
+    """One Qwen2, Qwen3 or Llama model in plain matrices; every call runs in the caller's thread."""
+
+    capabilities = EngineCapabilities(*[False] * 5)
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.info, self.device = model.spec, torch.device("cpu")
+        self._reference, self._closed = Reference(model.module), False
+
+    @property
+    def model_key(self) -> str:
+        return self.info.model_key
+
+    def encode(
+        self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
+    ) -> list[KVBlock]:
+        if identities and len(identities) != len(units):
+            raise ConfigError(f"{len(units)} units but {len(identities)} identities")
+        blocks = []
+        for name, (context, ids) in zip(identities or [""] * len(units), units, strict=True):
+            cache = self._cache(context)
+            self._forward(cache, ids)
+            blocks.append(self._block(cache, slice(cache.length - len(ids), None), name))
+        return blocks
+
+    def prefill(
+        self,
+        layout: Layout,
+        recompute: Recompute | None,
+        loading: Loading,
+        context_block: KVBlock | None = None,
+        keep_raw: bool = False,
+        slots: object = None,
+        seen: KVBlock | None = None,
+    ) -> PrefillResult:
+        active = torch.arange(layout.rows) if recompute is None else recompute.first(layout, self.info.layers)
+        cache = self._cache(None, keep_raw)
+        cache.layers = [(k.new_zeros(k.shape[0], layout.rows, k.shape[2]),) * 2 for k, _ in cache.layers]
+        cache.layers = [(k.clone(), v.clone()) for k, v in cache.layers]
+        places = [(0, context_block), *((p.start, p.block) for p in layout.placements)]
+        for start, block in places:
+            for layer, (k, v) in enumerate(cache.layers) if block is not None else ():
+                k[:, start : start + block.tokens] = block.k[layer]
+                v[:, start : start + block.tokens] = block.v[layer]
+        logits = self._layers(cache, layout.token_ids[active].tolist(), active, layout.positions)
+        cache.positions, cache.logits = layout.positions, logits
+        trace = PrefillTrace(layout.rows, [active.numel()] * self.info.layers, [0] * self.info.layers)
+        trace.timings = {"load": 0.0, "prefill": 0.0}
+        return PrefillResult(logits, cache, trace)
+
+    def extend(self, cache: RowCache, token_ids: Sequence[int] | torch.Tensor, chunking: Any = None) -> PrefillResult:
+        ids = torch.as_tensor(token_ids).tolist()
+        logits = self._forward(cache, ids)
+        trace = PrefillTrace(cache.length, [len(ids)] * self.info.layers, [0] * self.info.layers)
+        trace.timings = {"load": 0.0, "prefill": 0.0}
+        return PrefillResult(logits, cache, trace)
+
+    def append(self, cache: RowCache, token_ids: Sequence[int]) -> torch.Tensor:
+        return self.extend(cache, token_ids).logits
+
+    def score(
+        self, cache: RowCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
+        scores, length, logits = [], cache.length, cache.logits
+        for ids in candidates:
+            each = []
+            for token in ids:
+                each.append(cache.logits.log_softmax(-1)[0, token])
+                self._forward(cache, [token])
+            cache.rewind(length, logits)
+            scores.append(torch.stack(each).sum() if reduce == "sum" else torch.stack(each).mean())
+        return ScoreResult(torch.stack(scores), sum(map(len, candidates)))
+
+    def generate(
+        self, cache: RowCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+    ) -> list[int]:
+        ids: list[int] = []
+        while len(ids) < max_new_tokens and (token := int(cache.logits.argmax())) not in stop_ids:
+            ids.append(token)
+            self._forward(cache, [token])
+        return ids
+
+    def harvest(self, cache: RowCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
+        if not cache.raw:
+            raise ModelError("these rows cannot be harvested: run the prefill with keep_raw=True.")
+        return self._block(cache, torch.as_tensor(rows), identity)
+
+    def query_states(
+        self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        cache, states = self._cache(context), {}
+        self._forward(cache, token_ids, states)
+        return [states[layer] for layer in layers]
+
+    def cache_provider(self, *sizes: object) -> Any:
+        raise ConfigError("this engine has no session caches")
+
+    def compact(self, cache: RowCache) -> None:
+        raise ConfigError("this engine has no session caches")
+
+    def run(self, work: Callable[[], T]) -> T:
+        return self.submit(work).result()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        if self._closed:
+            raise ModelError("this engine is closed; build a new one.")
+        future: Future[T] = Future()
+        future.set_result(work())
+        return future
+
+    later = submit
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _cache(self, context: KVBlock | None, raw: bool = False) -> RowCache:
+        shape = self.info.kv_heads, 0, self.info.head_dim
+        empty = torch.empty(shape, dtype=self.info.dtype)
+        if context is None:
+            return RowCache([(empty, empty)] * self.info.layers, raw=raw)
+        layers = [(context.k[layer], context.v[layer]) for layer in range(self.info.layers)]
+        return RowCache(layers, torch.arange(context.tokens), raw=raw)
+
+    def _block(self, cache: RowCache, rows: slice | torch.Tensor, identity: str) -> KVBlock:
+        k, v = (torch.stack([layer[side][:, rows] for layer in cache.layers]) for side in (0, 1))
+        return KVBlock(identity, k, v)
+
+    def _forward(
+        self, cache: RowCache, ids: Sequence[int], states: dict[int, torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Logits (1, vocab) behind ``ids``, whose rows become part of ``cache``."""
+        before, count = cache.length, len(ids)
+        positions = torch.cat([cache.positions, torch.arange(count) + cache.next_position])
+        cache.layers = [
+            tuple(torch.cat([x, x.new_zeros(x.shape[0], count, x.shape[2])], 1) for x in pair) for pair in cache.layers
+        ]
+        logits = self._layers(cache, ids, torch.arange(before, before + count), positions, states)
+        cache.positions, cache.logits = positions, logits
+        return logits
+
+    @torch.no_grad()
+    def _layers(
+        self,
+        cache: RowCache,
+        ids: Sequence[int],
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        states: dict[int, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Compute ``rows`` of ``cache`` at every layer; returns the logits of the last one."""
+        model, module = self._reference, self._reference.module
+        hidden = module.model.embed_tokens.weight[list(ids)]
+        for layer, (k, v) in enumerate(cache.layers):
+            q, k_new, v_new = model.project(layer, hidden)
+            if states is not None:
+                states[layer] = q
+            k[:, rows], v[:, rows] = k_new, v_new
+            weights = model.attend(model.rotate(q, positions[rows]), model.rotate(k, positions), rows.tolist(), True)
+            hidden = model.finish(layer, hidden, weights, v)
+        cache.reads.note(positions.numel(), positions.numel())
+        return model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
