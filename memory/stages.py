@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memory.kv_cache.block import KVBlock
+    from memory.kv_cache.cache_ledger import Entry
     from memory.kv_cache.cache_view import CacheView
     from memory.kv_cache.key_boxes import KeyBoxIndex
     from memory.segments.segment import Segment
     from memory.segments.store import SegmentStore
-    from memory.storage.ledger import Entry
 
 
 BRIDGE = 16  # rows
@@ -358,14 +358,13 @@ class Storage(Protocol):
 
     def put(self, block: KVBlock) -> None: ...
     def get(self, identity: str) -> KVBlock | None: ...
-    def get_layer(self, identity: str, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None: ...
 
     def contains(self, identity: str) -> bool:
         """Whether it rests here, as far as is known without reading it."""
         ...
 
-    def sound(self, identity: str) -> bool:
-        """Whether it rests here undamaged: reads what was not verified yet, and forgets it if it is damaged."""
+    def verify(self, identity: str) -> bool:
+        """Whether it is stored undamaged: reads what was not verified yet, and deletes it if it is damaged."""
         ...
 
     def delete(self, identity: str) -> None: ...

@@ -43,7 +43,7 @@ def with_retry(
             encoded |= made
         with clock.part("retrieve"):
             for unit in () if prompt is None else prompt.units:
-                holder.sound(unit.identity)
+                holder.verify(unit.identity)
 
 
 def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from memory.kv_cache.cache_ledger import Entry
 from memory.kv_cache.mapped_rows import Mapped
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class KVBlock:
     k: torch.Tensor | PackedRows | MappedRows
     v: torch.Tensor | PackedRows | MappedRows
     namespace: str = ""  # whose share of a storage it takes up
-    born: float = 0.0  # seconds since 1970 when it was put away, where the storage keeps time
+    created: float = 0.0  # seconds since 1970 when it was stored, where the storage keeps time
 
     @property
     def tokens(self) -> int:
@@ -38,6 +39,11 @@ class KVBlock:
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
+
+    @property
+    def entry(self) -> Entry:
+        """Its line in the ledger of a storage."""
+        return Entry(self.identity, self.nbytes, self.namespace, self.created)
 
     def to(self, device: str) -> KVBlock:
         """The block on ``device``; what is packed stays packed."""

@@ -30,8 +30,8 @@ class BlockPool:
     def forget(self, namespace: str) -> None:
         """Delete what sessions of a namespace have stored, whoever holds it; where the storage persists, for good."""
         for entry in self.storage.entries():
-            if entry.namespace == namespace:
-                self.storage.delete(entry.identity)
+            if entry.owner == namespace:
+                self.storage.delete(entry.key)
         self.storage.flush()
 
 
@@ -61,8 +61,8 @@ class BlockLease:
         for identity in identities:
             self._hold(identity)
 
-    def sound(self, identity: str) -> bool:
-        return self._pool.storage.sound(identity)
+    def verify(self, identity: str) -> bool:
+        return self._pool.storage.verify(identity)
 
     def put(self, block: KVBlock) -> None:
         mine = bool(self._namespace) and not block.namespace

@@ -19,10 +19,10 @@ from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import save_agent
 from memory.files.block_file import NAMES, BlockFile
 from memory.kv_cache.block import KVBlock
+from memory.kv_cache.cache_ledger import Entry
 from memory.kv_cache.mapped_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import Grid, Packed, PackFormat
-from memory.storage.ledger import Entry
 
 PAGE = 256  # rows of a layer under one checksum
 PARTS = ("codes", "scale", "bias")
@@ -111,7 +111,7 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
             if name not in tensors:
                 tensors[name] = torch.zeros(form.layers, pages * PAGE, *rows.shape[2:], dtype=rows.dtype)
             tensors[name][:, start:stop] = rows
-        index[block.identity] = (start, stop, block.namespace, block.born)
+        index[block.identity] = (start, stop, block.namespace, block.created)
         start = stop
     paged = {name: x.view(form.layers * pages, PAGE, *x.shape[2:]) for name, x in tensors.items()}
     save_agent(folder, agent, key, total, paged, {"form": asdict(form), "index": index})
@@ -128,6 +128,9 @@ class Pages:
         self._rows = {name: _by_layer(file.tensor(name), layers, self._pages) for name in file.names}
         self._verified = np.zeros((layers, self._pages), bool)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
     @property
     def nbytes(self) -> int:
         return self._file.nbytes
@@ -136,8 +139,8 @@ class Pages:
         """In the order in which they were written."""
         width = sum(rows[:, :1].nbytes for rows in self._rows.values())
         return [
-            Entry(identity, (stop - start) * width, namespace, born)
-            for identity, (start, stop, namespace, born) in self._index.items()
+            Entry(identity, (stop - start) * width, namespace, created)
+            for identity, (start, stop, namespace, created) in self._index.items()
         ]
 
     def guard(self, identity: str, report: Report) -> PageGuard:
@@ -147,9 +150,9 @@ class Pages:
 
     def read(self, identity: str, report: Report) -> KVBlock:
         """A block, mapped; a layer's pages are verified when they are first asked for."""
-        start, stop, namespace, born = self._index[identity]
+        start, stop, namespace, created = self._index[identity]
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity, report)
-        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, born)
+        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
     def verified(self, layers: Any, start: int, stop: int) -> bool:
         """Whether these rows of the file have been verified, of a number, slice or list of ``layers``."""

@@ -29,8 +29,8 @@ HOSTILE = {  # what a config may say, with the file that would be there if it we
     "hydra.utils.instantiate": lambda mark: {"config": {"_target_": "builtins.open", "file": mark, "mode": "w"}},
     "memory.config.components.import_module": lambda mark: {"name": "antigravity"},
     "memory.storage.disk.Path": lambda mark: {},
-    "memory.storage.ram.OrderedDict": lambda mark: {},
-    "memory.storage.ledger.Entry": lambda mark: {"identity": "a", "nbytes": 1},
+    "memory.storage.tiers.CacheLedger": lambda mark: {},
+    "memory.storage.block_pages.Pages": lambda mark: {"file": mark},
     "memory.method.MemoryMethod.__init__": lambda mark: {},
 }
 

@@ -28,7 +28,7 @@ def test_the_hash_is_of_model_tokens_and_extra_key_alone() -> None:
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    code = "from memory.kv_cache.segment_index import virtual_hash; print(virtual_hash('model', range(40), 'kitchen'))"
+    code = "from memory.kv_cache.segment_index import segment_hash; print(segment_hash('model', range(40), 'kitchen'))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,

@@ -49,7 +49,7 @@ def test_it_equals_a_dictionary_that_is_copied_when_flushed(
             flushed = dict(live)
         if call in ("reopen", "crash"):
             disk, live = opened(folder), dict(flushed)
-        assert {entry.identity for entry in disk.entries()} == set(live)
+        assert {entry.key for entry in disk.entries()} == set(live)
         assert disk.stats()["bytes"] == sum(one.nbytes for one in live.values())
         assert [disk.contains(name) for name in "abcd"] == [name in live for name in "abcd"]
     assert all(same(disk.get(name), one) for name, one in live.items())
@@ -70,18 +70,17 @@ def test_layers_budget_and_order_of_use(tmp_path: Path) -> None:
     disk.flush()
     again = opened(tmp_path, budget_bytes=3 * size)
     again.put(block("d"))
-    assert [entry.identity for entry in again.entries()] == ["c", "a", "d"], (
-        "b was used longest ago, before the restart"
-    )
+    assert [entry.key for entry in again.entries()] == ["c", "a", "d"], "b was used longest ago, before the restart"
     for layer in range(3):
-        k, v = again.get_layer("c", layer)
-        assert torch.equal(k, block("c").k[layer]) and torch.equal(v, block("c").v[layer])
-    assert again.get_layer("b", 0) is None
+        stored = again.get("c")
+        assert torch.equal(stored.k[layer], block("c").k[layer])
+        assert torch.equal(stored.v[layer], block("c").v[layer])
+    assert again.get("b") is None
     counts = {"hits": 3, "misses": 1, "evicted": 1, "rejected": 0, "corrupt": 0}
     file_bytes = only_file(tmp_path).stat().st_size
     assert again.stats() == {"blocks": 3, "bytes": 3 * size, "waiting": size, "file_bytes": file_bytes, **counts}
     smaller = opened(tmp_path, budget_bytes=size)
-    assert [entry.identity for entry in smaller.entries()] == ["a"]
+    assert [entry.key for entry in smaller.entries()] == ["a"]
 
 
 def test_deleted_and_overwritten_blocks_leave_the_file(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path
     assert same(one, blocks["1"])
     assert file._sound == {0, pages, 2 * pages}
     assert disk.contains("39") and file._sound == {0, pages, 2 * pages}, "still nothing is read"
-    assert disk.sound("39") and file._sound == {page + layer * pages for page in (0, pages - 1) for layer in range(3)}
+    assert disk.verify("39") and file._sound == {page + layer * pages for page in (0, pages - 1) for layer in range(3)}
 
 
 def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_other_models_formats_and_agents_have_files_of_their_own(tmp_path: Path)
         disk.flush()
     assert len(list(tmp_path.glob("*.safetensors"))) == len(owners)
     for version, (model, knobs) in enumerate(owners):
-        assert opened(tmp_path, model, **knobs).get("a").born == version
+        assert opened(tmp_path, model, **knobs).get("a").created == version
 
 
 def test_a_newer_versions_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +262,7 @@ def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
         disk.put(replace(block("a", version=version), namespace=f"agent_{version}"))
         disk.flush()
     (entry,) = opened(tmp_path).entries()
-    assert (entry.namespace, entry.born) == ("agent_2", 2.0)
+    assert (entry.owner, entry.timestamp) == ("agent_2", 2.0)
 
 
 def test_that_a_block_is_lost_can_be_told_to_another_process() -> None:

@@ -58,18 +58,18 @@ def test_a_device_tier_stands_in_front_of_the_hosts(tmp_path: Path) -> None:
 
 
 def held(tiers: Tiers, level: int) -> list[str]:
-    return [entry.identity for entry in tiers.tiers[level].entries()]
+    return [entry.key for entry in tiers.tiers[level].entries()]
 
 
 def consistent(tiers: Tiers) -> None:
     """The books agree with what rests in the tiers, and no tier is too full."""
     for tier, ledger in zip(tiers.tiers, tiers._ledgers, strict=True):
-        found = {entry.identity: entry for entry in tier.entries()}
-        assert found == {entry.identity: entry for entry in ledger}
-        assert sum(entry.nbytes for entry in ledger) == ledger.bytes == tier.stats()["bytes"]
-        assert tier.budget_bytes is None or ledger.bytes <= tier.budget_bytes
+        found = {entry.key: entry for entry in tier.entries()}
+        assert found == {entry.key: entry for entry in ledger}
+        assert sum(entry.nbytes for entry in ledger) == ledger.nbytes == tier.stats()["bytes"]
+        assert tier.budget_bytes is None or ledger.nbytes <= tier.budget_bytes
         assert tier.stats()["evicted"] == tier.stats()["rejected"] == 0, "room was made before"
-    assert set(tiers._born) == {entry.identity for ledger in tiers._ledgers for entry in ledger}
+    assert {entry.key for entry in tiers._ages} == {entry.key for ledger in tiers._ledgers for entry in ledger}
 
 
 def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_for() -> None:
@@ -86,9 +86,8 @@ def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_f
         "blocks": 5, "bytes": 5 * SIZE, "hits": 1, "misses": 0, "evicted": 1, "promoted": 1, "demoted": 5,
     }  # fmt: skip
     assert (stats["tier0_blocks"], stats["tier1_bytes"]) == (2, 3 * SIZE)
-    k, v = tiers.get_layer("c", 1)
-    assert torch.equal(k, block("c").k[1]) and torch.equal(v, -k)
-    assert tiers.get("b") is None and tiers.get_layer("b", 0) is None
+    assert torch.equal(tiers.get("c").v, -block("c").k)
+    assert tiers.get("b") is None
     consistent(tiers)
 
 
@@ -275,7 +274,7 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert (held(tiers, 0), sorted(held(tiers, 1))) == (["d", "e"], list("abcde"))
     again = on_disk(tmp_path, clock, ttl_seconds=100)
     assert [again.contains(name) for name in "abcdef"] == [True] * 5 + [False]
-    assert again.sound("e") and not again.sound("f")
+    assert again.verify("e") and not again.verify("f")
     found = again.get("e")  # which has been read, so it is promoted
     assert torch.equal(found.k[:], block("e").k) and found.namespace == "agent_e" and held(again, 0) == ["e"]
     consistent(again)
@@ -308,8 +307,10 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     again = on_disk(tmp_path, Clock())
     with pytest.raises(DamagedError):
         again.get("a").v[:]
-    assert again.get("a") is None and not again.sound("b") and not again.contains("b")
-    assert again.get_layer("c", 1) is None and again.stats()["promoted"] == 0
+    assert again.get("a") is None and not again.verify("b") and not again.contains("b")
+    with pytest.raises(DamagedError):
+        again.get("c").v[1]
+    assert again.stats()["promoted"] == 0
     assert again.tiers[1].stats()["corrupt"] == 3
     again.put(block("a"))
     assert torch.equal(again.get("a").k, block("a").k)
