@@ -98,7 +98,7 @@ class Turn:
 
     def _room(self, prompt: AgentPrompt) -> int:
         """Tokens that the model can still read behind the prompt."""
-        return self._memories.engine.spec.max_positions - len(prompt.told.ids)
+        return self._memories.engine.spec.max_positions - len(prompt.token_text.ids)
 
     def _submit(self, prompt: AgentPrompt, most: int) -> Stream:
         stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)

@@ -58,7 +58,7 @@ def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | 
 class Known:
     """What an agent must remember for a model: the text, and the same rows dense."""
 
-    told: TokenText
+    token_text: TokenText
     dense: Dense
     where: str = "hot"
 
@@ -75,17 +75,17 @@ class Ledger:
         memories = self.memories
         prompt, key = memories.open(agent, text), (agent, memories.engine.model_key)
         known = self.known.get(key)
-        found = None if known is None else match(known.told, text, memories.threshold, memories.exact)
+        found = None if known is None else match(known.token_text, text, memories.threshold, memories.exact)
         if known is None or found is None or found.kind == "miss":
             new = Known(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
             kept, kind, origin = 0, "miss", "cold"
         else:
-            told, kept = resume(known.told, found, memories.coder)
+            told, kept = resume(known.token_text, found, memories.coder)
             new, kind, origin = Known(told, known.dense.copy()), found.kind, known.where
             new.dense.cut(kept)
         assert (prompt.kept, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
-        assert prompt.told.text == text and prompt.told.ids == new.told.ids
-        assert prompt.cache.tokens == new.told.ids[:kept] and list(prompt.new) == new.told.ids[kept:]
+        assert prompt.token_text.text == text and prompt.token_text.ids == new.token_text.ids
+        assert prompt.cache.tokens == new.token_text.ids[:kept] and list(prompt.new) == new.token_text.ids[kept:]
         if known is not None and prompt.origin == "warm":
             known.where = "hot"
         return prompt, new
@@ -99,15 +99,15 @@ class Ledger:
             assert int(new.dense.logits.argmax()) == token
             new.dense.append([token])
         if said:
-            new.told.extend(said, self.memories.coder)
+            new.token_text.extend(said, self.memories.coder)
         self.memories.finish(prompt, said)
         self.known[prompt.key] = new
         return prompt
 
     def text(self, agent: str) -> str:
         known = self.known.get((agent, self.memories.engine.model_key))
-        return "" if known is None else known.told.text
+        return "" if known is None else known.token_text.text
 
 
 def size_of(memories: AgentMemories, agent: str) -> int:
-    return memories._hot[agent, memories.engine.model_key].cache.nbytes
+    return memories._host[agent, memories.engine.model_key].cache.nbytes

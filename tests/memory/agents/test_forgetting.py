@@ -29,7 +29,7 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
         memories.finish(prompt)
     memories.abandon(prompt)
     memories.flush()
-    assert {entry.agent for entry in disk.entries(memories.folder)} == {"A", "a-b"}
+    assert {entry.owner for entry in disk.entries(memories.folder)} == {"A", "a-b"}
     for engine in engines:
         memories.use(engine)
         assert say(memories, "a", text)[0].origin == "cold"
@@ -38,7 +38,7 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
 
 def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._warm.wait_for()
+    memories._disk.wait_for()
     begun, gate, real = threading.Event(), threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:
@@ -51,7 +51,7 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
         say(memories, agent, lines(40))
     assert begun.wait(PATIENCE)
     done = ThreadPoolExecutor(1).submit(lambda: [memories.forget(agent) for agent in "ba"])
-    until(lambda: "a" in memories._leaving or done.done())  # it has come to "a", and stays there
+    until(lambda: "a" in memories._deleting or done.done())  # it has come to "a", and stays there
     assert not done.done(), "a is just being written"
     gate.set()
     done.result(PATIENCE)
@@ -67,7 +67,7 @@ def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
     with make() as memories:
         say(memories, "a", lines(40))
     memories, forgotten = make(), []
-    real = memories._warm.get
+    real = memories._disk.get
 
     def slow(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -77,7 +77,7 @@ def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
             say(memories, "a", lines(20, 1))
         return found
 
-    monkeypatch.setattr(memories._warm, "get", slow)
+    monkeypatch.setattr(memories._disk, "get", slow)
     with pytest.raises(ConfigError, match="'a' is not under way"):
         memories.open("a", lines(40))
     assert memories.open("a", lines(40)).kind == "miss"

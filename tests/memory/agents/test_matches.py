@@ -31,7 +31,7 @@ def test_what_is_served_is_what_comes_back_of_the_same_passes(size: int, ledger:
 def test_the_first_prompt_is_a_miss_and_counts_nothing(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
-    assert (prompt.kind, prompt.origin, prompt.kept, len(prompt.new)) == ("miss", "cold", 0, len(prompt.told.ids))
+    assert (prompt.kind, prompt.origin, prompt.kept, len(prompt.new)) == ("miss", "cold", 0, len(prompt.token_text.ids))
     assert memories.stats()["agents"] == 0
 
 
@@ -79,7 +79,7 @@ def test_tokens_in_front_that_are_no_text(make: Make, engine: Engine) -> None:
     text = lines(30)
     prompt, logits = say(memories, "a", text)
     assert prompt.new[0] == 1 and prompt.kept == 0
-    expected = engine.extend(memories._new_cache(memories._speaker), prompt.told.ids).logits
+    expected = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
     assert torch.equal(logits, expected)
     prompt, _ = say(memories, "a", text + lines(2))
     assert prompt.kept == 1 + len(memories.coder.encode(text).ids)

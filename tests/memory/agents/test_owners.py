@@ -38,7 +38,7 @@ def test_agents_with_equal_texts_share_nothing(ledger: Ledger) -> None:
         assert ledger.say(name, text).origin == "cold"
     for name in names:
         assert ledger.say(name, text + lines(2)).origin == "hot"
-    held = [ledger.memories._hot[name, ledger.memories.engine.model_key].cache for name in names]
+    held = [ledger.memories._host[name, ledger.memories.engine.model_key].cache for name in names]
     places = [extent.k.codes.untyped_storage().data_ptr() for cache in held for extent in cache.extents]
     assert len(set(places)) == len(places)
     for cache in held:

@@ -15,7 +15,7 @@ from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, lines, say, 
 
 
 def hot(memories: AgentMemories) -> list[str]:
-    return [key[0] for key in memories._hot]
+    return [key[0] for key in memories._host]
 
 
 def test_the_least_recently_used_go_first_but_for_those_below_their_quota(make: Make) -> None:
@@ -45,7 +45,7 @@ def test_the_least_recently_used_go_first_but_for_those_below_their_quota(make: 
         memories.quota_bytes = big * 2
         ledger.say("b3", lines(150))
     assert "b3" not in hot(memories), "in the end it is who asks that goes"
-    assert {entry.agent for entry in disk.entries(memories.folder)} >= {"s1", "s2", "s3", "b1", "b2", "b3"}
+    assert {entry.owner for entry in disk.entries(memories.folder)} >= {"s1", "s2", "s3", "b1", "b2", "b3"}
 
 
 def test_without_a_folder_what_is_put_out_is_lost(make: Make) -> None:
@@ -73,7 +73,7 @@ def test_not_to_persist_is_to_write_when_there_is_no_room(make: Make, engine: En
     memories, text = make(), lines(60)
     path = disk.agent_path(tmp_path / "rows", "a", engine.model_key)
     say(memories, "a", text, persist=False)
-    memories._warm.wait_for()
+    memories._disk.wait_for()
     assert not path.exists()
     memories.host_bytes = 1
     say(memories, "b", text, persist=False)
@@ -95,13 +95,13 @@ def test_the_disk_has_a_budget_of_its_own(make: Make, tmp_path: Path) -> None:
     memories.close()
     memories = make(disk_bytes=2 * one + one // 2)
     memories.flush()
-    left = {entry.agent for entry in disk.entries(tmp_path / "rows")}
+    left = {entry.owner for entry in disk.entries(tmp_path / "rows")}
     assert left == {"b", "c"}
     memories.pin("b")
     for agent in "def":
         say(memories, agent, lines(60))
         memories.flush()
-    assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"b", "f"}
+    assert {entry.owner for entry in disk.entries(tmp_path / "rows")} == {"b", "f"}
     assert memories.stats()["disk_bytes"] <= memories.disk_bytes
 
 
@@ -117,7 +117,7 @@ def test_on_the_disk_as_well_nobody_loses_its_quota_to_others(make: Make, tmp_pa
         for agent in ("big", "other"):
             say(memories, agent, lines(100 + 50 * turn))
             memories.flush()
-    assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"small"}, "big ones are above their quota"
+    assert {entry.owner for entry in disk.entries(tmp_path / "rows")} == {"small"}, "big ones are above their quota"
     memories.close()
     memories = make(quota_bytes=small)
     assert memories.open("small", lines(20)).origin == "warm"

@@ -33,7 +33,10 @@ def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) ->
             hot, expected = say(memories, agent, more, persist=False)
             warm, found = say(fresh, agent, more, persist=False)
             assert torch.equal(found, expected)
-            assert (warm.kept, warm.kind) == (hot.kept, hot.kind) and warm.told.to_json() == hot.told.to_json()
+            assert (warm.kept, warm.kind) == (
+                hot.kept,
+                hot.kind,
+            ) and warm.token_text.to_json() == hot.token_text.to_json()
     assert not fresh.damaged
 
 

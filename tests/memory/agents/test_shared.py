@@ -60,7 +60,7 @@ def test_what_is_shared_stays_what_it_is(make: Make, engine: Engine) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert rows.next_position == len(memories.coder.encode(text).ids)
     private = [
-        {e.k.codes.data_ptr() for e in memories._hot[agent, engine.model_key].cache.extents}
+        {e.k.codes.data_ptr() for e in memories._host[agent, engine.model_key].cache.extents}
         - {e.k.codes.data_ptr() for e in rows.extents}
         for agent in "abc"
     ]

@@ -20,15 +20,15 @@ from tests.waiting import PATIENCE, until
 
 def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
-    memories._warm.wait_for()
+    memories._disk.wait_for()
     gate, real = threading.Event(), disk.save_agent
     monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        until(lambda: not memories._warm._writer._done(("a", memories.engine.model_key)) and not memories._hot)
+        until(lambda: not memories._disk._writer._done(("a", memories.engine.model_key)) and not memories._host)
         second = pool.submit(memories.open, "a", text)
-        until(lambda: memories._under_way or second.done())  # it has begun to open
+        until(lambda: memories._open_prompts or second.done())  # it has begun to open
         assert not first.done() and not second.done()
         gate.set()
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
@@ -38,7 +38,7 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
     make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = make()
-    memories._warm.wait_for()
+    memories._disk.wait_for()
     gate, real, written = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
@@ -53,7 +53,7 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
             ledger.say(agent, lines(20) + lines(4 * turn, 1))
     gate.set()
     memories.flush()
-    last = {agent: len(ledger.known[agent, engine.model_key].told.ids) for agent in "ab"}
+    last = {agent: len(ledger.known[agent, engine.model_key].token_text.ids) for agent in "ab"}
     assert len(written) <= 4 and dict(written) == last, "what waited was replaced by what came later"
     fresh = Ledger(make(), ledger.known)
     for known in ledger.known.values():
@@ -83,14 +83,14 @@ def test_many_threads(make: Make, engine: Engine) -> None:
             text += lines(1 + chance.randrange(9), turn)
             prompt = memories.open(agent, text)
             warm += prompt.origin == "warm"
-            assert prompt.cache.tokens == prompt.told.ids[: prompt.kept] and prompt.told.text == text
+            assert prompt.cache.tokens == prompt.token_text.ids[: prompt.kept] and prompt.token_text.text == text
             if known.get(agent):
                 assert prompt.kept >= len(memories.coder.encode(known[agent]).ids)
             with pytest.raises(ConfigError, match="under way"):
                 memories.open(agent, text)
             found = answer(memories, prompt)
             if prompt.kept == 0:
-                same = engine.extend(memories._new_cache(memories._speaker), prompt.told.ids).logits
+                same = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
                 assert torch.equal(found, same)
             what = chance.random()
             if what < 0.1:
@@ -108,5 +108,5 @@ def test_many_threads(make: Make, engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(live, range(8))) > 0
     memories.flush()
-    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._under_way
+    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._open_prompts
     assert memories.stats()["damaged"] == memories.stats()["failed"] == 0

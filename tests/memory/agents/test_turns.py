@@ -76,7 +76,7 @@ def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledg
     engine.extend(prompt.cache, ids[:100])
     ledger.memories.finish(prompt)
     new.dense.append(prompt.new[:100])
-    ledger.known[prompt.key] = Known(new.told.first(100), new.dense)
+    ledger.known[prompt.key] = Known(new.token_text.first(100), new.dense)
     assert ledger.say("a", text).kept == 100
     prompt = ledger.memories.open("b", text)
     ledger.memories.finish(prompt)  # nothing of it was computed
@@ -100,10 +100,10 @@ def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: 
     scheduler.turn()
     assert stream.reason is Reason.CANCELLED
     memories.finish(prompt, stream.collect())
-    held = memories._hot[prompt.key]
-    assert held.cache is prompt.cache and held.cache.tokens == held.told.ids
-    assert len(held.told.ids) >= prompt.kept + min(100 * turns, len(prompt.new)) - 100
-    memories.abandon(memories.open("a", held.told.text + lines(1)))
+    held = memories._host[prompt.key]
+    assert held.cache is prompt.cache and held.cache.tokens == held.token_text.ids
+    assert len(held.token_text.ids) >= prompt.kept + min(100 * turns, len(prompt.new)) - 100
+    memories.abandon(memories.open("a", held.token_text.text + lines(1)))
 
 
 def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make: Make, engine: Engine) -> None:
@@ -119,7 +119,7 @@ def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make:
 
     stream = scheduler.submit("a", prompt.cache, prompt.new, 4, done=finish)
     scheduler.close()
-    assert memories._hot[prompt.key].told.ids == [*prompt.told.ids, *stream.collect()]
+    assert memories._host[prompt.key].token_text.ids == [*prompt.token_text.ids, *stream.collect()]
     refused = memories.open("a", lines(9))
     with pytest.raises(ModelError, match="scheduler is closed"):
         scheduler.submit("a", refused.cache, refused.new, 4)
@@ -135,8 +135,8 @@ def test_rows_of_other_tokens_than_were_told_are_left_out(make: Make, coder: Tok
         answer(memories, prompt)
         memories.engine.extend(prompt.cache, [*said[:3], 9] if told == said else said)
         memories.finish(prompt, told)
-        held = memories._hot[prompt.key]
-        assert held.cache.tokens == held.told.ids == [*coder.encode(text).ids, *told[:kept]]
+        held = memories._host[prompt.key]
+        assert held.cache.tokens == held.token_text.ids == [*coder.encode(text).ids, *told[:kept]]
         memories.forget("a")
 
 

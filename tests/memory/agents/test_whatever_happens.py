@@ -75,7 +75,7 @@ class World:
             new.dense.append(some)
         ledger.memories.finish(prompt)
         if prompt.kept + len(some):
-            ledger.known[prompt.key] = Known(new.told.first(prompt.kept + len(some)), new.dense)
+            ledger.known[prompt.key] = Known(new.token_text.first(prompt.kept + len(some)), new.dense)
 
     def flush(self, *_: object) -> None:
         self.ledger.memories.flush()
