@@ -34,7 +34,7 @@ class MemoryMethod:
     ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is what an
     isolated unit sees before itself when it is encoded: nothing, the start token, or the whole context prefix.
     ``grouping`` belongs to the setting: methods that are compared share it, so that all choose the same segments.
-    ``frozen`` is what sessions of a method that looks segments up by their tokens may pin; others have no use for it.
+    ``pinned`` is what sessions of a method that looks segments up by their tokens may pin; others have no use for it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class MemoryMethod:
     loading: Loading
     retention: Retention = field(default_factory=KeepAll)
     storage: Storage = field(default_factory=Ram)
-    frozen: PinnedPool = field(default_factory=PinnedPool)
+    pinned: PinnedPool = field(default_factory=PinnedPool)
     layout: str = "memory"
     context: str = "system"
     grouping: Grouping = field(default_factory=Grouping)

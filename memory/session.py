@@ -67,7 +67,7 @@ class MemorySession:
         self.store = SegmentStore(encode_text, self._graph)
         method.storage.open(engine.model_key)
         method.retention.open(engine.spec.weights_key, engine.spec.head_dim)
-        self._holder = method.pool.holder(namespace)
+        self._holder = method.pool.lease(namespace)
         self._namespace, self._context_ids = namespace, tuple(context_ids)
         self._newline = encode_text("\n")
         self._assembler = self._make_assembler()
@@ -209,20 +209,20 @@ class MemorySession:
             cache.rewind(length, logits)
         return ids
 
-    def freeze(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+    def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Pin knowledge that outlives this session, for all sessions of the method that ask under the same extra key.
 
         :param extra_key: the session's namespace if left out
-        :raises CapacityError: it does not fit into the method's frozen pool
+        :raises CapacityError: it does not fit into the method's pinned pool
         """
-        self._reuse().freeze(token_ids, extra_key, self._need_context())
+        self._reuse().pin(token_ids, extra_key, self._need_context())
 
-    def thaw(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Delete what was frozen; a prompt that is being assembled from it keeps it."""
-        self._reuse().thaw(token_ids, extra_key)
+    def unpin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+        """Delete pinned knowledge; a prompt that is being assembled from it keeps it."""
+        self._reuse().unpin(token_ids, extra_key)
 
-    def is_frozen(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
-        return self._reuse().is_frozen(token_ids, extra_key)
+    def is_pinned(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
+        return self._reuse().is_pinned(token_ids, extra_key)
 
     def advance(self) -> None:
         """The world has moved on by one step."""
@@ -296,7 +296,7 @@ class MemorySession:
         if not isinstance(self._assembler, AnyOffsetBuilder):
             raise ConfigError(
                 f"memory method {self.method.name!r} does not look segments up by their tokens, so nothing that is "
-                "frozen would be found: use construction Segments"
+                "pinned would be found: use construction Segments"
             )
         return self._assembler
 

@@ -1,4 +1,4 @@
-"""Disk cache: agents' rows in files, written in the background and mapped when read. Damage is reported, never served."""
+"""Disk cache: agents' rows in files, written in the background, mapped and checked when read."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class AgentMemories:
         self._disk.raise_failed(cached, agents)
 
     def stats(self) -> dict[str, int]:
-        """Count agents and bytes in memory (shared rows once), bytes on the disk, damaged files, and files not written."""
+        """Count agents and bytes in memory (shared rows once), bytes on the disk, damaged files, failed writes."""
         on_disk, failed = self._disk.nbytes, len(self._disk.failed)
         with self._lock:
             nbytes = self._host.ledger(self._shared.values()).nbytes + self._shared_bytes()

@@ -28,7 +28,7 @@ from memory.stages import Layout, Placement, Unit
 
 
 class AnyOffsetBuilder(PromptBuilder):
-    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, frozen block, earlier rows, else fresh.
+    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned block, earlier rows, else fresh.
 
     After the prefill, whole blocks of rows before which nothing approximate stands enter the exact prefix index, and
     every unit that no look-up would find is harvested under its virtual hash. Its identity names what it was computed
@@ -42,7 +42,7 @@ class AnyOffsetBuilder(PromptBuilder):
         self, engine: Engine, method: MemoryMethod, holder: BlockLease, store: SegmentStore, namespace: str
     ) -> None:
         self._engine, self._method, self._holder, self._namespace = engine, method, holder, namespace
-        self._in_use = method.frozen.holder()
+        self._in_use = method.pinned.lease()
         self._lossless = method.storage.capabilities.exact
         self._lost = Invalidation(store)
         self._refresh = method.construction.refresh
@@ -91,7 +91,7 @@ class AnyOffsetBuilder(PromptBuilder):
         if prompt.missing:
             self._keep(prompt.missing, prompt.layout, result, exact)
 
-    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+    def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
         """Pin ``token_ids``, encoded behind what units see of the context; plans go first.
 
         The extra key guards the look-up: the block itself is the same under every key.
@@ -102,13 +102,13 @@ class AnyOffsetBuilder(PromptBuilder):
             request = (context.seen_block, token_ids)
             return self._engine.encode([request], [physical], Priority.BACKGROUND)[0]
 
-        self._method.frozen.freeze(self._name(token_ids, extra_key), physical, make)
+        self._method.pinned.pin(self._name(token_ids, extra_key), physical, make)
 
-    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None:
-        self._method.frozen.thaw(self._name(token_ids, extra_key))
+    def unpin(self, token_ids: Sequence[int], extra_key: str) -> None:
+        self._method.pinned.unpin(self._name(token_ids, extra_key))
 
-    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool:
-        return self._method.frozen.contains(self._name(token_ids, extra_key))
+    def is_pinned(self, token_ids: Sequence[int], extra_key: str) -> bool:
+        return self._method.pinned.contains(self._name(token_ids, extra_key))
 
     def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:
         log = list(chain.from_iterable(behind))
@@ -138,7 +138,7 @@ class AnyOffsetBuilder(PromptBuilder):
         for name, unit, start in zip(names, units, starts[:-1], strict=True):
             if not name or not self._knows(name):
                 new += max(0, start + len(unit.token_ids) - max(start, covered))
-            elif start >= covered and not self._method.frozen.contains(name):
+            elif start >= covered and not self._method.pinned.contains(name):
                 old.append((self._method.virtual.number(name), name, unit, start))
         wanted = self._refresh * (starts[-1] - starts[0])
         anew: set[str] = set()
@@ -183,15 +183,15 @@ class AnyOffsetBuilder(PromptBuilder):
         return identity(origin or self._engine.model_key, before, unit.token_ids, namespace)
 
     def _find(self, name: str) -> KVBlock | None:
-        """Rows computed elsewhere: what was frozen goes first, on purpose."""
+        """Rows computed elsewhere: pinned rows first, on purpose."""
         if not name:
             return None
-        found = self._method.frozen.find(name, self._in_use)
+        found = self._method.pinned.find(name, self._in_use)
         return self._method.virtual.find(name, self._holder) if found is None else found
 
     def _knows(self, name: str) -> bool:
         """Would a later prompt find it? Rows of the exact prefix may have lost their name."""
-        return name in self._method.virtual or self._method.frozen.contains(name)
+        return name in self._method.virtual or self._method.pinned.contains(name)
 
     def _extend_chain(self, prompt: PreparedPrompt, result: PrefillResult, exact: int) -> None:
         """Insert the whole blocks of the first ``exact`` memory rows that were not found."""

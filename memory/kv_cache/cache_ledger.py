@@ -75,7 +75,7 @@ class CacheLedger(Generic[E]):
         """List the entries of ``latest`` or before, in a ledger whose order is that of the timestamps."""
         return list(takewhile(lambda entry: entry.timestamp <= latest, self))
 
-    def victims(self, excess: int, *rules: Rule[E]) -> list[E]:
+    def victims(self, excess: float, *rules: Rule[E]) -> list[E]:
         """Choose the least recently used entries that free ``excess`` bytes, or fewer if the rules allow no more.
 
         Without a rule every entry may go; of several rules, each is applied once the one before it frees too little.

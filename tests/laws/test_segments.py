@@ -38,7 +38,7 @@ class Prompts:
     def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
         method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
         self.engine, self.recompute = engine, method.recompute
-        self.assembler = AnyOffsetBuilder(engine, method, method.pool.holder(), SegmentStore(), "")
+        self.assembler = AnyOffsetBuilder(engine, method, method.pool.lease(), SegmentStore(), "")
         (block,) = engine.encode([(None, CONTEXT)])
         self.context = Context(CONTEXT, block, CONTEXT, block)
 

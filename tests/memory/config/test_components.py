@@ -77,6 +77,12 @@ def test_a_name_of_nothing_is_refused_with_its_place(name: object) -> None:
         component(method(loading={"_target_": name}))
 
 
+def test_a_renamed_setting_is_refused_with_its_new_name() -> None:
+    node = method(frozen={"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"})
+    with pytest.raises(ConfigError, match=r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"):
+        component(node)
+
+
 def test_parts_of_components_are_components() -> None:
     tiers = {"_target_": "memory.storage.tiers.Tiers", "tiers": [{"_target_": "memory.storage.ram.Ram"}]}
     made = component(method(storage=tiers))
