@@ -188,7 +188,7 @@ class Bench:
                 kept = cache.next_position
                 self.engine.extend(cache, ids[kept:], ChunkSchedule())
                 spent[1].append(1e3 * (time.perf_counter() - started))
-                for own, number in ((hits[0], prompt.kept), (hits[1], kept)):
+                for own, number in ((hits[0], prompt.reused), (hits[1], kept)):
                     own.append(number)
                 for own, number in ((lengths[0], len(prompt.token_text.ids)), (lengths[1], len(ids))):
                     own.append(number)

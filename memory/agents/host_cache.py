@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memory.agents.text_match import TokenText
 from memory.kv_cache.cache_ledger import CacheLedger, Entry
-from memory.kv_cache.quantized import BLOCK, QuantizedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 Key = tuple[str, str]  # agent and model
 
@@ -36,9 +36,9 @@ class HostCache(OrderedDict[Key, AgentRows]):
 
 def private_bytes(cache: QuantizedCache, shared: Collection[int]) -> int:
     """Count the bytes of a cache's rows without those in blocks that begin at the addresses ``shared``."""
-    base, common = 0, 0.0
-    for extent in cache.extents:
-        rows = min(cache.packed - base, extent.blocks * BLOCK)
-        common += extent.row_bytes * rows if extent.k.codes.data_ptr() in shared else 0
-        base += extent.blocks * BLOCK
-    return cache.nbytes - round(common)
+    common = (
+        extent.row_bytes * min(cache.packed - base, extent.capacity)
+        for base, extent in cache.placed()
+        if extent.k.codes.data_ptr() in shared
+    )
+    return cache.nbytes - round(sum(common))

@@ -27,14 +27,14 @@ from memory.kv_cache.quantized import QuantizedCache
 
 @dataclass(frozen=True, eq=False)
 class AgentPrompt:
-    """A prompt that is ready to be computed: behind the ``kept`` rows of ``cache`` come ``new`` tokens."""
+    """A prompt that is ready to be computed: behind the ``reused`` rows of ``cache`` come ``new`` tokens."""
 
     agent: str
     model: str  # key of the model that computes the rows
     cache: QuantizedCache
     token_text: TokenText
     new: tuple[int, ...]
-    kept: int
+    reused: int
     kind: Kind
     origin: str  # where the rows were: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
     coder: Coder = field(repr=False)
@@ -109,7 +109,7 @@ class AgentMemories:
 
     @property
     def damaged(self) -> list[str]:
-        """What was wrong with files that could not be read, and are ignored."""
+        """The errors of files that could not be read, and are ignored."""
         return list(self._disk.damaged)
 
     # -- prompts -------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class AgentMemories:
         found = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
         if rows is None or found is None or found.kind == "miss":
             rows, found, origin = self._begin(key, text, model)
-        token_text, kept = resume(rows.token_text, found, model.coder)
+        token_text, reused = resume(rows.token_text, found, model.coder)
         if not token_text.ids:
             raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
         if len(token_text.ids) >= (limit := model.engine.spec.max_positions):
@@ -310,12 +310,14 @@ class AgentMemories:
                 f"the prompt has {len(token_text.ids)} tokens, this model reads {limit - 1} before it speaks; "
                 "shorten it"
             )
-        if kept == 0:
+        if reused == 0:
             origin = "cold"
-        cache = rows.cache.fork() if kept else model.new_cache(self.format)
-        if kept < cache.next_position:
-            cache.cut(kept)
-        return AgentPrompt(*key, cache, token_text, tuple(token_text.ids[kept:]), kept, found.kind, origin, model.coder)
+        cache = rows.cache.fork() if reused else model.new_cache(self.format)
+        if reused < cache.next_position:
+            cache.cut(reused)
+        return AgentPrompt(
+            *key, cache, token_text, tuple(token_text.ids[reused:]), reused, found.kind, origin, model.coder
+        )
 
     def _find(self, key: Key, model: AgentModel, token: object) -> tuple[AgentRows | None, str]:
         """Find the agent's own rows, in memory or on the disk."""
@@ -335,7 +337,7 @@ class AgentMemories:
         shared = self._shared.get((self._behind.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
             found = match(shared.token_text, text, self.threshold, self.exact)
-            if found.kept:
+            if found.reused:
                 return shared, found, "shared"
         empty = TokenText.of("", model.coder, model.start)
         return AgentRows(model.new_cache(self.format), empty, self.clock()), Match("miss", 0, 0, text), "cold"

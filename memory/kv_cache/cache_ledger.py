@@ -46,7 +46,7 @@ class CacheLedger(Generic[E]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[E]:
-        return iter(self._entries.values())
+        return iter(list(self._entries.values()))  # another thread may delete a damaged block meanwhile
 
     def add(self, entry: E) -> None:
         """Enter an item as the most recently used, in place of one with the same key."""

@@ -1,7 +1,8 @@
-"""Where the caches of sessions that go on from turn to turn lie, and what sessions share of them."""
+"""Cache providers: working caches of sessions that continue from turn to turn, and the rows that these share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 
 
 class EvictableCache(KVCache, Protocol):
-    """A working cache that knows its tokens, and lets go of rows."""
+    """A working cache that knows its tokens, and can drop rows."""
 
     tokens: list[int]
     exact: int  # the first so many positions are live and what a plain forward gives
@@ -30,47 +31,42 @@ class EvictableCache(KVCache, Protocol):
     def keys(self, layer: int) -> torch.Tensor: ...
 
 
-class CacheProvider(Protocol):
-    """What all sessions of a method share for one model."""
+class CacheProvider(ABC):
+    """The caches of a method's sessions for one model. Nothing is shared, unless a provider says how."""
 
+    block_size = 1
+
+    @abstractmethod
     def cache(self, witness: AttentionObserver) -> EvictableCache:
-        """An empty one."""
-        ...
+        """Make an empty cache."""
 
     def take(self, cache: EvictableCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Begin ``cache`` anew with the rows of others that ``ids`` begin with, if they are ``more_than`` so many.
+        """Restart ``cache`` with the rows of others that ``ids`` begin with, if they are ``more_than`` so many.
 
         Returns how many; 0: the cache is as it was.
         """
-        ...
+        return 0
 
     def publish(self, cache: EvictableCache, namespace: str) -> list[str]:
-        """Share the exact rows of ``cache``; names of the blocks, in order."""
-        ...
+        """Share the exact rows of ``cache``; returns the names of the blocks, in order."""
+        return []
 
-    def withdraw(self, cache: EvictableCache, names: Sequence[str]) -> None:
-        """Share these blocks of ``cache`` no more, unless somebody else uses them."""
-        ...
+    def withdraw(self, cache: EvictableCache, names: Sequence[str]) -> None:  # noqa: B027
+        """Stop sharing these blocks of ``cache``, unless another cache uses them."""
 
     def shares(self, name: str) -> bool:
-        """Is there a block of this name?"""
-        ...
-
-    @property
-    def block_size(self) -> int: ...
+        """Whether there is a block of this name."""
+        return False
 
 
-class PagedCacheProvider:
+class PagedCacheProvider(CacheProvider):
     """Rows in the slots of one pool; exact ones are found again as a prefix."""
 
     def __init__(self, engine: Engine, construction: Construction) -> None:
         spec = engine.spec
         self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
         self.index = SlotPrefixIndex(self.pool, construction.block_size, construction.prefix_tokens, engine.model_key)
-
-    @property
-    def block_size(self) -> int:
-        return self.index.block_size
+        self.block_size = self.index.block_size
 
     def cache(self, witness: AttentionObserver) -> PagedCache:
         return PagedCache(self.pool, witness)
@@ -96,25 +92,11 @@ class PagedCacheProvider:
         return name in self.index
 
 
-class QuantizedCacheProvider:
-    """Packed rows belong to one session alone: they are not what a plain forward gives."""
-
-    block_size = 1
+class QuantizedCacheProvider(CacheProvider):
+    """Packed rows, which belong to one session alone: they are not what a plain forward gives."""
 
     def __init__(self, engine: Engine, format: PackFormat) -> None:
         self._engine, self._format = engine, format
 
     def cache(self, witness: AttentionObserver) -> QuantizedCache:
         return QuantizedCache(self._engine.spec, self._format, self._engine.decoder.device, witness)
-
-    def take(self, cache: QuantizedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        return 0
-
-    def publish(self, cache: QuantizedCache, namespace: str) -> list[str]:
-        return []
-
-    def withdraw(self, cache: QuantizedCache, names: Sequence[str]) -> None:
-        """Nothing is shared."""
-
-    def shares(self, name: str) -> bool:
-        return False

@@ -1,4 +1,4 @@
-"""Blocks in a file that outlives the process: mapped, verified layer by layer when read, replaced as a whole."""
+"""Disk storage: blocks in a file that outlives the process, mapped, and verified layer by layer when read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Disk(BlockStore):
             log.warning("stored memory is lost and will be computed anew, the next flush replaces it: %s", error)
             return
         for entry in self._pages.entries():
-            self._ledger.add(entry)
+            self.ledger.add(entry)
         self._evict()
 
     def form(self, block: KVBlock) -> KVBlock:
@@ -119,9 +119,9 @@ class Disk(BlockStore):
 
         :raises CapacityError: the disk is full; file and blocks are as they were
         """
-        if not self._blocks and len(self._ledger) == (0 if self._pages is None else len(self._pages)):
+        if not self._blocks and len(self.ledger) == (0 if self._pages is None else len(self._pages)):
             return  # the file holds exactly these blocks
-        stored = [self._verified(entry.key) for entry in list(self._ledger)]
+        stored = [self._verified(entry.key) for entry in list(self.ledger)]
         blocks = [block for block in stored if block is not None]
         if blocks:
             save_pages(self.folder, self.agent, self._key, self._form, blocks)
@@ -150,15 +150,15 @@ class Disk(BlockStore):
         super()._insert(block)
         self._waiting += block.nbytes
 
-    def _read(self, identity: str) -> KVBlock | None:
-        """Return a block; rows in the file are verified when they are looked at."""
-        if identity in self._blocks or identity not in self._ledger:
+    def peek(self, identity: str) -> KVBlock | None:
+        """Return a block without counting that as a use; rows in the file are verified when they are looked at."""
+        if identity in self._blocks or identity not in self.ledger:
             return self._blocks.get(identity)
         return self._pages.read(identity, partial(self._drop_damaged, self._pages))
 
     def _verified(self, identity: str) -> KVBlock | None:
         """Return a block once all of it has been verified."""
-        block = self._read(identity)
+        block = self.peek(identity)
         try:
             if block is not None and identity not in self._blocks:
                 self._pages.guard(identity, partial(self._drop_damaged, self._pages)).check(slice(None))
@@ -170,7 +170,7 @@ class Disk(BlockStore):
         """Delete a block that is damaged in the file of ``pages``, and report it once, from whichever thread."""
         with self._loss_lock:
             replaced = pages is not self._pages or identity in self._blocks
-            if replaced or identity not in self._ledger:
+            if replaced or identity not in self.ledger:
                 return
             self._counts["corrupt"] += 1
             self.delete(identity)

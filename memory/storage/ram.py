@@ -1,4 +1,4 @@
-"""Blocks in memory, the host's or a device's."""
+"""Memory storage: blocks in the memory of the host or of a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory.storage.block_store import BlockStore
 class Ram(BlockStore):
     """A hash table from identity to block.
 
-    Blocks rest on ``device``; None leaves them where they were computed, as a tier in front of the host's does.
+    Blocks are moved to ``device``; None leaves them where they were computed, as a tier in front of the host's does.
     """
 
     budget_bytes: int | None = 2 << 30

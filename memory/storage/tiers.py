@@ -16,12 +16,17 @@ from memory.stages import Capabilities, Storage
 
 
 class Tier(Storage, Protocol):
-    """A storage that tells the stored size of a block, so that room is made before the block is put."""
+    """A storage whose order of use and free room are known, so that room is made before a block is put."""
 
     budget_bytes: int | None
+    ledger: CacheLedger[Entry]
 
     def form(self, block: KVBlock) -> KVBlock:
         """Return the block in the form in which it is stored."""
+        ...
+
+    def peek(self, identity: str) -> KVBlock | None:
+        """Return a block without counting that as a use."""
         ...
 
 
@@ -50,7 +55,6 @@ class Tiers:
         for problem in self._problems():
             raise ConfigError(problem)
         self._pinned = set(self.pins)
-        self._ledgers: list[CacheLedger[Entry]] = [CacheLedger() for _ in self.tiers]
         self._ages: CacheLedger[Entry] = CacheLedger()  # every block once, the oldest first
         counts = ("hits", "misses", "evicted", "rejected", "promoted", "demoted", "expired")
         self._counts = dict.fromkeys(counts, 0)
@@ -89,10 +93,8 @@ class Tiers:
         for level in self._levels(identity):
             block = self.tiers[level].get(identity)
             if block is None:  # damaged
-                self._remove(level, identity)
                 continue
             self._counts["hits"] += 1
-            self._ledgers[level].touch(identity)
             if level and block.at_hand and identity not in self._pinned:
                 self._promote(level, block)
             return block
@@ -110,21 +112,21 @@ class Tiers:
 
     def delete(self, identity: str) -> None:
         """Delete a block in all tiers, pinned or not."""
-        for level in self._levels(identity):
-            self._remove(level, identity)
+        for tier in self.tiers:
+            tier.delete(identity)
         self._ages.remove(identity)
 
     def entries(self) -> list[Entry]:
         """List what each tier stores, the least recently used first; a copy in several tiers is listed in each."""
-        return [entry for ledger in self._ledgers for entry in ledger]
+        return [entry for tier in self.tiers for entry in tier.ledger]
 
     def stats(self) -> dict[str, int]:
         """Count blocks and bytes (copies in several tiers are one block), those of each tier as ``tier0_bytes``; since
         the beginning: hits, misses, promoted, demoted; evicted, rejected and expired blocks, which are lost."""
         tiers = {}
-        for level, ledger in enumerate(self._ledgers):
-            tiers |= {f"tier{level}_blocks": len(ledger), f"tier{level}_bytes": ledger.nbytes}
-        total = sum(ledger.nbytes for ledger in self._ledgers)
+        for level, tier in enumerate(self.tiers):
+            tiers |= {f"tier{level}_blocks": len(tier.ledger), f"tier{level}_bytes": tier.ledger.nbytes}
+        total = sum(tier.ledger.nbytes for tier in self.tiers)
         return {"blocks": len(self._ages), "bytes": total, **tiers, **self._counts}
 
     def flush(self) -> None:
@@ -156,18 +158,13 @@ class Tiers:
 
     def _levels(self, identity: str) -> list[int]:
         """Numbers of the tiers with a copy of a block, fastest first."""
-        return [level for level, ledger in enumerate(self._ledgers) if identity in ledger]
+        return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _adopt(self) -> None:
         """Enter what the tiers store already."""
-        ages = list(self._ages)
-        for tier, ledger in zip(self.tiers, self._ledgers, strict=True):
-            for entry in tier.entries():
-                if entry.key not in ledger:
-                    ledger.add(entry)
-                    ages.append(replace(entry, timestamp=entry.timestamp or self.clock()))
-        first = {entry.key: entry for entry in reversed(ages)}
-        self._ages = CacheLedger(sorted(first.values(), key=lambda entry: entry.timestamp))
+        ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
+        ages |= {entry.key: entry for entry in self._ages}
+        self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
 
     def _expire(self) -> None:
         if self.ttl_seconds is None:
@@ -190,7 +187,7 @@ class Tiers:
             block = self.tiers[level].form(block.settled())
         except DamagedError:  # on the disk that it is to leave
             return False
-        ledger, budget, new = self._ledgers[level], self.tiers[level].budget_bytes, block.entry
+        ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
         ledger.add(new)  # before others move: a copy of it below may make room for them
         excess = 0 if budget is None else ledger.nbytes - budget
 
@@ -212,37 +209,33 @@ class Tiers:
 
     def _promote(self, level: int, block: KVBlock) -> None:
         """Put a block into the first tier; its copy in tier ``level`` is the first to make room for what moves down."""
-        self._ledgers[level].make_oldest(block.identity)
+        self.tiers[level].ledger.make_oldest(block.identity)
         if self._store_in(0, block, block.namespace):
             self._counts["promoted"] += 1
         else:
-            self._ledgers[level].touch(block.identity)
+            self.tiers[level].ledger.touch(block.identity)
 
     def _copy_down(self) -> None:
         """Copy into the last tier what it lacks, the most recently used block at the end, so that it goes last."""
-        *above, last = range(len(self.tiers))
-        for level in reversed(above):
-            lacking = [entry.key for entry in self._ledgers[level] if entry.key not in self._ledgers[last]]
-            for block in filter(None, map(self.tiers[level].get, lacking)):
-                self._store_in(last, block, block.namespace)
-        for level in above:
-            for entry in reversed(list(self._ledgers[level])):
-                self._ledgers[last].make_oldest(entry.key)  # copies are the first to make room for others
+        *above, last = self.tiers
+        for tier in reversed(above):
+            lacking = [entry.key for entry in tier.ledger if entry.key not in last.ledger]
+            for block in filter(None, map(tier.peek, lacking)):
+                self._store_in(len(above), block, block.namespace)
+        for tier in above:
+            for entry in reversed(list(tier.ledger)):
+                last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
 
     def _push_out(self, level: int, identity: str, by: str) -> None:
         """Take a block out of a tier, and down if no other tier has it."""
-        block = self.tiers[level].get(identity)
-        self._remove(level, identity)
+        block = self.tiers[level].peek(identity)
+        self.tiers[level].delete(identity)
         copies = self._levels(identity)
         if copies:
             if copies[-1] > level:
-                self._ledgers[copies[-1]].touch(identity)
+                self.tiers[copies[-1]].ledger.touch(identity)
         elif block is not None and self._store(level + 1, block, by):
             self._counts["demoted"] += 1
         else:
             self._ages.remove(identity)
             self._counts["evicted"] += 1
-
-    def _remove(self, level: int, identity: str) -> None:
-        self._ledgers[level].remove(identity)
-        self.tiers[level].delete(identity)

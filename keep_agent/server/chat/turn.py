@@ -84,7 +84,7 @@ class Turn:
         check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
             most = min(self.request.max_tokens, self._room(prompt))
-            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
+            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.reused, len(prompt.new))
             self._tell(self.prefilled)
             detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
             stream = self._submit(prompt, most)

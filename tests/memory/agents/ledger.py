@@ -50,7 +50,7 @@ def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | 
     """Logits of a text that nobody has seen before."""
     with AgentMemories(engine, coder, format or PackFormat()) as memories:
         prompt, logits = say(memories, "nobody", text)
-    assert (prompt.kept, prompt.kind, prompt.origin) == (0, "miss", "cold")
+    assert (prompt.reused, prompt.kind, prompt.origin) == (0, "miss", "cold")
     return logits
 
 
@@ -83,7 +83,7 @@ class Ledger:
             told, kept = resume(known.token_text, found, memories.coder)
             new, kind, origin = Known(told, known.dense.copy()), found.kind, known.where
             new.dense.cut(kept)
-        assert (prompt.kept, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
+        assert (prompt.reused, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
         assert prompt.token_text.text == text and prompt.token_text.ids == new.token_text.ids
         assert prompt.cache.tokens == new.token_text.ids[:kept] and list(prompt.new) == new.token_text.ids[kept:]
         if known is not None and prompt.origin == "warm":

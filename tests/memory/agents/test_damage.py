@@ -20,7 +20,7 @@ def damaged(memories: Make, path: Path, raw: bytes, text: str) -> AgentPrompt:
     path.write_bytes(raw)
     fresh = memories()
     prompt = fresh.open("a", text)
-    assert (prompt.origin, prompt.kept, prompt.kind) == ("cold", 0, "miss")
+    assert (prompt.origin, prompt.reused, prompt.kind) == ("cold", 0, "miss")
     assert len(fresh.damaged) == 1 and str(path) in fresh.damaged[0]
     fresh.abandon(prompt)
     return prompt

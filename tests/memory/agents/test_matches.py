@@ -31,7 +31,12 @@ def test_what_is_served_is_what_comes_back_of_the_same_passes(size: int, ledger:
 def test_the_first_prompt_is_a_miss_and_counts_nothing(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
-    assert (prompt.kind, prompt.origin, prompt.kept, len(prompt.new)) == ("miss", "cold", 0, len(prompt.token_text.ids))
+    assert (prompt.kind, prompt.origin, prompt.reused, len(prompt.new)) == (
+        "miss",
+        "cold",
+        0,
+        len(prompt.token_text.ids),
+    )
     assert memories.stats()["agents"] == 0
 
 
@@ -41,7 +46,7 @@ def test_where_passes_are_the_same_so_are_the_bits(make: Make, engine: Engine, c
     memories = make(exact="recompute")
     for text, kind in ((first, "miss"), (first, "exact"), (second, "miss"), (second, "exact")):
         prompt, logits = say(memories, "a", text)
-        assert (prompt.kind, prompt.kept, prompt.origin) == (kind, 0, "cold")
+        assert (prompt.kind, prompt.reused, prompt.origin) == (kind, 0, "cold")
         assert torch.equal(logits, cold(engine, coder, text))
 
 
@@ -57,7 +62,7 @@ def test_what_goes_on_at_the_end_of_a_page_is_what_one_pass_gives(
     for more in (text + lines(10), text + lines(10) + lines(30)):
         prompt, logits = say(memories, "b", text)
         prompt, logits = say(memories, "b", more)
-        assert prompt.kept == 2 * PAGE
+        assert prompt.reused == 2 * PAGE
         assert relative(logits, cold(engine, coder, more)) < EXACT
         memories.forget("b")
 
@@ -78,16 +83,16 @@ def test_tokens_in_front_that_are_no_text(make: Make, engine: Engine) -> None:
     memories = make(start=(1,))
     text = lines(30)
     prompt, logits = say(memories, "a", text)
-    assert prompt.new[0] == 1 and prompt.kept == 0
+    assert prompt.new[0] == 1 and prompt.reused == 0
     expected = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
     assert torch.equal(logits, expected)
     prompt, _ = say(memories, "a", text + lines(2))
-    assert prompt.kept == 1 + len(memories.coder.encode(text).ids)
+    assert prompt.reused == 1 + len(memories.coder.encode(text).ids)
     prompt, _ = say(memories, "a", lines(5, 8))
-    assert prompt.kept == 0 and prompt.new[0] == 1
+    assert prompt.reused == 0 and prompt.new[0] == 1
     memories.use(engine, start=())
     prompt, logits = say(memories, "a", text)
-    assert (prompt.kept, prompt.kind) == (0, "miss"), "rows behind another beginning are not these"
+    assert (prompt.reused, prompt.kind) == (0, "miss"), "rows behind another beginning are not these"
 
 
 def test_prompts_of_nothing_are_refused(make: Make) -> None:
@@ -112,4 +117,4 @@ def test_generated_tokens_may_bring_their_text(make: Make) -> None:
     memories.engine.extend(prompt.cache, ids)
     memories.finish(prompt, ids, said)
     prompt, _ = say(memories, "a", text + said + lines(1))
-    assert prompt.kind == "extend" and prompt.kept == len(memories.coder.encode(text).ids) + len(ids)
+    assert prompt.kind == "extend" and prompt.reused == len(memories.coder.encode(text).ids) + len(ids)

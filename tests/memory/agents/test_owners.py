@@ -55,7 +55,7 @@ def test_a_file_with_another_owner_is_never_served(make: Make, engine: Engine, t
     shutil.copy(mine, disk.agent_path(folder, "mine", "other model"))
     fresh = make()
     prompt = fresh.open("other", text)
-    assert (prompt.origin, prompt.kept) == ("cold", 0)
+    assert (prompt.origin, prompt.reused) == ("cold", 0)
     assert len(fresh.damaged) == fresh.stats()["damaged"] == 1 and "'mine'" in fresh.damaged[0]
 
 

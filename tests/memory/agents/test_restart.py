@@ -33,8 +33,8 @@ def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) ->
             hot, expected = say(memories, agent, more, persist=False)
             warm, found = say(fresh, agent, more, persist=False)
             assert torch.equal(found, expected)
-            assert (warm.kept, warm.kind) == (
-                hot.kept,
+            assert (warm.reused, warm.kind) == (
+                hot.reused,
                 hot.kind,
             ) and warm.token_text.to_json() == hot.token_text.to_json()
     assert not fresh.damaged
@@ -97,7 +97,7 @@ def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
         assert prompt.model == engines[number].model_key
         text += lines(1, number)
         begun, _ = say(memories, "b", lines(70, 5) + lines(3))
-        assert begun.model == prompt.model and begun.kept > 0
+        assert begun.model == prompt.model and begun.reused > 0
     assert len({key[1] for key in ledger.known}) == 2 and memories.stats()["agents"] == 4
     under_way = memories.open("a", text)
     memories.use(engines[1])

@@ -25,7 +25,7 @@ def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine
     for number in range(10):
         memories.behind(f"a{number}", "house")
         prompt, _ = say(memories, f"a{number}", text + lines(3, number))
-        assert (prompt.origin, prompt.kept) == ("shared", whole)
+        assert (prompt.origin, prompt.reused) == ("shared", whole)
     new = sum(computed) - whole
     assert new < 10 * 20, "nothing of the shared text was computed again"
     block = memories.engine.spec.bytes_per_token * (BLOCK + 2 * PAGE)
@@ -66,7 +66,7 @@ def test_what_is_shared_stays_what_it_is(make: Make, engine: Engine) -> None:
     ]
     assert not private[0] & private[1] and not private[1] & private[2] and not private[0] & private[2]
     stranger = memories.open("d", text)
-    assert (stranger.origin, stranger.kept) == ("cold", 0), "who is not behind it does not see it"
+    assert (stranger.origin, stranger.reused) == ("cold", 0), "who is not behind it does not see it"
     with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
         memories.behind("d", "garden")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.agents.text_match import TokenText, match, resume, shared
+from memory.agents.text_match import TokenText, common_length, match, resume
 from tests.memory.agents.coders import ALL, LOSSLESS, coder_of, said
 from tests.memory.agents.splices import check_law, common, edited, edits, in_pieces, places, texts
 
@@ -61,5 +61,5 @@ def test_tokens_without_spaces_are_those_of_the_whole_text(
 @settings(max_examples=200)
 @given(one=texts, other=texts, both=texts)
 def test_shared_is_the_common_beginning(one: str, other: str, both: str) -> None:
-    assert shared(one, other) == common(one, other)
-    assert shared(both + one, both + other) == common(both + one, both + other)
+    assert common_length(one, other) == common(one, other)
+    assert common_length(both + one, both + other) == common(both + one, both + other)

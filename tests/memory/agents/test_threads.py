@@ -83,13 +83,13 @@ def test_many_threads(make: Make, engine: Engine) -> None:
             text += lines(1 + chance.randrange(9), turn)
             prompt = memories.open(agent, text)
             warm += prompt.origin == "warm"
-            assert prompt.cache.tokens == prompt.token_text.ids[: prompt.kept] and prompt.token_text.text == text
+            assert prompt.cache.tokens == prompt.token_text.ids[: prompt.reused] and prompt.token_text.text == text
             if known.get(agent):
-                assert prompt.kept >= len(memories.coder.encode(known[agent]).ids)
+                assert prompt.reused >= len(memories.coder.encode(known[agent]).ids)
             with pytest.raises(ConfigError, match="under way"):
                 memories.open(agent, text)
             found = answer(memories, prompt)
-            if prompt.kept == 0:
+            if prompt.reused == 0:
                 same = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
                 assert torch.equal(found, same)
             what = chance.random()

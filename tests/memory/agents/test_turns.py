@@ -77,10 +77,10 @@ def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledg
     ledger.memories.finish(prompt)
     new.dense.append(prompt.new[:100])
     ledger.known[prompt.key] = Known(new.token_text.first(100), new.dense)
-    assert ledger.say("a", text).kept == 100
+    assert ledger.say("a", text).reused == 100
     prompt = ledger.memories.open("b", text)
     ledger.memories.finish(prompt)  # nothing of it was computed
-    assert ledger.say("b", text).kept == 0
+    assert ledger.say("b", text).reused == 0
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
@@ -102,7 +102,7 @@ def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: 
     memories.finish(prompt, stream.collect())
     held = memories._host[prompt.key]
     assert held.cache is prompt.cache and held.cache.tokens == held.token_text.ids
-    assert len(held.token_text.ids) >= prompt.kept + min(100 * turns, len(prompt.new)) - 100
+    assert len(held.token_text.ids) >= prompt.reused + min(100 * turns, len(prompt.new)) - 100
     memories.abandon(memories.open("a", held.token_text.text + lines(1)))
 
 

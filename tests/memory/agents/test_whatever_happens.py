@@ -74,8 +74,8 @@ class World:
             ledger.memories.engine.extend(prompt.cache, some)
             new.dense.append(some)
         ledger.memories.finish(prompt)
-        if prompt.kept + len(some):
-            ledger.known[prompt.key] = Known(new.token_text.first(prompt.kept + len(some)), new.dense)
+        if prompt.reused + len(some):
+            ledger.known[prompt.key] = Known(new.token_text.first(prompt.reused + len(some)), new.dense)
 
     def flush(self, *_: object) -> None:
         self.ledger.memories.flush()

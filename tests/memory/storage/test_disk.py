@@ -106,16 +106,18 @@ def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path
     file = disk._pages._file
     pages = file.blocks // 3
     one, other = disk.get("1"), disk.get("2")
-    assert not file._sound and pages > 3, "nothing is read before it is looked at"
+    assert not file._verified and pages > 3, "nothing is read before it is looked at"
     assert (one.k.shape, one.k.dtype, one.k.device) == (blocks["1"].k.shape, torch.float32, torch.device("cpu"))
     assert (one.tokens, one.nbytes) == (blocks["1"].tokens, blocks["1"].nbytes)
-    assert torch.equal(one.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._sound == {pages}
+    assert torch.equal(one.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._verified == {pages}
     storages = {x.untyped_storage().data_ptr() for x in (one.k[1], other.k[1])}
-    assert len(storages) == 1 and file._sound == {pages}, "views of the file"
+    assert len(storages) == 1 and file._verified == {pages}, "views of the file"
     assert same(one, blocks["1"])
-    assert file._sound == {0, pages, 2 * pages}
-    assert disk.contains("39") and file._sound == {0, pages, 2 * pages}, "still nothing is read"
-    assert disk.verify("39") and file._sound == {page + layer * pages for page in (0, pages - 1) for layer in range(3)}
+    assert file._verified == {0, pages, 2 * pages}
+    assert disk.contains("39") and file._verified == {0, pages, 2 * pages}, "still nothing is read"
+    assert disk.verify("39") and file._verified == {
+        page + layer * pages for page in (0, pages - 1) for layer in range(3)
+    }
 
 
 def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:
@@ -132,10 +134,10 @@ def test_parts_of_parts_verify_their_own_rows_only(tmp_path: Path) -> None:
         disk.flush()
         found, file = disk.get("a"), disk._pages._file
         part = found.part(100, 900).part(200, 700)
-        assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._sound
-        assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._sound == {1}
+        assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._verified
+        assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._verified == {1}
         assert torch.equal(part.k.index_select(0, torch.tensor([1])), expected[1:2, :, 300:800])
-        assert file._sound == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
+        assert file._verified == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
         assert torch.equal(part.k[:], expected[:, :, 300:800]) and part.at_hand and not found.at_hand
         assert part.k[:, :, 4:4].shape == (3, 2, 0, 8)
 

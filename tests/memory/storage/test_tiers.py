@@ -63,13 +63,13 @@ def held(tiers: Tiers, level: int) -> list[str]:
 
 def consistent(tiers: Tiers) -> None:
     """The books agree with what rests in the tiers, and no tier is too full."""
-    for tier, ledger in zip(tiers.tiers, tiers._ledgers, strict=True):
-        found = {entry.key: entry for entry in tier.entries()}
-        assert found == {entry.key: entry for entry in ledger}
-        assert sum(entry.nbytes for entry in ledger) == ledger.nbytes == tier.stats()["bytes"]
-        assert tier.budget_bytes is None or ledger.nbytes <= tier.budget_bytes
+    for tier in tiers.tiers:
+        stored = [tier.peek(entry.key).entry for entry in tier.ledger]
+        assert stored == tier.entries() == list(tier.ledger)
+        assert sum(entry.nbytes for entry in stored) == tier.ledger.nbytes == tier.stats()["bytes"]
+        assert tier.budget_bytes is None or tier.ledger.nbytes <= tier.budget_bytes
         assert tier.stats()["evicted"] == tier.stats()["rejected"] == 0, "room was made before"
-    assert {entry.key for entry in tiers._ages} == {entry.key for ledger in tiers._ledgers for entry in ledger}
+    assert {entry.key for entry in tiers._ages} == {entry.key for entry in tiers.entries()}
 
 
 def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_for() -> None:
@@ -200,14 +200,14 @@ def test_nobody_pushes_another_below_its_quota(calls: list[tuple[str, str, int]]
     for call, name, tokens in calls:
         owner = {"a": "x", "b": "x", "c": "x", "d": "y", "e": "y"}.get(name, "z")
         tiers.delete(name) if call == "put" else None
-        before = [Counter(ledger.shares) for ledger in tiers._ledgers]
+        before = [Counter(tier.ledger.shares) for tier in tiers.tiers]
         if call == "put":
             tiers.put(block(name, tokens, namespace=owner))
         else:
             tiers.get(name)
-        for ledger, old, tier in zip(tiers._ledgers, before, tiers.tiers, strict=True):
+        for old, tier in zip(before, tiers.tiers, strict=True):
             for other in {"x", "y"} - {owner}:
-                assert ledger.shares[other] >= min(old[other], quotas[other] * tier.budget_bytes)
+                assert tier.ledger.shares[other] >= min(old[other], quotas[other] * tier.budget_bytes)
         consistent(tiers)
 
 
