@@ -1,4 +1,4 @@
-"""Agents whose process is killed while they grow: what they find again is a state they had announced, or nothing."""
+"""Agents whose process is killed while they grow: they find an announced state again, or none."""
 
 from __future__ import annotations
 

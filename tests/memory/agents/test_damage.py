@@ -1,4 +1,4 @@
-"""Files of agents that are damaged, or hold something else: they are reported, and the agent begins anew."""
+"""Damaged files of agents, and files with other content: they are reported, and the agent starts without rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.agents.manager import AgentPrompt
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.transformers.engine import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, cold, lines, say
+from tests.memory.agents.reference import Make, cold, lines, say
 
 
 def damaged(memories: Make, path: Path, raw: bytes, text: str) -> AgentPrompt:

@@ -1,4 +1,4 @@
-"""Rows are forgotten in time, in memory and on the disk, but for those that are pinned."""
+"""Time to live of rows in memory and on the disk, from which pinned agents are exempt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, lines, say
+from tests.memory.agents.reference import Make, lines, say
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Forgetting an agent takes all of it, also what waits to be written or is just being read, and nothing of others."""
+"""Forgetting an agent: its rows in memory, in files, waiting to be written or being read, and no others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from keep_agent.errors import ConfigError
 from memory.engine.transformers.engine import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, answer, lines, say
+from tests.memory.agents.reference import Make, answer, lines, say
 from tests.waiting import PATIENCE, until
 
 
-def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engines: list[Engine]) -> None:
+def test_forget_deletes_all_rows_of_one_agent_only(make: Make, engines: list[Engine]) -> None:
     memories, text = make(), lines(60)
     for engine in engines:
         memories.use(engine)
@@ -36,7 +36,7 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
         assert say(memories, "A", text)[0].origin == "hot"
 
 
-def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_wait_to_be_written_are_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
     memories._disk.wait_for()
     begun, gate, real = threading.Event(), threading.Event(), disk.save_agent
@@ -60,9 +60,7 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
     assert say(memories, "a", lines(40))[0].origin == "cold"
 
 
-def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_forgotten_while_its_prompt_opens_stays_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows had been read before; meanwhile the agent was forgotten, and began anew."""
     with make() as memories:
         say(memories, "a", lines(40))

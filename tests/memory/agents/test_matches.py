@@ -1,4 +1,4 @@
-"""Whatever happened before, a prompt's logits are those of its own text: the kinds of matches."""
+"""Kinds of matches: a prompt's logits are those of its own text, whatever was stored before."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from memory.engine.transformers.engine import Engine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE
 from tests.laws.prompts import relative
-from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, cold, lines, say
+from tests.memory.agents.reference import EXACT, Make, ReferenceMemories, answer, cold, lines, say
 
 
 @pytest.mark.parametrize("size", [5, 16, 60, 150])
-def test_what_is_served_is_what_comes_back_of_the_same_passes(size: int, ledger: Ledger) -> None:
+def test_reused_rows_equal_dense_rows_of_the_same_passes(size: int, reference: ReferenceMemories) -> None:
     """Exact, extended, diverging and missed prompts, with generated tokens between them."""
     text = lines(size)
-    kinds = [ledger.say("a", text).kind, ledger.say("a", text).kind]
+    kinds = [reference.say("a", text).kind, reference.say("a", text).kind]
     for turn in range(4):
-        text = ledger.text("a") + lines(3 + 40 * (turn == 2), turn)
-        kinds.append(ledger.say("a", text, generate=turn).kind)
-    text = ledger.text("a")
-    kinds.append(ledger.say("a", text[: int(0.9 * len(text))] + " " + lines(4, 9)).kind)
-    kinds.append(ledger.say("a", lines(size, 77)).kind)
+        text = reference.text("a") + lines(3 + 40 * (turn == 2), turn)
+        kinds.append(reference.say("a", text, generate=turn).kind)
+    text = reference.text("a")
+    kinds.append(reference.say("a", text[: int(0.9 * len(text))] + " " + lines(4, 9)).kind)
+    kinds.append(reference.say("a", lines(size, 77)).kind)
     assert kinds == ["miss", "exact", "extend", "extend", "extend", "extend", "diverge", "miss"]
 
 
-def test_the_first_prompt_is_a_miss_and_counts_nothing(make: Make) -> None:
+def test_the_first_prompt_is_a_miss(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
     assert (prompt.kind, prompt.origin, prompt.reused, len(prompt.new)) == (
@@ -40,7 +40,7 @@ def test_the_first_prompt_is_a_miss_and_counts_nothing(make: Make) -> None:
     assert memories.stats()["agents"] == 0
 
 
-def test_where_passes_are_the_same_so_are_the_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
+def test_equal_passes_give_equal_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     """A missed prompt, and one that is recomputed on purpose, are cold runs."""
     first, second = lines(40), lines(50, 1)
     memories = make(exact="recompute")
@@ -50,9 +50,7 @@ def test_where_passes_are_the_same_so_are_the_bits(make: Make, engine: Engine, c
         assert torch.equal(logits, cold(engine, coder, text))
 
 
-def test_what_goes_on_at_the_end_of_a_page_is_what_one_pass_gives(
-    make: Make, engine: Engine, coder: TokenizerCoder
-) -> None:
+def test_extending_at_the_end_of_a_page_equals_one_pass(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     """There both runs see the same rows packed; only the order of sums differs."""
     memories, text = make(), ""
     while len(coder.encode(text).ids) < 2 * PAGE:
@@ -68,7 +66,7 @@ def test_what_goes_on_at_the_end_of_a_page_is_what_one_pass_gives(
 
 
 def test_four_bits_are_near_to_all_of_them(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    """What the ledger calls right is near to a plain forward as well, and eight bits are nearer."""
+    """What the reference calls right is near to a plain forward as well, and eight bits are nearer."""
     text = lines(150)
     errors = []
     for bits in (4, 8):

@@ -1,4 +1,4 @@
-"""What a cache keeps is found in the text: the kinds of matches, and where a text goes on."""
+"""Text matches: kinds, thresholds, and the place where a text continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of splicing, over random edits and several kinds of tokenizers."""
+"""Laws of splicing, over random edits and several kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_text_that_goes_on_keeps_every_token(name: str, text: str, more: str, 
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=150)
 @given(text=texts, changes=edits)
-def test_where_nothing_is_lost_the_law_is_about_the_text_itself(
+def test_lossless_tokenizers_give_back_the_text_itself(
     name: str, text: str, changes: list[tuple[str, float, str]]
 ) -> None:
     """Literal low lines of SentencePiece, and a special token after which it adds a space, are lost by themselves."""

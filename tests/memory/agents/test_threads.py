@@ -1,4 +1,4 @@
-"""Memories in several threads: writers that are slow delay nobody, and no row is another's."""
+"""Memories in several threads: slow writers delay no turn, and no row is another agent's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.transformers.engine import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
+from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, say, size_of
 from tests.waiting import PATIENCE, until
 
 
-def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
     memories._disk.wait_for()
     gate, real = threading.Event(), disk.save_agent
@@ -34,7 +34,7 @@ def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypat
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
 
 
-def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
+def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
     make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = make()
@@ -47,19 +47,19 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
         return real(*arguments)
 
     monkeypatch.setattr(disk, "save_agent", slow)
-    ledger = Ledger(memories)
+    reference = ReferenceMemories(memories)
     for turn in range(5):
         for agent in "ab":
-            ledger.say(agent, lines(20) + lines(4 * turn, 1))
+            reference.say(agent, lines(20) + lines(4 * turn, 1))
     gate.set()
     memories.flush()
-    last = {agent: len(ledger.known[agent, engine.model_key].token_text.ids) for agent in "ab"}
+    last = {agent: len(reference.known[agent, engine.model_key].token_text.ids) for agent in "ab"}
     assert len(written) <= 4 and dict(written) == last, "what waited was replaced by what came later"
-    fresh = Ledger(make(), ledger.known)
-    for known in ledger.known.values():
+    fresh = ReferenceMemories(make(), reference.known)
+    for known in reference.known.values():
         known.where = "warm"
     for agent in "ab":
-        fresh.say(agent, ledger.text(agent) + lines(1, 2))
+        fresh.say(agent, reference.text(agent) + lines(1, 2))
 
 
 def test_many_threads(make: Make, engine: Engine) -> None:

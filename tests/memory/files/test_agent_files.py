@@ -1,4 +1,4 @@
-"""Where agents' files lie: names that no id can break out of, an index that is never trusted, and a budget."""
+"""Agent files: safe names, an index that is never trusted, a budget and a time to live."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_id_is_a_name_in_the_root_or_refused(agent: str) -> None:
 
 @given(st.lists(ids.filter(is_safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1))
 @example(["Robot", "robot", "a", "a-b", "a.b"], ["m", "M"])
-def test_no_two_owners_share_a_file_where_upper_case_is_lower_case(names: list[str], keys: list[str]) -> None:
+def test_no_two_agents_share_a_file_on_case_insensitive_disks(names: list[str], keys: list[str]) -> None:
     names = [*names, *(name.swapcase() for name in names if name.swapcase() not in names)]
     paths = {str(agent_path(Path("r"), name, model)).lower() for name in set(names) for model in keys}
     assert len(paths) == len(set(names)) * len(keys)
@@ -141,7 +141,7 @@ def test_forget_takes_one_model_or_all(tmp_path: Path) -> None:
 # The index
 
 
-def test_entries_tell_what_is_there(tmp_path: Path) -> None:
+def test_entries_list_all_files(tmp_path: Path) -> None:
     assert entries(tmp_path / "missing") == []
     old, new = save(tmp_path, "b", "model/x", 300, used=1000.5), save(tmp_path, "a", "m", 5, used=900)
     assert entries(tmp_path) == [
@@ -153,7 +153,7 @@ def test_entries_tell_what_is_there(tmp_path: Path) -> None:
     assert [(row["owner"], row["tokens"], row["timestamp"]) for row in rows] == [("a", 5, 900.0), ("b", 300, 1000.5)]
 
 
-def test_opening_is_using(tmp_path: Path) -> None:
+def test_opening_a_file_counts_as_a_use(tmp_path: Path) -> None:
     save(tmp_path, "a", used=1000)
     save(tmp_path, "b", used=2000)
     open_agent(tmp_path, "a", "m")
@@ -178,7 +178,7 @@ def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert opened == [changed]
 
 
-def test_an_index_that_is_gone_or_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
     for agent in "abc":
         save(tmp_path, agent)
     expected = entries(tmp_path)
@@ -206,14 +206,14 @@ def test_an_index_that_is_stale_is_brought_up_to_date(tmp_path: Path) -> None:
     assert {row["owner"] for row in json.loads((tmp_path / INDEX).read_text())["files"]} == {"b", "c"}
 
 
-def test_a_root_without_an_index_does_too(tmp_path: Path) -> None:
+def test_a_root_without_an_index_works(tmp_path: Path) -> None:
     save(tmp_path, "a")
     (tmp_path / INDEX).mkdir()  # as good as a disk that cannot be written
     assert [entry.owner for entry in entries(tmp_path)] == ["a"]
     assert forget(tmp_path, "a") == 1
 
 
-def test_only_the_user_may_read_who_remembers(tmp_path: Path) -> None:
+def test_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
     save(tmp_path, "a")
     entries(tmp_path)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
@@ -285,7 +285,7 @@ def test_damaged_files_count_and_go_in_their_turn(tmp_path: Path) -> None:
     assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
 
 
-def test_a_folder_in_the_place_of_a_file_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_is_ignored(tmp_path: Path) -> None:
     save(tmp_path, "b")
     place = agent_path(tmp_path, "a", "m")
     place.mkdir()

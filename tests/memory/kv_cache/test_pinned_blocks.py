@@ -44,7 +44,7 @@ def never() -> KVBlock:
 # -- the pool --------------------------------------------------------------------------------------------------------
 
 
-def test_blocks_stay_when_nobody_refers_to_them() -> None:
+def test_blocks_stay_without_references() -> None:
     pool = PinnedPool(10 * SIZE)
     pin(pool, "a", "b")
     use(pool, "a", "a", "b")
@@ -67,7 +67,7 @@ def test_the_least_used_go_first_when_the_watermark_is_passed() -> None:
     assert pool.find("d", pool.lease()) is None
 
 
-def test_what_a_prompt_refers_to_is_never_released() -> None:
+def test_blocks_in_use_by_a_prompt_are_not_evicted() -> None:
     pool = PinnedPool(3 * SIZE, watermark=0.7)
     prompt = pool.lease()
     pin(pool, "a", "b")
@@ -86,7 +86,7 @@ def test_what_a_prompt_refers_to_is_never_released() -> None:
     assert held(pool) == "de"
 
 
-def test_what_can_never_fit_releases_nothing() -> None:
+def test_a_block_that_never_fits_evicts_nothing() -> None:
     pool = PinnedPool(2 * SIZE, watermark=1.0)
     pin(pool, "a", "b")
     with pytest.raises(CapacityError, match=r"raise memory\.pinned\.capacity_bytes"):
@@ -201,7 +201,7 @@ def test_pinning_and_unpinning_while_the_session_runs(engine: Engine) -> None:
     assert not session.is_pinned(KNOWN[1])
 
 
-def test_no_prompt_holds_on_to_what_is_pinned(engine: Engine) -> None:
+def test_no_prompt_keeps_a_pinned_block_alive(engine: Engine) -> None:
     """A layout has the keys and values; who never comes back must not keep a block from going."""
     nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
     shared = replace(method(), pinned=PinnedPool(3 * nbytes, watermark=0.4))
@@ -225,7 +225,7 @@ def test_a_method_that_looks_up_nothing_by_tokens_refuses_to_pin(engine: Engine)
         session.is_pinned(KNOWN[0])
 
 
-def test_what_lies_in_the_pool_is_what_the_engine_encodes(engine: Engine) -> None:
+def test_pinned_blocks_equal_the_engines_encoding(engine: Engine) -> None:
     shared = method()
     open_session(engine, shared).pin(KNOWN[0])
     session = open_session(engine, shared)

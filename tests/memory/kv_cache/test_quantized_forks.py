@@ -71,7 +71,7 @@ def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | 
     assert same(before, [x for extent in shared for side in (extent.k, extent.v) for x in side.tensors])
 
 
-def test_rows_go_on_in_place_whoever_forked_them(engine_of: GetEngine) -> None:
+def test_rows_grow_in_place_after_a_fork(engine_of: GetEngine) -> None:
     """Turn by turn a fork takes its parent's place: no row is copied, and there are few extents."""
     engine = engine_of()
     cache = packed(engine)

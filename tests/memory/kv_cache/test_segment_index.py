@@ -59,7 +59,7 @@ def test_several_names_see_parts_of_one_block_without_a_copy() -> None:
     assert index.find("again", holder) is stored
 
 
-def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
+def test_an_entry_without_its_block_misses_and_is_dropped() -> None:
     pool = BlockPool(Ram())
     one, two = pool.lease(), pool.lease()
     index = SegmentIndex(pool)
@@ -74,7 +74,7 @@ def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
     assert index.physical("name") is None
 
 
-def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
+def test_finding_rows_takes_a_reference_to_their_block() -> None:
     pool = BlockPool(Ram())
     one, two = pool.lease(), pool.lease()
     index = SegmentIndex(pool)
@@ -88,7 +88,7 @@ def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
     assert index.find("name", two) is None
 
 
-def test_the_index_does_not_grow_with_what_is_gone() -> None:
+def test_the_index_drops_entries_of_evicted_blocks() -> None:
     pool = BlockPool(Ram(budget_bytes=10 * block(4).nbytes))
     holder, index = pool.lease(), SegmentIndex(pool)
     for number in range(5000):

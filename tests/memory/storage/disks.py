@@ -1,4 +1,4 @@
-"""Files of blocks for tests: numbers that tell whose they are, and a bit that flips."""
+"""Helpers for disk storage: blocks with recognisable numbers, files, and flipped bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks on a disk: what was flushed is found again, mapped, and nobody else's."""
+"""Disk storage: flushed blocks are found again, mapped, and are never another model's or agent's."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_parts_of_parts_verify_their_own_rows_only(tmp_path: Path) -> None:
         assert part.k[:, :, 4:4].shape == (3, 2, 0, 8)
 
 
-def test_what_is_settled_needs_the_file_no_more(tmp_path: Path) -> None:
+def test_settled_blocks_do_not_need_the_file(tmp_path: Path) -> None:
     for bits in (None, 4):
         disk = opened(tmp_path / str(bits), bits=bits)
         disk.put(block("a", 20))
@@ -157,7 +157,7 @@ def test_what_is_settled_needs_the_file_no_more(tmp_path: Path) -> None:
         assert bits or copy.k.transpose(1, 2).is_contiguous(), "token by token within a layer"
 
 
-def test_what_mapped_rows_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_unsupported_indexes_of_mapped_rows_are_refused(tmp_path: Path) -> None:
     filled(tmp_path)
     rows = opened(tmp_path).get("7").k
     for index in [(0, 1), ..., (0, ..., slice(0, 2)), None, (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3)]:
@@ -169,7 +169,7 @@ def test_what_mapped_rows_cannot_do_is_refused(tmp_path: Path) -> None:
         rows.index_select(2, torch.tensor([0]))
 
 
-def test_more_than_the_buffer_is_written_unasked(tmp_path: Path) -> None:
+def test_a_full_buffer_is_flushed(tmp_path: Path) -> None:
     size = block("a").nbytes
     disk = opened(tmp_path, buffer_bytes=2 * size)
     for name in "abcd":
@@ -205,7 +205,7 @@ def test_a_newer_versions_file_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert only_file(tmp_path).read_bytes() == raw
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_and_blocks_are_refused(tmp_path: Path) -> None:
     for knobs, sentence in [
         ({"bits": 5}, "bits=5"),
         ({"agent": "../x"}, "no safe name"),
@@ -267,6 +267,6 @@ def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
     assert (entry.owner, entry.timestamp) == ("agent_2", 2.0)
 
 
-def test_that_a_block_is_lost_can_be_told_to_another_process() -> None:
+def test_a_damaged_error_can_be_sent_to_another_process() -> None:
     told = pickle.loads(pickle.dumps(DamagedError("abc", "block abc is lost")))
     assert (told.identity, str(told)) == ("abc", "block abc is lost")

@@ -1,4 +1,4 @@
-"""Blocks on a disk that is damaged, full, or whose writer is killed: never wrong numbers."""
+"""Disk storage that is damaged, full, or whose writer is killed: never wrong numbers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_shortened_file_is_as_if_there_were_none(tmp_path: Path, length: int) 
     assert disk.stats()["corrupt"] == 1 and not disk.entries() and disk.get("1") is None
 
 
-def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, disk = filled(tmp_path), opened(tmp_path)
     disk.put(block("new"))
 
@@ -142,7 +142,7 @@ os._exit(0)  # without a good-bye
 """
 
 
-def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> None:
+def test_another_process_finds_only_flushed_blocks(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         subprocess.run(

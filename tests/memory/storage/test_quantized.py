@@ -1,4 +1,4 @@
-"""Packed blocks at rest: what comes back, what it takes, and that nothing is unpacked but what is asked for."""
+"""Quantized storage: rounding, bytes, and unpacking of the indexed rows only."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_part_is_the_same_numbers(drawn: tuple[int, list[int]], keys: Along, b
     assert torch.equal(rows.to("cpu")[:], whole) and rows.device == x.device
 
 
-def test_what_packed_rows_cannot_do_is_refused() -> None:
+def test_unsupported_indexes_of_packed_rows_are_refused() -> None:
     rows = PackedRows.of(block(9).k, Quantized().format)
     for index in [(0, 1), (0, slice(None), 3), (0, slice(None), slice(0, 4, 2)), (0, slice(None), slice(None), 1)]:
         with pytest.raises(ConfigError, match=r"use \[layers\]"):

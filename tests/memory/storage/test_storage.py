@@ -1,3 +1,5 @@
+"""Memory storage, and the identity of blocks."""
+
 from __future__ import annotations
 
 import pytest

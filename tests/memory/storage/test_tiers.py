@@ -1,4 +1,4 @@
-"""Tiers: what moves down and up, what is pinned, what expires, and that nobody is pushed below its quota."""
+"""Tiers: moving down and up, pins, time to live, and quotas."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def consistent(tiers: Tiers) -> None:
     assert {entry.key for entry in tiers._ages} == {entry.key for entry in tiers.entries()}
 
 
-def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_for() -> None:
+def test_the_least_recently_used_move_down_then_out_and_up_when_read() -> None:
     tiers = rams(2, 3)
     for name in "abcde":
         tiers.put(block(name))
@@ -129,7 +129,7 @@ CALLS = st.tuples(
     st.lists(CALLS, min_size=10, max_size=60), st.sampled_from([(4,), (2, 5), (1, 2, 3)]), st.sampled_from([None, 5.0])
 )
 @settings(max_examples=250)
-def test_it_never_serves_what_a_dictionary_would_not(
+def test_tiers_serve_only_blocks_that_a_dictionary_has(
     calls: list[tuple[str, str, int, str]], sizes: tuple[int, ...], ttl: float | None
 ) -> None:
     """Blocks may be lost for want of room, never to age too early, never to be stale, never if pinned."""
@@ -166,7 +166,7 @@ def test_it_never_serves_what_a_dictionary_would_not(
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "put", "get"]), st.sampled_from(NAMES)), min_size=12, max_size=60))
 @settings(max_examples=150)
-def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longest_ago(
+def test_the_least_recently_used_is_evicted_once_all_tiers_are_full(
     calls: list[tuple[str, str]],
 ) -> None:
     """Without pins, quotas and sizes two tiers hold what one of both rooms would."""
@@ -194,7 +194,7 @@ def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longes
     )
 )
 @settings(max_examples=250)
-def test_nobody_pushes_another_below_its_quota(calls: list[tuple[str, str, int]]) -> None:
+def test_no_namespace_is_evicted_below_its_quota_by_others(calls: list[tuple[str, str, int]]) -> None:
     quotas = {"x": 0.25, "y": 0.5}
     tiers = rams(4, 8, quotas=quotas)
     for call, name, tokens in calls:
@@ -211,7 +211,7 @@ def test_nobody_pushes_another_below_its_quota(calls: list[tuple[str, str, int]]
         consistent(tiers)
 
 
-def test_a_quota_is_taken_back_from_those_who_used_it_meanwhile() -> None:
+def test_a_quota_is_reclaimed_from_others() -> None:
     tiers = rams(4, quotas={"x": 0.5})
     for name in "efgh":
         tiers.put(block(name, namespace="z"))
@@ -263,7 +263,7 @@ def on_disk(folder: Path, clock: Clock, rooms: tuple[int, int] = (2, 8), **knobs
     return tiers
 
 
-def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
+def test_a_restarted_process_finds_the_blocks_of_all_tiers(tmp_path: Path) -> None:
     clock = Clock()
     tiers = on_disk(tmp_path, clock, ttl_seconds=100)
     for name in "abcde":
@@ -283,7 +283,7 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert again.stats()["expired"] == 2
 
 
-def test_a_flush_lets_the_last_used_live_where_there_is_no_room_for_all(tmp_path: Path) -> None:
+def test_a_flush_stores_the_most_recently_used_if_not_all_fit(tmp_path: Path) -> None:
     clock = Clock()
     tiers = on_disk(tmp_path, clock, rooms=(3, 2))
     for name in "abcde":
@@ -317,7 +317,7 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [None, 8])
-def test_what_was_read_from_the_disk_is_copied_up_and_not_before(tmp_path: Path, bits: int | None) -> None:
+def test_blocks_are_copied_up_once_they_have_been_read(tmp_path: Path, bits: int | None) -> None:
     def tiers() -> Tiers:
         made = Tiers([Ram(budget_bytes=4 * SIZE), Disk(tmp_path, bits=bits)])
         made.open("model")
@@ -398,7 +398,7 @@ def test_senseless_tiers_are_refused(knobs: dict[str, Any], sentence: str) -> No
         Tiers(**knobs)
 
 
-def test_what_the_tiers_held_before_is_theirs() -> None:
+def test_tiers_adopt_blocks_that_were_stored_before() -> None:
     ram = Ram(budget_bytes=2 * SIZE)
     ram.put(replace(block("a"), namespace="x"))
     tiers = Tiers([ram, Ram(budget_bytes=None)])

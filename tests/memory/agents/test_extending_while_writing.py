@@ -1,4 +1,4 @@
-"""A turn that goes on in the very blocks that are being written: the file holds what was finished, bit for bit."""
+"""Turns that extend blocks while these are written: the file equals the finished turn, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.files import agent_files as disk
 from memory.files import block_file as blockfile
 from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
-from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
+from tests.memory.agents.reference import Make, answer, lines, say
 from tests.waiting import PATIENCE
 
 
@@ -56,7 +56,7 @@ def goes_on(memories: AgentMemories, text: str, gate: Gate) -> AgentPrompt:
 
 
 @pytest.mark.parametrize("end", ["killed", "abandoned and killed", "abandoned and closed", "abandoned and put out"])
-def test_what_is_written_is_what_was_finished(end: str, make: Make, gate: Gate) -> None:
+def test_written_rows_are_those_of_the_finished_turn(end: str, make: Make, gate: Gate) -> None:
     """Also where nothing is written again, for the turn that went on came to nothing."""
     memories, text = make(), lines(100)
     say(memories, "a", text)

@@ -55,7 +55,7 @@ def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | 
 
 
 @dataclass
-class Known:
+class ReferenceRows:
     """What an agent must remember for a model: the text, and the same rows dense."""
 
     token_text: TokenText
@@ -64,24 +64,24 @@ class Known:
 
 
 @dataclass
-class Ledger:
+class ReferenceMemories:
     """A dictionary beside the memories: every turn is checked against it."""
 
     memories: AgentMemories
-    known: dict[tuple[str, str], Known] = field(default_factory=dict)
+    known: dict[tuple[str, str], ReferenceRows] = field(default_factory=dict)
 
-    def open(self, agent: str, text: str) -> tuple[AgentPrompt, Known]:
+    def open(self, agent: str, text: str) -> tuple[AgentPrompt, ReferenceRows]:
         """A prompt, and what it must become."""
         memories = self.memories
         prompt, key = memories.open(agent, text), (agent, memories.engine.model_key)
         known = self.known.get(key)
         found = None if known is None else match(known.token_text, text, memories.threshold, memories.exact)
         if known is None or found is None or found.kind == "miss":
-            new = Known(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
+            new = ReferenceRows(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
             kept, kind, origin = 0, "miss", "cold"
         else:
             told, kept = resume(known.token_text, found, memories.coder)
-            new, kind, origin = Known(told, known.dense.copy()), found.kind, known.where
+            new, kind, origin = ReferenceRows(told, known.dense.copy()), found.kind, known.where
             new.dense.cut(kept)
         assert (prompt.reused, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
         assert prompt.token_text.text == text and prompt.token_text.ids == new.token_text.ids
