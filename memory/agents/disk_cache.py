@@ -73,7 +73,7 @@ class DiskCache:
         """Load what the file holds, checked to the last bit; None if there is none, or it is too old or damaged."""
         if self.folder is None:
             return None
-        self.wait(key)
+        self.wait(lambda waiting: waiting == key)
         path = disk.agent_path(self.folder, *key)
         try:
             if path.stat().st_mtime <= self._latest_expired() and key[0] not in self.pinned():
@@ -88,13 +88,9 @@ class DiskCache:
                 self._report(key[0], path, error)
             return None
 
-    def wait(self, *keys: Key) -> None:
-        """Wait until what was to be written under these keys is on the disk, or has failed."""
-        self._writer.wait(lambda key: key in keys)
-
-    def wait_for(self, agents: Collection[str] | None = None) -> None:
-        """Wait until what was to be written for these agents (None: for all) is on the disk, or has failed."""
-        self._writer.wait(lambda key: agents is None or key[0] in agents)
+    def wait(self, chosen: Callable[[Key], bool] = lambda key: True) -> None:
+        """Wait until the rows with the ``chosen`` keys that are to be written are on the disk, or have failed."""
+        self._writer.wait(chosen)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
         """Raise the error of a file of these agents (None: of any) that could not be written. Rows that are not

@@ -236,7 +236,7 @@ class AgentMemories:
             for key, rows in self._host.items():
                 if (rows.changed or key in failed) and (agents is None or key[0] in agents):
                     self._disk.put(key, rows)
-        self._disk.wait_for(agents)
+        self._disk.wait(lambda key: agents is None or key[0] in agents)
         with self._lock:
             cached = set(self._host)
         self._disk.raise_failed(cached, agents)
@@ -399,7 +399,8 @@ class AgentMemories:
                 ledger.remove(entry.key)
                 if rows.changed or entry.key in failed:
                     self._disk.put(entry.key, rows)
-        self._disk.wait(*(entry.key for entry in victims))  # until then their rows are still in memory
+        evicted = {entry.key for entry in victims}
+        self._disk.wait(evicted.__contains__)  # until then their rows are still in memory
         protected = (e.nbytes for e in ledger if self._is_pinned(e) or e.nbytes <= self.quota_bytes)
         if (total := shared + sum(protected)) > budget:
             raise CapacityError(

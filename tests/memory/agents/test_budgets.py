@@ -73,7 +73,7 @@ def test_rows_that_were_not_persisted_are_written_when_evicted(make: Make, engin
     memories, text = make(), lines(60)
     path = disk.agent_path(tmp_path / "rows", "a", engine.model_key)
     say(memories, "a", text, persist=False)
-    memories._disk.wait_for()
+    memories._disk.wait()
     assert not path.exists()
     memories.host_bytes = 1
     say(memories, "b", text, persist=False)

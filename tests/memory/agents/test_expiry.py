@@ -43,7 +43,7 @@ def test_rows_are_forgotten_in_time_on_the_disk_too(make: Make, tmp_path: Path) 
     clock.ahead = 400
     fresh = make(ttl_seconds=100, clock=clock)
     assert [fresh.open(agent, text).origin for agent in ("a", "b", "pinned")] == ["cold"] * 3
-    fresh._disk.wait_for()
+    fresh._disk.wait()
     assert disk.entries(tmp_path / "rows") == []
 
 

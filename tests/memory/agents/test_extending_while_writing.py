@@ -71,7 +71,7 @@ def test_written_rows_are_those_of_the_finished_turn(end: str, make: Make, gate:
         memories.host_bytes = 1
         say(memories, "b", lines(3))
         assert not memories._host
-    memories._disk.wait_for()
+    memories._disk.wait()
     fresh = make()
     found = fresh.open("a", text + "look at")
     assert not fresh.damaged and (found.origin, found.kind) == ("warm", "extend")
@@ -84,7 +84,7 @@ def test_a_file_says_nothing_of_what_came_after(make: Make, gate: Gate) -> None:
     say(memories, "a", text)
     goes_on(memories, text, gate)
     gate.opened.set()
-    memories._disk.wait_for()
+    memories._disk.wait()
     with make(folder=memories.folder / "quiet") as quiet:
         say(quiet, "a", text)
     names = [memories.folder, quiet.folder]

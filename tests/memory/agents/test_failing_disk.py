@@ -21,7 +21,7 @@ def test_failed_writes_are_repeated_later(
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "a", text)
         say(memories, "b", text)
-        memories._disk.wait_for()
+        memories._disk.wait()
         assert memories.stats()["failed"] == 2 and "'a' remembers could not be written" in caplog.text
         with pytest.raises(CapacityError, match="no room for"):
             memories.flush()
@@ -44,7 +44,7 @@ def test_flush_tries_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "a", text)
-        memories._disk.wait_for()
+        memories._disk.wait()
     memories.flush()
     assert memories.stats()["failed"] == 0 and make().open("a", text).origin == "warm"
 
@@ -54,7 +54,7 @@ def test_a_flush_of_some_agents_raises_no_error_of_others(make: Make, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "secret", text)
-        memories._disk.wait_for()
+        memories._disk.wait()
         say(memories, "mine", text)
         with pytest.raises(CapacityError):
             memories.flush({"mine"})

@@ -38,7 +38,7 @@ def test_forget_deletes_all_rows_of_one_agent_only(make: Make, engines: list[Eng
 
 def test_rows_that_wait_to_be_written_are_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._disk.wait_for()
+    memories._disk.wait()
     begun, gate, real = threading.Event(), threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE, until
 
 def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
-    memories._disk.wait_for()
+    memories._disk.wait()
     gate, real = threading.Event(), disk.save_agent
     monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
@@ -38,7 +38,7 @@ def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
     make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = make()
-    memories._disk.wait_for()
+    memories._disk.wait()
     gate, real, written = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
