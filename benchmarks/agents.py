@@ -189,15 +189,15 @@ class Bench:
                 kept = cache.next_position
                 self.engine.extend(cache, ids[kept:], ChunkSchedule())
                 spent[1].append(1e3 * (time.perf_counter() - started))
-                for own, number in ((hits[0], prompt.kept), (hits[1], kept)):
+                for own, number in ((hits[0], prompt.reused), (hits[1], kept)):
                     own.append(number)
-                for own, number in ((lengths[0], len(prompt.told.ids)), (lengths[1], len(ids))):
+                for own, number in ((lengths[0], len(prompt.token_text.ids)), (lengths[1], len(ids))):
                     own.append(number)
                 sentence = story(2, turn)
                 said = [chance.randrange(VOCABULARY) for _ in range(16)] if drawn else self.coder.encode(sentence).ids
                 for each in (prompt.cache, cache):
                     self.engine.extend(each, said)
-                told = prompt.told.first(len(prompt.told.ids))
+                told = prompt.token_text.first(len(prompt.token_text.ids))
                 told.extend(said, self.coder, None if drawn else sentence)
                 memories.finish(prompt, said, None if drawn else sentence)
                 text = told.text + MESSAGE

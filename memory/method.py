@@ -31,13 +31,13 @@ MEMBERS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(pinned=True)
 class MemoryMethod:
     """One choice for each stage, and the settings that belong to none. Sessions of one method share its storage.
 
     ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is the prefix
     that an isolated unit sees when it is encoded: none, the start token, or the whole context prefix. ``grouping``
-    belongs to the setting: methods that are compared share it, so that all choose the same segments. ``frozen`` holds
+    belongs to the setting: methods that are compared share it, so that all choose the same segments. ``pinned`` holds
     the blocks that sessions pin; only constructions that look segments up by their tokens use it.
     """
 
@@ -48,7 +48,7 @@ class MemoryMethod:
     loading: Loading
     retention: Retention = field(default_factory=KeepAll)
     storage: Storage = field(default_factory=Ram)
-    frozen: PinnedPool = field(default_factory=PinnedPool)
+    pinned: PinnedPool = field(default_factory=PinnedPool)
     layout: str = "memory"
     context: str = "system"
     grouping: Grouping = field(default_factory=Grouping)

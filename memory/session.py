@@ -59,7 +59,7 @@ class MemorySession:
         self.store = SegmentStore(encode_text, self._graph)
         method.storage.open(engine.model_key)
         method.retention.open(engine.info.weights_key, engine.info.head_dim)
-        self._lease = method.pool.holder(namespace)
+        self._lease = method.pool.lease(namespace)
         self._resources = SessionResources(engine, method, self._lease, self.store, namespace)
         self._context_ids, self._newline = tuple(context_ids), encode_text("\n")
         self._builder = self._make_builder()
@@ -197,20 +197,20 @@ class MemorySession:
             cache.rewind(length, logits)
         return ids
 
-    def freeze(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+    def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Pin knowledge that outlives this session, for all sessions of the method that ask under the same extra key.
 
         :param extra_key: the session's namespace if left out
-        :raises CapacityError: it does not fit into the method's frozen pool
+        :raises CapacityError: it does not fit into the method's pinned pool
         """
-        self._pinning().freeze(token_ids, extra_key, self._need_context())
+        self._pinning().pin(token_ids, extra_key, self._need_context())
 
-    def thaw(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Delete what was frozen; a prompt that is being assembled from it keeps it."""
-        self._pinning().thaw(token_ids, extra_key)
+    def unpin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+        """Delete what was pinned; a prompt that is being assembled from it keeps it."""
+        self._pinning().unpin(token_ids, extra_key)
 
-    def is_frozen(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
-        return self._pinning().is_frozen(token_ids, extra_key)
+    def is_pinned(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
+        return self._pinning().is_pinned(token_ids, extra_key)
 
     def advance(self) -> None:
         """The world has moved on by one step."""

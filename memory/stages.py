@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import torch
 
     from memory.kv_cache.block import KVBlock
+    from memory.kv_cache.cache_ledger import Entry
     from memory.kv_cache.cache_view import CacheView
     from memory.kv_cache.key_boxes import KeyBoxIndex
     from memory.prompt.layout import Layout, Transfer
     from memory.segments.store import SegmentStore
-    from memory.storage.ledger import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +189,13 @@ class Storage(Protocol):
 
     def put(self, block: KVBlock) -> None: ...
     def get(self, identity: str) -> KVBlock | None: ...
-    def get_layer(self, identity: str, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None: ...
 
     def contains(self, identity: str) -> bool:
         """Whether it rests here, as far as is known without reading it."""
         ...
 
-    def sound(self, identity: str) -> bool:
-        """Whether it rests here undamaged: reads what was not verified yet, and forgets it if it is damaged."""
+    def verify(self, identity: str) -> bool:
+        """Whether it is stored undamaged: reads what was not verified yet, and deletes it if it is damaged."""
         ...
 
     def delete(self, identity: str) -> None: ...

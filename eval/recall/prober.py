@@ -71,7 +71,7 @@ class Prober:
 
     def _check(self, cell: Cell, probe: Probe) -> None:
         for name in self._sessions:
-            self._check_frozen(name, probe)
+            self._check_pool(name, probe)
         lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
         ends = len(self._format.context()) + self._length(probe.front) + self._length(probe.question)
         tokens = ends + sum(lengths) + probe.room(self._length)
@@ -130,28 +130,28 @@ class Prober:
         """Methods that harvest what they computed meet the lines once before the question."""
         if session.method.layout == "append":
             session.prefill("", self._format.line("\n"))
-        elif _freezes(session):
+        elif _pins(session):
             for fact in probe.facts:
-                session.freeze(self._format.line(fact.text))
+                session.pin(self._format.line(fact.text))
 
     def _forget(self, session: MemorySession, probe: Probe) -> None:
-        """What is frozen outlives a session's reset: left there, it would push the next probe's lines out."""
+        """Delete pinned lines, which outlive a session's reset, and would push the next probe's lines out."""
         session.reset()
-        if _freezes(session):
+        if _pins(session):
             for fact in probe.facts:
-                session.thaw(self._format.line(fact.text))
+                session.unpin(self._format.line(fact.text))
 
-    def _check_frozen(self, name: str, probe: Probe) -> None:
+    def _check_pool(self, name: str, probe: Probe) -> None:
         """A pool too small would drop lines without a word, and they would be computed anew. Raises `ConfigError`."""
         session = self._sessions[name]
-        if not _freezes(session):
+        if not _pins(session):
             return
-        pool, lines = session.method.frozen, {tuple(self._format.line(fact.text)) for fact in probe.facts}
+        pool, lines = session.method.pinned, {tuple(self._format.line(fact.text)) for fact in probe.facts}
         nbytes = session.engine.info.bytes_per_token * sum(map(len, lines))
         if nbytes > pool.watermark * pool.capacity_bytes:
             raise ConfigError(
                 f"{name} stores the lines of a probe one by one, {nbytes} bytes, more than {pool.watermark:g} of its "
-                f"pool of {pool.capacity_bytes}; add +memory.frozen.capacity_bytes={math.ceil(nbytes / pool.watermark)}"
+                f"pool of {pool.capacity_bytes}; add +memory.pinned.capacity_bytes={math.ceil(nbytes / pool.watermark)}"
                 " or more to the method, or use fewer --segments"
             )
 
@@ -165,6 +165,6 @@ class Prober:
             session.prefill("", self._format.line("\n"))
 
 
-def _freezes(session: MemorySession) -> bool:
+def _pins(session: MemorySession) -> bool:
     """Is a line found by its tokens, so that it may be stored by itself before the question?"""
     return session.method.layout != "append" and session.method.construction.capabilities.pins

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from keep_agent.config.literal import as_read, looked_up, unreadable
 from keep_agent.config.settings import LAUNCHER, PLACES, RAY, check_word
 from keep_agent.errors import ConfigError, did_you_mean
+from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRAS = "hydra"  # its own settings; Hydra checks them itself
@@ -141,7 +142,8 @@ def _check_key(override: Override, tree: Any, groups: Groups, opened: Sequence[s
     found, node = _find(tree, key.split("."))
     group = key.replace(".", "/")
     if not found:
-        raise UnknownSetting(f"{override.input_line}: there is no setting {key!r}{_hint(key, tree, groups)}")
+        hint = new_name(key) or _hint(key, tree, groups)
+        raise UnknownSetting(f"{override.input_line}: there is no setting {key!r}{hint}")
     if isinstance(node, Mapping) and not groups.has(override.key_or_group):
         _check_replaced(override, key, group if groups.has(group) else "")
     if override.is_delete() and not key.startswith(ARGUMENTS):

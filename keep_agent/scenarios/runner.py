@@ -100,7 +100,7 @@ class Player:
             text=self._words(ids),
             kind=prompt.kind,
             origin=prompt.origin,
-            kept=prompt.kept,
+            kept=prompt.reused,
             new=len(prompt.new),
             generated=len(ids),
             ttft_ms=1e3 * (computed - began),

@@ -1,4 +1,4 @@
-"""A packed cache as the file of an agent: blocks are mapped as they are, nothing is unpacked or built anew."""
+"""Cache file: a packed cache as the file of an agent, whose blocks are mapped as they are, without unpacking."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OPEN = "open"  # the rows that make up no page yet, as they were computed
 
 
 def header_of(cache: QuantizedCache) -> dict[str, Any]:
-    """What the tensors do not say."""
+    """Describe what the tensors do not contain: format, token ids, dropped rows."""
     dropped = torch.nonzero(~cache.live)[:, 0].tolist()
     return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
 
 
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
+    """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
     Blocks are copied, for forks may go on in the last one meanwhile: what is written has to be what its checksum is of.
     Behind the packed rows there are zeros, whatever forks put there. The cache itself must not go on.
@@ -45,19 +45,19 @@ def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str
 
 
 def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
-    """The first ``blocks`` of them all, of the last one only as many rows as ``last`` says, unless that is 0."""
-    kept, base = [], 0
+    """Copy the first ``blocks`` of all parts; of the last block only the first ``last`` rows, unless that is 0."""
+    pieces, base = [], 0
     for part in parts:
-        kept.append(part[: max(0, blocks - base)])  # a pass that failed may have left room of which nothing is taken
+        pieces.append(part[: max(0, blocks - base)])  # a pass that failed may have left room of which nothing is taken
         base += part.shape[0]
-    copy = torch.cat(kept).cpu()
+    copy = torch.cat(pieces).cpu()
     if last:
         copy[-1, ..., copy.shape[-2] * last // BLOCK :, :] = 0
     return copy
 
 
 def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> QuantizedCache:
-    """The cache a file holds, for the model it was made with. Whole blocks stay mapped, checked when first read.
+    """Make the cache of a file, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
     :raises DataError: it lacks something that this version needs
@@ -83,7 +83,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> Quantized
 
 
 def _add_blocks(cache: QuantizedCache, file: BlockFile, packed: int) -> None:
-    """The file's whole blocks as they lie there, and a copy of the last one if it has room."""
+    """Add the file's whole blocks as they are, and a copy of the last one if it has room."""
     empty = Extent.empty(1, cache.spec, cache.format, cache.device)
     k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
     whole = packed // BLOCK
@@ -94,9 +94,9 @@ def _add_blocks(cache: QuantizedCache, file: BlockFile, packed: int) -> None:
 
 
 def _mapped(like: Packed, file: BlockFile, side: str, device: torch.device) -> Packed:
-    """Keys or values of the file, laid out as ``like``."""
+    """Map keys or values of the file, laid out as ``like``."""
     tensors: Mapping[str, torch.Tensor] = {name: file.tensor(f"{side}.{name}") for name in PARTS}
-    for due, (name, found) in zip(like.tensors, tensors.items(), strict=True):
-        if (found.shape[1:], found.dtype) != (due.shape[1:], due.dtype):
-            raise CorruptError(f"{file.path}: {side}.{name} {tuple(found.shape)} does not fit this model; delete it")
-    return like.with_tensors(*(found.to(device) for found in tensors.values()))
+    for expected, (name, x) in zip(like.tensors, tensors.items(), strict=True):
+        if (x.shape[1:], x.dtype) != (expected.shape[1:], expected.dtype):
+            raise CorruptError(f"{file.path}: {side}.{name} {tuple(x.shape)} does not fit this model; delete it")
+    return like.with_tensors(*(x.to(device) for x in tensors.values()))

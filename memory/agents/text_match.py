@@ -1,7 +1,7 @@
-"""Matches of a cache with a new prompt, found in the text and not in its tokens (Semantic, section 3.3).
+"""Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens (Semantic, section 3.3).
 
-The same characters can be tokenised in several ways: what stands around them decides what merges. So the ids of a
-prompt that was tokenised anew may differ long before its text does. Here texts are compared, then mapped to tokens.
+The same characters can be tokenised in several ways, depending on the characters around them. So the ids of a prompt
+that is tokenised as a whole may differ long before its text does. Here texts are compared, then mapped to tokens.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PROBES = (
 )  # fmt: skip
 
 
-class Coded(NamedTuple):
-    """Tokens of a text and, for each, how many characters are complete after it.
+class EncodedText(NamedTuple):
+    """Tokens of a text and, for each, the number of characters that are complete after it.
 
     A token that ends inside a character completes none: its number is that of the token before it.
     """
@@ -49,22 +49,22 @@ class Coded(NamedTuple):
 
 
 class Coder(Protocol):
-    """What is needed of a tokenizer; ``key`` names it: another one's tokens mean something else."""
+    """A tokenizer whose tokens can be spliced; ``key`` names it, for another one's tokens mean something else."""
 
     key: str
     seams: Seams
 
-    def encode(self, text: str, first: bool = False) -> Coded:
-        """Tokens of text behind other text, or of the ``first`` in a prompt; no special tokens are added."""
+    def encode(self, text: str, first: bool = False) -> EncodedText:
+        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """What tokens behind other text say."""
+        """Return the text of tokens behind other text."""
         ...
 
 
 class TokenizerCoder:
-    """Encodes a text as the continuation of another one.
+    """A coder that encodes a text as the continuation of another one.
 
     Many tokenizers put a space in front of what they encode and take it away when they decode (SentencePiece). So a
     continuation is encoded behind an anchor, which is cut off. At a seam, tokens of two pieces decode to what tokens of
@@ -79,7 +79,7 @@ class TokenizerCoder:
         self.seams, self._anchors = self._choose()
         self._lead = self.encode("q", first=True).ids
 
-    def encode(self, text: str, first: bool = False) -> Coded:
+    def encode(self, text: str, first: bool = False) -> EncodedText:
         for anchor in ("",) if first else self._anchors:
             coded = self._behind(anchor, text)
             if coded is not None:
@@ -87,9 +87,9 @@ class TokenizerCoder:
         raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._say([*self._lead, *ids])[len(self._say(self._lead)) :]
+        return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
-    def _behind(self, anchor: str, text: str) -> Coded | None:
+    def _behind(self, anchor: str, text: str) -> EncodedText | None:
         """``text`` without the anchor it was encoded behind, or None if a token covers some of both."""
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
@@ -99,13 +99,13 @@ class TokenizerCoder:
         cut = int((offsets[:, 0] < 0).sum())
         if (offsets[:cut, 1] > 0).any():
             return None
-        return Coded(encoding.ids[cut:], _ends(offsets[cut:], len(text)))
+        return EncodedText(encoding.ids[cut:], _ends(offsets[cut:], len(text)))
 
-    def _say(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _choose(self) -> tuple[Seams, tuple[str, ...]]:
-        """The least strict seams that hold on all probes, and the anchors with which they do."""
+        """Choose the least strict seams that hold on all probes, and the anchors with which they do."""
         for seams in get_args(Seams):
             probes = [(left, right) for left, right in PROBES if is_seam(left + right, len(left), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
@@ -117,16 +117,16 @@ class TokenizerCoder:
         )
 
     def _joins(self, anchor: str, left: str, right: str) -> bool | None:
-        """Do both pieces say what the whole says? None if the anchor merges with ``right``."""
+        """Whether both pieces decode to what the whole decodes to; None if the anchor merges with ``right``."""
         coded = self._behind(anchor, right)
         if coded is None:
             return None
         whole = self.encode(left + right, first=True).ids
-        return self._say([*self.encode(left, first=True).ids, *coded.ids]) == self._say(whole)
+        return self._decode([*self.encode(left, first=True).ids, *coded.ids]) == self._decode(whole)
 
 
 def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy that neither cuts nor pads, and whose offsets were not trimmed: a token's spaces belong to it."""
+    """Copy a tokenizer so that it neither cuts nor pads nor trims offsets: a token's spaces belong to it."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token covers; use a fast one")
@@ -138,7 +138,7 @@ def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
-    """Characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
+    """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
     What no token covers belongs to the token before it. Tokens that begin before another's end share a character.
     """
@@ -149,7 +149,7 @@ def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
 
 
 def is_seam(text: str, at: int, seams: Seams) -> bool:
-    """May tokens of ``text[:at]`` and of ``text[at:]`` stand side by side?"""
+    """Whether tokens of ``text[:at]`` and of ``text[at:]`` may stand side by side."""
     if seams == "any" or at in (0, len(text)):
         return True
     if seams == "spaces":
@@ -175,14 +175,14 @@ class TokenText:
         self.start = len(start)
         self.ids = list(start)
         self.ends = [0] * len(start)
-        self._parts: list[str] = []  # joined when somebody asks
+        self._parts: list[str] = []  # joined when they are read
         self._length = 0
 
     @classmethod
     def of(cls, text: str, coder: Coder, start: Sequence[int] = ()) -> TokenText:
-        made = cls(coder.seams, start, coder.key)
-        made.append(text, coder)
-        return made
+        token_text = cls(coder.seams, start, coder.key)
+        token_text.append(text, coder)
+        return token_text
 
     @property
     def text(self) -> str:
@@ -196,7 +196,7 @@ class TokenText:
         self._add(coder.encode(text, first=not self._length), text)
 
     def extend(self, ids: Sequence[int], coder: Coder, text: str | None = None) -> None:
-        """Put tokens that say ``text`` behind the others; without it (they were generated), what they decode to.
+        """Put tokens with their ``text`` behind the others; without it (they were generated), they are decoded.
 
         A generated character whose last bytes are missing has no text yet: further tokens may complete it.
         """
@@ -207,16 +207,18 @@ class TokenText:
             self._add(_locate(list(ids), text, coder, first=not self._length), text)
 
     def boundary(self, limit: int) -> tuple[int, int]:
-        """(tokens, characters): the last place up to character ``limit`` where a token ends and a character, too."""
+        """Find the last place (tokens, characters) up to character ``limit`` where both a token and a character end."""
         after = bisect_right(self.ends, limit)
         characters = self.ends[after - 1] if after else 0
         return (bisect_left(self.ends, characters) + 1 if characters else self.start), characters
 
     def first(self, tokens: int) -> TokenText:
-        """A copy of the first ``tokens``, those that cover no text at the least."""
-        made = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
-        made._add(Coded(self.ids[self.start : tokens], self.ends[self.start : tokens]), self.text[: self._end(tokens)])
-        return made
+        """Copy the first ``tokens``, at least those that cover no text."""
+        copy = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
+        copy._add(
+            EncodedText(self.ids[self.start : tokens], self.ends[self.start : tokens]), self.text[: self._end(tokens)]
+        )
+        return copy
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -237,14 +239,14 @@ class TokenText:
             raise DataError(
                 f"{len(ids)} tokens with {len(ends)} ends do not fit {len(text)} characters; remove the cache"
             )
-        made = cls(seams, ids[:start], tokenizer)
-        made._add(Coded(ids[start:], ends[start:]), text)
-        return made
+        token_text = cls(seams, ids[:start], tokenizer)
+        token_text._add(EncodedText(ids[start:], ends[start:]), text)
+        return token_text
 
     def _end(self, tokens: int) -> int:
         return self.ends[tokens - 1] if tokens else 0
 
-    def _add(self, coded: Coded, text: str) -> None:
+    def _add(self, coded: EncodedText, text: str) -> None:
         last, base = self._end(len(self.ids)), self._length
         self.ids += coded.ids
         self.ends += [base + end if end else last for end in coded.ends]
@@ -254,64 +256,64 @@ class TokenText:
     def _take_open(self) -> list[int]:
         """Remove the tokens at the end that complete no character."""
         whole, _ = self.boundary(self._length)
-        taken = self.ids[whole:]
+        open_ids = self.ids[whole:]
         del self.ids[whole:], self.ends[whole:]
-        return taken
+        return open_ids
 
     def _close(self, coder: Coder) -> None:
-        """What is open will not be completed: it stays what a decoder shows for it."""
-        taken = self._take_open()
-        if taken:
-            said = coder.decode(taken)
-            self._add(Coded(taken, [0] * (len(taken) - 1) + [len(said)]), said)
+        """Complete the open tokens with the characters that a decoder shows for them."""
+        ids = self._take_open()
+        if ids:
+            text = coder.decode(ids)
+            self._add(EncodedText(ids, [0] * (len(ids) - 1) + [len(text)]), text)
 
 
 def _numbers(*values: Any) -> bool:
-    """Lists of whole numbers that are not negative?"""
+    """Whether these are lists of whole numbers that are not negative."""
     return all(isinstance(each, list) and all(type(x) is int and x >= 0 for x in each) for each in values)
 
 
-def _spell(ids: list[int], coder: Coder) -> tuple[Coded, str]:
-    """The text that generated tokens say, without a character at the end that is not complete."""
-    said = coder.decode(ids)
-    own = coder.encode(said)
-    return (own, said) if own.ids == ids else _spell_each(ids, coder)
+def _spell(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
+    """Decode generated tokens, without a character at the end that is not complete."""
+    text = coder.decode(ids)
+    encoded = coder.encode(text)
+    return (encoded, text) if encoded.ids == ids else _spell_each(ids, coder)
 
 
-def _spell_each(ids: list[int], coder: Coder) -> tuple[Coded, str]:
-    """As above, for tokens that no text is encoded to: they are decoded one by one, as characters get complete."""
-    ends, said, begin = [], "", 0
+def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
+    """Decode tokens that no text is encoded to, one by one, as characters get complete."""
+    ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
         more = coder.decode(ids[begin:stop])
         if not more.endswith(BROKEN) or stop - begin > LONGEST:
-            said, begin = said + more, stop
-        ends.append(len(said))
-    return Coded(ids, ends), said
+            text, begin = text + more, stop
+        ends.append(len(text))
+    return EncodedText(ids, ends), text
 
 
-def _locate(ids: list[int], text: str, coder: Coder, first: bool) -> Coded:
-    """Where tokens end in the text they say; as far as they do not decode to it, at its end only."""
-    own = coder.encode(text, first)
-    if own.ids == ids:
-        return own
-    coded, said = _spell_each(ids, coder)
-    both = shared(said, text)
-    agreed = max((end for end in coded.ends if end <= both), default=0)
-    return Coded(ids, [*(min(end, agreed) for end in coded.ends[:-1]), len(text)][: len(ids)])
+def _locate(ids: list[int], text: str, coder: Coder, first: bool) -> EncodedText:
+    """Find the places in ``text`` where its tokens end; as far as they do not decode to it, only its end is one."""
+    encoded = coder.encode(text, first)
+    if encoded.ids == ids:
+        return encoded
+    coded, decoded = _spell_each(ids, coder)
+    common = common_length(decoded, text)
+    agreed = max((end for end in coded.ends if end <= common), default=0)
+    return EncodedText(ids, [*(min(end, agreed) for end in coded.ends[:-1]), len(text)][: len(ids)])
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a stored text and a new one share. ``kind`` is the paper's word, by text alone."""
+    """The common beginning of a stored text and a new one. ``kind`` is the paper's word, by text alone."""
 
     kind: Kind
-    tokens: int  # stored ones that begin the new prompt
+    tokens: int  # stored tokens that begin the new prompt
     matched: int  # characters that both texts begin with
     rest: str  # text behind those tokens, to be tokenised
 
     @property
-    def kept(self) -> int:
-        """Rows that need no computing: one less where no text is left, since the last row's logits are needed."""
+    def reused(self) -> int:
+        """Rows that are not computed: one less where no text is left, since the last row's logits are needed."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
@@ -325,7 +327,7 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
     check_choice("exact", exact, get_args(Exact))
-    length = shared(stored.text, text)
+    length = common_length(stored.text, text)
     kind = _kind(len(stored.text), len(text), length, threshold)
     if kind == "miss" or (kind == "exact" and exact == "recompute"):
         return Match(kind, 0, length, text)
@@ -333,14 +335,14 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     return Match(kind, tokens, length, text[characters:])
 
 
-def _kind(stored: int, new: int, both: int, threshold: float) -> Kind:
-    if both == stored:
-        return "exact" if both == new else "extend"
-    return "diverge" if both >= threshold * stored else "miss"
+def _kind(stored: int, new: int, common: int, threshold: float) -> Kind:
+    if common == stored:
+        return "exact" if common == new else "extend"
+    return "diverge" if common >= threshold * stored else "miss"
 
 
 def _last_seam(stored: TokenText, text: str, limit: int) -> tuple[int, int]:
-    """(tokens, characters) up to the last seam of both texts that is no later than ``limit``."""
+    """Find (tokens, characters) up to the last seam of both texts that is no later than ``limit``."""
     old = stored.text
     tokens, characters = stored.boundary(limit)
     while not all(is_seam(each, characters, stored.seams) for each in (old, text)):
@@ -349,25 +351,25 @@ def _last_seam(stored: TokenText, text: str, limit: int) -> tuple[int, int]:
 
 
 def resume(stored: TokenText, found: Match, coder: Coder) -> tuple[TokenText, int]:
-    """The new prompt's tokens, and how many of the cache's rows stay: one row at least is computed, if there is any."""
-    told = stored.first(found.tokens)
-    told.append(found.rest, coder)
-    return told, min(found.kept, max(len(told.ids) - 1, 0))
+    """Return the new prompt's tokens, and the number of rows to reuse: at least one row, if any, is computed."""
+    token_text = stored.first(found.tokens)
+    token_text.append(found.rest, coder)
+    return token_text, min(found.reused, max(len(token_text.ids) - 1, 0))
 
 
 def match_tokens(stored: Sequence[int], new: Sequence[int]) -> int:
-    """How many token ids two prompts have in common at the beginning: what other caches go by."""
-    return shared(list(stored), list(new))
+    """Count the token ids that two prompts have in common at the beginning, as other caches do."""
+    return common_length(list(stored), list(new))
 
 
-def shared(one: str | list[int], other: str | list[int]) -> int:
-    """Length of the common beginning. Slices are compared, half as long each time: linear, at the speed of memory."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
+def common_length(left: str | list[int], right: str | list[int]) -> int:
+    """Measure the common beginning. Slices are compared, half as long each time: linear, at the speed of memory."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
         return high
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1

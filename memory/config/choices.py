@@ -9,4 +9,11 @@ IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
+RENAMED = {"memory.frozen": "memory.pinned"}  # settings of earlier versions, and their names now
 REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
+
+
+def new_name(key: str) -> str:
+    """Say how a setting of an earlier version, or one within it, is called now; "" if it was not renamed."""
+    old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
+    return "" if old is None else f"; {old} is called {RENAMED[old]} now"

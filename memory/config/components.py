@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 from keep_agent.errors import ConfigError, KeepError
+from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
@@ -24,6 +25,9 @@ def component(node: Mapping[str, Any], place: str = "memory") -> Any:
     :raises ConfigError: a name that is no such class, or arguments it does not take
     """
     kind = find_class(node.get(TARGET), place)
+    for key in node:
+        if renamed := new_name(f"{place}.{key}"):
+            raise ConfigError(f"there is no setting '{place}.{key}'{renamed}")
     arguments = {key: _value(value, f"{place}.{key}") for key, value in node.items() if key != TARGET}
     try:
         signature(kind).bind(**arguments)

@@ -46,7 +46,7 @@ class Composition(Protocol):
     storage: Storage
     layout: str
     capabilities: Capabilities
-    frozen: PinnedPool
+    pinned: PinnedPool
     segment_index: SegmentIndex
 
     def cache_provider(self, engine: Engine) -> CacheProvider: ...
@@ -121,12 +121,12 @@ class PromptBuilder(Protocol):
 class PinningBuilder(PromptBuilder, Protocol):
     """A builder whose sessions may pin blocks that outlive them."""
 
-    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+    def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
         """Encode ``token_ids`` and pin their block under the extra key."""
         ...
 
-    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None: ...
-    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool: ...
+    def unpin(self, token_ids: Sequence[int], extra_key: str) -> None: ...
+    def is_pinned(self, token_ids: Sequence[int], extra_key: str) -> bool: ...
 
 
 class Construction(Protocol):

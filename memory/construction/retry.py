@@ -44,7 +44,7 @@ def with_retry(
             encoded |= stored
         with timer.part("retrieve"):
             for unit in () if prompt is None else prompt.units:
-                lease.sound(unit.identity)
+                lease.verify(unit.identity)
 
 
 def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:

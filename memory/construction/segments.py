@@ -80,8 +80,8 @@ class AnyOffsetBuilder(PromptBuilder):
         self._session, self._construction = session, construction
         self._engine, self._lease, self._namespace = session.engine, session.lease, session.namespace
         method = session.method
-        self._recompute, self._pinned, self._segments = method.recompute, method.frozen, method.segment_index
-        self._in_use = method.frozen.holder()
+        self._recompute, self._pinned, self._segments = method.recompute, method.pinned, method.segment_index
+        self._in_use = method.pinned.lease()
         self._lossless = method.storage.capabilities.exact
         self._invalidation = Invalidation(session.store) if owner is None else owner._invalidation
         self._size, self._refresh = construction.block_size, construction.refresh
@@ -127,7 +127,7 @@ class AnyOffsetBuilder(PromptBuilder):
         if prompt.missing:
             self._keep(prompt.missing, prompt.layout, result, exact)
 
-    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+    def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
         """Pin ``token_ids``, encoded in the background behind the part of the context that units see.
 
         The extra key guards the look-up: the block itself is the same under every key.
@@ -138,12 +138,12 @@ class AnyOffsetBuilder(PromptBuilder):
             request = (context.seen_block, token_ids)
             return self._engine.encode([request], [physical], Priority.BACKGROUND)[0]
 
-        self._pinned.freeze(self._name(token_ids, extra_key), physical, make)
+        self._pinned.pin(self._name(token_ids, extra_key), physical, make)
 
-    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None:
-        self._pinned.thaw(self._name(token_ids, extra_key))
+    def unpin(self, token_ids: Sequence[int], extra_key: str) -> None:
+        self._pinned.unpin(self._name(token_ids, extra_key))
 
-    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool:
+    def is_pinned(self, token_ids: Sequence[int], extra_key: str) -> bool:
         return self._pinned.contains(self._name(token_ids, extra_key))
 
     def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:

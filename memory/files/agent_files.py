@@ -1,7 +1,7 @@
-"""One block file per agent and model: where it lies, who may open it, which go when the disk's budget is spent.
+"""Agent files: one block file per agent and model in a folder, with an index, a budget and a time to live.
 
 The files alone count: their names hold the agent, their headers the model, their times of change the last use. The
-index is a convenience, written anew whenever it differs from them. Format of the files: `memory.files.block_file`.
+index is a convenience, rewritten whenever it differs from them. Format of the files: `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import json
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -26,6 +26,7 @@ from keep_agent.files import read_json
 from memory.files.atomic import clean, replacing, sync
 from memory.files.block_file import NONE, BlockFile, open_blocks, write_blocks
 from memory.files.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
+from memory.kv_cache.cache_ledger import CacheLedger, Entry
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # what a header says of its owner
@@ -34,19 +35,18 @@ FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of a root. ``model`` is "" and ``tokens`` 0 where the header cannot be read, now or ever."""
+class AgentFile(Entry):
+    """One file of a root: its name there, its size, its agent and its last use, and what its header says.
 
-    agent: str
-    model: str
-    file: str  # its name in the root
-    bytes: int
-    tokens: int
-    used: float  # seconds since 1970
+    ``model`` is "" and ``tokens`` 0 where the header cannot be read.
+    """
+
+    model: str = ""
+    tokens: int = 0
 
 
 def agent_path(root: Path, agent: str, model_key: str) -> Path:
-    """The place of an agent's file for a model. Raises `ConfigError` for an id that is no safe name for a file.
+    """Return the path of an agent's file for a model. Raises `ConfigError` for an id that is no safe name for a file.
 
     Ids that differ in upper and lower case only have different files, on every file system.
     """
@@ -79,13 +79,13 @@ def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
     Raises as `open_blocks` does, and `DataError` if the rows are another agent's or another model's.
     """
     path = agent_path(root, agent, model_key)
-    found = open_blocks(path)
-    owner = (found.header.get(AGENT), found.header.get(MODEL))
+    file = open_blocks(path)
+    owner = (file.header.get(AGENT), file.header.get(MODEL))
     if owner != (agent, model_key):
         raise DataError(f"{path} holds the rows of agent {owner[0]!r} for model {owner[1]!r}: delete it")
     with suppress(OSError):  # evicted this moment, or a disk that is only read
         touch(path)
-    return found
+    return file
 
 
 def touch(path: Path, at: float | None = None) -> None:
@@ -94,23 +94,23 @@ def touch(path: Path, at: float | None = None) -> None:
     os.utime(path, ns=(used, used))
 
 
-def entries(root: Path) -> list[Entry]:
-    """All agents' files, least recently used first. Files of other names are none of ours.
+def entries(root: Path) -> list[AgentFile]:
+    """List all agents' files, the least recently used first. Files of other names are left out.
 
     Headers are read only of files that the index does not know as they are; the index is then brought up to date.
     """
     known = _read_index(root)
-    found = [entry for path in root.glob(f"*{SUFFIX}") if (entry := _entry(path, known)) is not None]
-    found.sort(key=lambda entry: (entry.used, entry.file))
-    if found != list(known.values()) and root.is_dir():
+    files = [file for path in root.glob(f"*{SUFFIX}") if (file := _entry(path, known)) is not None]
+    files.sort(key=lambda file: (file.timestamp, file.key))
+    if files != list(known.values()) and root.is_dir():
         with suppress(OSError, CapacityError):  # a disk that is full or only read has no index, and needs none
-            _write_index(root, found)
-    return found
+            _write_index(root, files)
+    return files
 
 
 def total_bytes(root: Path) -> int:
-    """Bytes of all agents' files."""
-    return sum(entry.bytes for entry in entries(root))
+    """Count the bytes of all agents' files."""
+    return sum(file.nbytes for file in entries(root))
 
 
 def forget(root: Path, agent: str, model_key: str | None = None) -> int:
@@ -119,46 +119,46 @@ def forget(root: Path, agent: str, model_key: str | None = None) -> int:
     return len(_remove(root, [path for path in root.glob(pattern) if _owner(path) == agent and not path.is_dir()]))
 
 
-def evict(root: Path, budget_bytes: int, pinned: Collection[str] = (), quota_bytes: int = 0) -> list[Entry]:
-    """Delete the least recently used files until all together have no more than ``budget_bytes``.
+def evict(
+    root: Path,
+    budget_bytes: int | None,
+    pinned: Collection[str] = (),
+    quota_bytes: int = 0,
+    latest_expired: float = -inf,
+) -> list[AgentFile]:
+    """Delete expired files, then the least recently used until all together have no more than ``budget_bytes``.
 
-    Files of ``pinned`` agents stay, and those of agents whose files have no more than ``quota_bytes`` together, even if
-    that is too much. Returns what was deleted; what killed writers left behind goes as well. A process that has a
-    deleted file mapped keeps its rows.
+    Files of ``pinned`` agents stay. The budget (None: no limit) also leaves the files of agents that have no more than
+    ``quota_bytes`` together, even if that is too much. Returns what was deleted; what killed writers left behind is
+    deleted as well. A process that has a deleted file mapped keeps its rows.
+
+    :param latest_expired: files whose last use was at this time (seconds since 1970) or before are expired
     """
-    if budget_bytes < 0:
+    if (budget_bytes or 0) < 0:
         raise ConfigError(f"budget_bytes={budget_bytes} is negative: use 0 or more")
     clean(root)
-    found, theirs = entries(root), Counter[str]()
-    for entry in found:
-        theirs[entry.agent] += entry.bytes
-    over, chosen = theirs.total() - budget_bytes, []
-    for entry in found:
-        if over > 0 and entry.agent not in pinned and theirs[entry.agent] > quota_bytes:
-            chosen.append(entry)
-            over -= entry.bytes
-            theirs[entry.agent] -= entry.bytes
-    _remove(root, [root / entry.file for entry in chosen])
-    return chosen
-
-
-def expire(root: Path, before: float, kept: Collection[str] = ()) -> list[Entry]:
-    """Delete the files that were last used ``before`` (seconds since 1970), but for those of ``kept`` agents."""
-    chosen = [entry for entry in entries(root) if entry.used < before and entry.agent not in kept]
-    _remove(root, [root / entry.file for entry in chosen])
+    ledger = CacheLedger(entries(root))
+    chosen = [file for file in ledger.expired(latest_expired) if file.owner not in pinned]
+    for file in chosen:
+        ledger.remove(file.key)
+    if budget_bytes is not None:
+        chosen += ledger.victims(
+            ledger.nbytes - budget_bytes, lambda file, share: file.owner not in pinned and share > quota_bytes
+        )
+    _remove(root, [root / file.key for file in chosen])
     return chosen
 
 
 def _owner(path: Path) -> str | None:
-    """The agent in a file's name, None if the name is none of ours."""
+    """Return the agent in a file's name, None if no agent has such a file."""
     match = FILE.fullmatch(path.name)
     if match is None or not is_safe(match[1]) or not path.name.startswith(f"{agent_stem(match[1])}."):
         return None
     return match[1]
 
 
-def _entry(path: Path, known: Mapping[str, Entry]) -> Entry | None:
-    """What a file is, from the index if that is up to date; None if it is none of ours, no file or has just gone."""
+def _entry(path: Path, known: Mapping[str, AgentFile]) -> AgentFile | None:
+    """Describe a file, from the index if that is up to date; None if it is no agent's, no file or has just gone."""
     agent = _owner(path)
     try:
         state = path.stat()
@@ -166,16 +166,16 @@ def _entry(path: Path, known: Mapping[str, Entry]) -> Entry | None:
         return None
     if agent is None or S_ISDIR(state.st_mode):
         return None
-    old = known.get(path.name)
+    old, new = known.get(path.name), AgentFile(path.name, state.st_size, agent, state.st_mtime)
     # a model that is not known could not be read, and may be readable by now
-    if old is not None and old.model and (old.agent, old.bytes, old.used) == (agent, state.st_size, state.st_mtime):
+    if old is not None and old.model and replace(old, model="", tokens=0) == new:
         return old
     model, tokens = _header(path, agent)
-    return Entry(agent, model, path.name, state.st_size, tokens, state.st_mtime)
+    return replace(new, model=model, tokens=tokens)
 
 
 def _header(path: Path, agent: str) -> tuple[str, int]:
-    """Model and number of tokens; "" and 0 for a file that `open_agent` would refuse."""
+    """Read model and number of tokens; "" and 0 for a file that `open_agent` would refuse."""
     try:
         header = open_blocks(path).header
     except DataError:
@@ -185,24 +185,24 @@ def _header(path: Path, agent: str) -> tuple[str, int]:
     return header.get(MODEL, ""), header.get(TOKENS, 0)
 
 
-def _read_index(root: Path) -> dict[str, Entry]:
-    """The index by name of file; empty if there is none or it is damaged."""
+def _read_index(root: Path) -> dict[str, AgentFile]:
+    """Read the index by name of file; empty if there is none, it is damaged or of another version."""
     try:
         index = read_json(root / INDEX)
         rows = index["files"] if index["sum"] == _sum(index["files"]) else []
-        return {row["file"]: Entry(**row) for row in rows}
+        return {row["key"]: AgentFile(**row) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _write_index(root: Path, found: list[Entry]) -> None:
-    rows = [asdict(entry) for entry in found]
+def _write_index(root: Path, files: list[AgentFile]) -> None:
+    rows = [asdict(file) for file in files]
     with replacing(root / INDEX, private=True) as stream:
         stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
 
 
 def _sum(rows: list[dict[str, Any]]) -> str:
-    """Of a damaged index nothing is believed."""
+    """Return the checksum without which an index is not used."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 

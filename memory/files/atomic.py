@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, whenever their writer is killed. For POSIX systems.
+"""Atomic files and folders: they appear whole or not at all, whenever their writer is killed. For POSIX systems.
 
 A writer locks its temporary file as long as it lives, so what a killed one left behind is told from one at work. Where
 the file system has no locks, nothing is: what is left behind stays.
@@ -23,7 +23,7 @@ SUFFIX = ".partial"
 
 @contextmanager
 def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
-    """A stream whose bytes take the place of ``path`` at the end of the block, and survive a power cut from then on.
+    """Open a stream whose bytes take the place of ``path`` at the end of the block, and survive a power cut after that.
 
     Until then, and after any error, the old file is what it was. Of several writers the last to end wins; nothing
     mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
@@ -55,7 +55,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name at the end of the block, with all that was put into it, or not at all.
+    """Make a folder that takes its name at the end of the block, with all that was put into it, or not at all.
 
     It then survives a power cut. All is written before the first file is synced: the disk takes them together. Where
     there is an empty folder it takes its place; one with files in it raises OSError, and stays.
@@ -101,9 +101,9 @@ def sync(path: Path) -> None:
 
 
 def taken(file: BinaryIO | int) -> bool:
-    """Whether another holds an open file or folder. If not it is held until it is closed, or the process is gone.
+    """Whether another process has locked an open file or folder; if not, lock it until it is closed or this one ends.
 
-    Where the file system has no locks nothing is held.
+    Where the file system has no locks, nothing is locked.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,15 +116,15 @@ def taken(file: BinaryIO | int) -> bool:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """A folder, made if it is missing, that no other process writes to by this door; if it is empty in the end it goes.
+    """Lock a folder, made if it is missing, against other processes that do the same; it is removed if it ends empty.
 
     Raises `ConfigError` while another does, `StorageError` where no folder can be made.
     """
     with writing(folder):
         _make(folder)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         number = os.open(folder, os.O_RDONLY)
-        held.callback(os.close, number)
+        stack.callback(os.close, number)
         if taken(number):
             raise ConfigError(f"another process is at work in {folder}; wait for it, or stop it")
         try:
@@ -135,7 +135,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path) -> None:
-    """The folder and those above it; a new one's name survives a power cut as well."""
+    """Make the folder and those above it; a new one's name survives a power cut as well."""
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -143,12 +143,12 @@ def _make(folder: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A hidden name in the same folder, for what will be ``path``."""
+    """Name a hidden file in the same folder, for what will be ``path``."""
     return path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
 
 
 def _claim(path: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """A new temporary file beside ``path`` and its stream, locked."""
+    """Make a temporary file beside ``path``, and open its stream, locked."""
     while True:
         temporary = _beside(path)
         try:

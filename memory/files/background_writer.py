@@ -1,4 +1,4 @@
-"""Writes in the background, one file after another. Of what waits for one file only the newest is written."""
+"""Background writer: one file after another, and for each file only the newest content that waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """One thread that does what was asked for under a key. What waits under it already is replaced, in its place."""
+    """One thread that does work by key. New work replaces what waits under the same key, in its place."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
@@ -34,13 +34,13 @@ class Writer:
             self._waiting[key] = work
 
     def wait(self, chosen: Callable[[Hashable], bool] = lambda key: True) -> None:
-        """Until nothing is left of what there is to do now under the ``chosen`` keys."""
+        """Wait until the work that there is now under the ``chosen`` keys is done."""
         with self._state:
             for each in filter(chosen, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
                 self._state.wait_for(partial(self._done, each))
 
     def drop(self, chosen: Callable[[Hashable], bool]) -> None:
-        """Leave out what waits under the ``chosen`` keys, and wait for what is being done under them."""
+        """Drop the work that waits under the ``chosen`` keys, and wait for the work in progress under them."""
         with self._state:
             for key in [key for key in self._waiting if chosen(key)]:
                 del self._waiting[key]
@@ -48,7 +48,7 @@ class Writer:
             self._state.wait_for(lambda: self._at_work is None or not chosen(self._at_work))
 
     def close(self) -> None:
-        """Do what is left, and stop. May be called twice."""
+        """Do the remaining work, and stop. May be called twice."""
         with self._state:
             self._closed = True
         self._pool.shutdown()

@@ -1,4 +1,4 @@
-"""Tensors in blocks in one safetensors file that is mapped, not read, and in which no bit can change unseen.
+"""Block file: tensors in blocks in one safetensors file that is mapped, not read, and in which every change is noticed.
 
 A block is a row of the first axis of every tensor. Its checksum is CRC-32 over its number and its bytes: it finds every
 flipped bit and every burst of up to 32, other damage but for one in 2^32, at 6 GB/s (SHA-256 would take 3.5 times as
@@ -94,7 +94,7 @@ class BlockFile:
         self.names = tuple(sorted(name for name in head.spans if name not in head.extra))
         self.extras = tuple(sorted(head.extra))
         self._head, self._memory, self._start = head, memory, start
-        self._sound: set[int | str] = set()
+        self._verified: set[int | str] = set()
 
     @property
     def nbytes(self) -> int:
@@ -107,12 +107,12 @@ class BlockFile:
         return self._map(self._head.spans[name])
 
     def extra(self, name: str) -> torch.Tensor:
-        """A tensor that is not in blocks, mapped; verified when it is first asked for."""
+        """Map a tensor that is not in blocks; verified when it is first read."""
         if name not in self.extras:
             raise DataError(f"{self.path} holds no extra tensor {name!r}: choose one of {self.extras}")
-        if name not in self._sound and f"{zlib.crc32(self._raw(name)):08x}" != self._head.extra[name]:
+        if name not in self._verified and f"{zlib.crc32(self._raw(name)):08x}" != self._head.extra[name]:
             raise corrupt(self.path, f"is damaged in its tensor {name!r}")
-        self._sound.add(name)
+        self._verified.add(name)
         return self._map(self._head.spans[name])
 
     def verify(self, first: int = 0, last: int | None = None) -> None:
@@ -123,7 +123,7 @@ class BlockFile:
         last = self.blocks if last is None else last
         if not 0 <= first <= last <= self.blocks:
             raise ConfigError(f"blocks {first}:{last} of {self.path} do not exist: it has {self.blocks}")
-        for run in _runs([number for number in range(first, last) if number not in self._sound]):
+        for run in _runs([number for number in range(first, last) if number not in self._verified]):
             self._verify(run)
 
     def _verify(self, run: range) -> None:
@@ -136,7 +136,7 @@ class BlockFile:
         for number, value in zip(run, sums, strict=True):
             if f"{value:08x}" != self._head.blocks[number]:
                 raise corrupt(self.path, f"is damaged in block {number} of {self.blocks}")
-            self._sound.add(number)
+            self._verified.add(number)
 
     def _raw(self, name: str) -> memoryview:
         span = self._head.spans[name]
@@ -152,7 +152,7 @@ class BlockFile:
 
 
 def _blocks_of(tensors: Mapping[str, torch.Tensor], extra: Mapping[str, torch.Tensor]) -> int:
-    """The number of blocks that all tensors agree on; 0 if there is none."""
+    """Count the blocks, on which all tensors must agree; 0 if there is none."""
     for name, tensor in (*tensors.items(), *extra.items()):
         if tensor.dtype not in NAMES:
             raise ConfigError(f"tensor {name!r} has dtype {tensor.dtype}: use one of {', '.join(map(str, NAMES))}")
@@ -166,7 +166,7 @@ def _blocks_of(tensors: Mapping[str, torch.Tensor], extra: Mapping[str, torch.Te
 
 
 def _spans(tensors: Mapping[str, torch.Tensor]) -> dict[str, Span]:
-    """One behind the other, wide numbers first, so that each is aligned to its width without gaps."""
+    """Place the tensors one behind the other, wide numbers first, so that each is aligned to its width without gaps."""
     spans, begin = {}, 0
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
         spans[name] = Span(NAMES[tensor.dtype], tuple(tensor.shape), begin, begin + tensor.nbytes)
@@ -180,7 +180,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _first_sums(run: range) -> list[int]:
-    """A checksum begins with the number of its block, so that two blocks cannot change places."""
+    """Begin each checksum with the number of its block, so that two blocks cannot change places."""
     return [zlib.crc32(number.to_bytes(8, "little")) for number in run]
 
 
@@ -192,7 +192,7 @@ def _add(sums: list[int], raw: memoryview, blocks: int) -> None:
 
 
 def _runs(numbers: list[int]) -> Iterator[range]:
-    """Consecutive numbers, together."""
+    """Group consecutive numbers."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:

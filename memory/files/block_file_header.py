@@ -1,4 +1,4 @@
-"""The header of a block file: a safetensors header under a seal, so that no bit of it can change unseen.
+"""Block file header: a safetensors header under a seal, so that every change is noticed.
 
 The seal is SHA-256 over all the rest: names, shapes, places, checksums of the blocks, what the caller wrote, padding.
 Format of safetensors: https://github.com/huggingface/safetensors (eight bytes of length, JSON, tensors).
@@ -24,7 +24,7 @@ LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a tensor lies: bytes ``begin:end`` behind the header. ``dtype`` is safetensors' word for it."""
+    """The place of a tensor: bytes ``begin:end`` behind the header. ``dtype`` is safetensors' word for it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file says of itself. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
+    """The content of a header. ``blocks`` and ``extra`` are checksums, eight hexadecimal digits each."""
 
     spans: Mapping[str, Span]  # by the name of the tensor, in the order of the file
     header: Mapping[str, Any]  # the caller's
@@ -54,7 +54,7 @@ class Head:
         return max((span.end for span in self.spans.values()), default=0)
 
     def encode(self) -> bytes:
-        """The bytes in front of the tensors; as many, whatever the checksums are. Raises `ConfigError`."""
+        """Encode the bytes in front of the tensors; as many, whatever the checksums. Raises `ConfigError`."""
         metadata = {
             "seal": "0" * SEAL,
             "format": FORMAT,
@@ -72,7 +72,7 @@ class Head:
 
     @classmethod
     def decode(cls, buffer: Any, where: object) -> tuple[Head, int]:
-        """The header of a file and its length in bytes. ``buffer`` gives bytes for a slice.
+        """Decode the header of a file, and its length in bytes. ``buffer`` gives bytes for a slice.
 
         Raises `CorruptError` unless every bit is what was written, `DataError` for a newer schema; both name ``where``.
         """
@@ -84,20 +84,20 @@ class Head:
         entries = json.loads(raw)
         metadata = entries.pop(METADATA)
         if metadata["format"] != FORMAT or int(metadata["schema"]) > SCHEMA:
-            found = f"{metadata['format']}, schema {metadata['schema']}"
-            raise DataError(f"{where} is {found}, but this version reads {FORMAT} up to {SCHEMA}: update keep-agent")
+            version = f"{metadata['format']}, schema {metadata['schema']}"
+            raise DataError(f"{where} is {version}, but this version reads {FORMAT} up to {SCHEMA}: update keep-agent")
         sums = json.loads(metadata["sums"])
         spans = {name: Span.from_json(entry) for name, entry in entries.items()}
         return cls(spans, json.loads(metadata["header"]), sums["blocks"], sums["extra"]), LENGTH + size
 
 
 def corrupt(where: object, what: str) -> CorruptError:
-    """The error for a damaged file."""
+    """Make the error for a damaged file."""
     return CorruptError(f"{where} {what}: delete it, its agent's memory will be computed anew")
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """In ASCII, so that half a surrogate pair in a prompt is no obstacle."""
+    """Encode in ASCII, which can hold half a surrogate pair of a prompt."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:
@@ -105,5 +105,5 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _seal(rest: bytes) -> bytes:
-    """Over all that follows the seal; of the length before it no other value would find the same bytes."""
+    """Compute the seal of the bytes behind it; a wrong length before it would read other bytes."""
     return hashlib.sha256(rest).hexdigest().encode()

@@ -50,27 +50,27 @@ def read_sums(path: Path) -> dict[Path, str]:
 
 
 def _entry(path: Path, line: str) -> tuple[Path, str]:
-    """The file and the SHA-256 of a line of ``path``."""
-    found = LINE.fullmatch(line.strip())
-    if found is None:
+    """Read the file and the SHA-256 of a line of ``path``."""
+    match = LINE.fullmatch(line.strip())
+    if match is None:
         raise ModelError(f"{path} has a line that is not a SHA-256 and a file name ({line.strip()!r:.100}); {REMEDY}.")
-    digest, name = found.groups()
+    digest, name = match.groups()
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ModelError(f"{path} names {name!r:.100}, which is not in its folder; {REMEDY}.")
     return path.parent / name, digest.lower()
 
 
-def check_sums(path: Path, found: Mapping[Path, str] | None = None) -> None:
-    """Compare what a list says of its files with their content, or with SHA-256 that were ``found``.
+def check_sums(path: Path, known: Mapping[Path, str] | None = None) -> None:
+    """Compare the SHA-256 in a list with those of its files, which are computed unless they are ``known``.
 
     :raises ModelError: a file has another checksum; it is named
     """
     listed = read_sums(path)
-    found = digests_of(listed) if found is None else found
+    actual = digests_of(listed) if known is None else known
     for file, due in listed.items():
-        if found[file] != due:
+        if actual[file] != due:
             raise ModelError(
-                f"{file} is corrupt or was changed: SHA-256 {found[file][:12]}... instead of {due[:12]}... in {path}; "
+                f"{file} is corrupt or was changed: SHA-256 {actual[file][:12]}... instead of {due[:12]}... in {path}; "
                 f"fetch or build it again, or, if it was changed on purpose, put its new checksum into {path.name} or "
                 "take its line out."
             )

@@ -58,7 +58,7 @@ class MarkedFile(LineFile):
 
     @classmethod
     def begin(cls, path: Path, start: Chain) -> MarkedFile:
-        """A file without lines, and its mark, which survives a power cut."""
+        """Begin a file without lines, and write its mark, which survives a power cut."""
         write_atomic(end_of(path), bytes(Mark(start.sum, 0, start.sum)))
         return cls(path, None, start)
 
@@ -90,25 +90,25 @@ class MarkedFile(LineFile):
 
 
 def end_of(path: Path) -> Path:
-    """The file with the end mark of ``path``."""
+    """Return the file with the end mark of ``path``."""
     return path.with_suffix(SUFFIX)
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """The marks of a file; none where there is no file of them, or one of another form."""
+    """Read the marks of a file; none where there is no file of them, or one of another form."""
     end = end_of(path)
     raw = read_bytes(end) if end.exists() else b""
-    found = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
-    return found if b"".join(map(bytes, found)) == raw else []
+    marks = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
+    return marks if b"".join(map(bytes, marks)) == raw else []
 
 
 def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
-    """The mark of a file whose chain begins with ``start``.
+    """Read the mark of a file whose chain begins with ``start``.
 
     :param owner: what the start belongs to, for errors
     :raises CorruptError: it is damaged, missing, or belongs to something else
     """
-    mark = next((one for one in read_marks(path) if one.start == start.sum), None)
+    mark = next((mark for mark in read_marks(path) if mark.start == start.sum), None)
     if mark is None:
         state = "is missing" if not end_of(path).exists() else f"is damaged, or does not belong to {owner}"
         raise CorruptError(f"{end_of(path)} {state}; {remedy}")
@@ -116,12 +116,12 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 
 
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """The lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
+    """Read the lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
 
     Raises CorruptError as `find_mark` does, and for a line that is.
     """
     mark = find_mark(path, start, owner, remedy)  # before the lines, which are written first
-    before = any(_fits(path, Chain(one.start, True)) for one in read_marks(path) if one.start != start.sum)
+    before = any(_fits(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)
     return lines

@@ -1,11 +1,11 @@
-"""Versions of a folder: all files of a new version take the place of the old ones at once, by one rename.
+"""Folder versions: all files of a new version take the place of the old ones at once, by one rename.
 
     RUN/checkpoints/step-100/                          the version before
     RUN/checkpoints/step-200/config.json
     RUN/checkpoints/latest     -> step-200             what is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-Whoever reads the files of RUN reads those of one version. For one writer at a time (`memory.files.atomic.alone`).
+A reader of the files of RUN reads those of one version. For one writer at a time (`memory.files.atomic.alone`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSIONS, LATEST = "checkpoints", "latest"
 
 
 def latest(folder: Path) -> Path:
-    """The newest version of ``folder``; the folder itself where it has none.
+    """Find the newest version of ``folder``; the folder itself where it has none.
 
     Without a link the only version is the newest: a copy may have left the link out, and a killed writer of the first
     version has not made it yet.
@@ -38,18 +38,18 @@ def latest(folder: Path) -> Path:
         )
     if link.exists():
         return link.resolve()
-    match found := _versions(link.parent):
+    match versions := _versions(link.parent):
         case []:
             return folder
         case [only]:
             return only.resolve()
-    names = ", ".join(version.name for version in found)
+    names = ", ".join(version.name for version in versions)
     raise DataError(f"{link} is gone, which led to the newest of {names}; make it again: ln -s NEWEST {link}")
 
 
 @contextmanager
 def new_version(folder: Path, name: str) -> Iterator[Path]:
-    """A folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never does.
+    """Make a folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never.
 
     It survives a power cut from then on. The version before stays, older ones go.
 
@@ -98,9 +98,9 @@ def _link(folder: Path, names: Iterable[str]) -> None:
 
 
 def _versions(place: Path) -> list[Path]:
-    """Those that are whole, by name."""
-    found = sorted(place.iterdir()) if place.is_dir() else ()
-    return [version for version in found if version.is_dir() and not version.name.endswith(SUFFIX)]
+    """List the versions that are whole, by name."""
+    folders = sorted(place.iterdir()) if place.is_dir() else ()
+    return [version for version in folders if version.is_dir() and not version.name.endswith(SUFFIX)]
 
 
 def _unused(place: Path, name: str) -> Path:
@@ -108,8 +108,8 @@ def _unused(place: Path, name: str) -> Path:
     return next(place / name for name in names if not (place / name).exists())
 
 
-def _remove(place: Path, kept: Collection[str]) -> None:
-    """Remove all versions but those ``kept``."""
+def _remove(place: Path, keep: Collection[str]) -> None:
+    """Remove all versions but those to ``keep``."""
     for stray in place.iterdir() if place.is_dir() else ():
-        if stray.name not in (*kept, LATEST):
+        if stray.name not in (*keep, LATEST):
             shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()

@@ -41,11 +41,11 @@ class Chain:
 
     @classmethod
     def bound(cls, text: bytes) -> Chain:
-        """The beginning of a file that belongs to what ``text`` names; a line without a sum is none of it."""
+        """Begin the chain of a file that belongs to what ``text`` names; a line without a sum is not part of it."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
-        """The next line of a file, with its line break. ``value`` must not be empty."""
+        """Encode the next line of a file, with its line break. ``value`` must not be empty."""
         body = encoded(value)[:-1]
         if self.sealed is False:
             return body + b"}\n"
@@ -53,7 +53,7 @@ class Chain:
         return body + self._tail() + b"\n"
 
     def open(self, line: bytes, where: str, remedy: str) -> dict[str, Any]:
-        """What the next line of a file holds. Raises CorruptError, or DataError where there are no sums."""
+        """Decode the next line of a file. Raises CorruptError, or DataError where there are no sums."""
         body, tail = line[:-TAIL], line[-TAIL:]
         has = KEY in tail or KIND in tail
         if self.sealed is None:
@@ -122,13 +122,13 @@ class LineFile:
 
     @classmethod
     def at_end(cls, path: Path, start: Chain) -> LineFile:
-        """Behind the last whole line of a file, whose lines are not checked now. Raises CorruptError."""
+        """Open a file behind its last whole line, whose lines are not checked now. Raises CorruptError."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
                 if raw.endswith(b"\n"):
                     number, end, last = number + 1, end + len(raw), raw[-1 - TAIL : -1]
-        return cls(path, Line(number, end, {}, Chain(*_told(last, path))) if number else None, start)
+        return cls(path, Line(number, end, {}, Chain(*_read_sum(last, path))) if number else None, start)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.
@@ -176,12 +176,12 @@ class LineFile:
         return over
 
 
-def _told(tail: bytes, path: Path) -> tuple[int, bool]:
-    """The checksum that a line's end tells, and whether it tells one."""
+def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
+    """Read the checksum at the end of a line, and whether there is one."""
     if KEY not in tail and KIND not in tail:
         return 0, False
-    if found := SUM.fullmatch(tail):
-        return int(found[1], 16), True
+    if match := SUM.fullmatch(tail):
+        return int(match[1], 16), True
     raise CorruptError(f"{path} is damaged in its last line; restore it")
 
 

@@ -1,4 +1,4 @@
-"""Names of files that belong to an agent, and ids that are safe in them. Loads no torch."""
+"""Agent names: ids that are safe in the names of files. Loads no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGENT_DIGITS = 8  # of SHA-256
 
 
 def checked(agent: str) -> str:
-    """``agent``, if it is a safe name for a file; raises ConfigError."""
+    """Return ``agent`` if it is a safe name for a file. Raises ConfigError."""
     if not is_safe(agent):
         raise ConfigError(
             f"agent id {agent!r} is no safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' in "
@@ -23,7 +23,7 @@ def checked(agent: str) -> str:
 
 
 def agent_stem(agent: str) -> str:
-    """The agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
+    """Make the agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
     return f"{checked(agent)}-{short_hash(agent, AGENT_DIGITS)}"
 
 
@@ -32,5 +32,5 @@ def is_safe(agent: str) -> bool:
 
 
 def short_hash(text: str, digits: int) -> str:
-    """The first hexadecimal ``digits`` of the text's SHA-256."""
+    """Compute the first hexadecimal ``digits`` of the text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -28,7 +28,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
-    """The object of a file, without its checksum. Raises CorruptError for a damaged one, DataError for another.
+    """Read the object of a file, without its checksum. Raises CorruptError for a damaged one, DataError for another.
 
     :param key: a file that has this one must have a checksum
     """

@@ -1,4 +1,4 @@
-"""Tensor files (safetensors) that a process keeps the content of: read into its own memory, never mapped.
+"""Tensor files (safetensors), read into the process's own memory and never mapped.
 
 Tensors of a mapped file change when somebody overwrites it in place, and a file that is cut short kills the process.
 Files that are mapped on purpose are those of `memory.files.block_file`.
@@ -15,12 +15,12 @@ from torch import nn
 
 
 def open_tensors(path: Path) -> safe_open:
-    """Open a file; each of its tensors is read when it is asked for, into memory of its own."""
+    """Open a file; each of its tensors is read on access, into memory of its own."""
     return safe_open(path, framework="pt", backend="pread")
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a file by name, on the CPU."""
+    """Read all tensors of a file by name, on the CPU."""
     with open_tensors(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from memory.kv_cache.cache_ledger import Entry
 from memory.kv_cache.mapped_rows import Mapped
 
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
 
-    What rests packed stands in for a tensor, and unpacks the layers and rows that it is indexed with; what rests in a
-    file verifies them.
+    Packed rows stand in for a tensor, and unpack the layers and rows that they are indexed with; rows in a file verify
+    them.
     """
 
     identity: str
     k: torch.Tensor | PackedRows | MappedRows
     v: torch.Tensor | PackedRows | MappedRows
     namespace: str = ""  # whose share of a storage it takes up
-    born: float = 0.0  # seconds since 1970 when it was put away, where the storage keeps time
+    created: float = 0.0  # seconds since 1970 when it was stored, where the storage keeps time
 
     @property
     def tokens(self) -> int:
@@ -39,19 +40,24 @@ class KVBlock:
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
+    @property
+    def entry(self) -> Entry:
+        """Its line in the ledger of a storage."""
+        return Entry(self.identity, self.nbytes, self.namespace, self.created)
+
     def to(self, device: str) -> KVBlock:
-        """The block on ``device``; what is packed stays packed."""
+        """Move the block to ``device``; packed rows stay packed."""
         if self.k.device == torch.device(device):
             return self
         return replace(self, k=self.k.to(device), v=self.v.to(device))
 
     @property
     def at_hand(self) -> bool:
-        """Whether it can be read without a disk. What is mapped has to be read once, from end to end, to be so."""
+        """Whether it can be read without a disk; mapped rows can once they have been read from end to end."""
         return not isinstance(self.k, Mapped) or self.k.guard.done
 
     def settled(self) -> KVBlock:
-        """The block in memory; what is mapped is copied, so that nothing of the file is needed any more.
+        """Return the block in memory; mapped rows are copied, so that the file is not needed any more.
 
         :raises DamagedError: the file does not hold what was written
         """
@@ -60,7 +66,7 @@ class KVBlock:
         return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
-        """Rows ``start:stop`` as a view; the name tells which."""
+        """View rows ``start:stop``, which the name of the part tells."""
         if (start, stop) == (0, self.tokens):
             return self
         k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
@@ -68,7 +74,7 @@ class KVBlock:
 
 
 def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
-    """A block without a name of the rows of all, one behind another, where the last of them rests; None of none."""
+    """Join the rows of all blocks in one without a name, on the device of the last; None of none."""
     if len(blocks) < 2:
         return blocks[0] if blocks else None
     blocks = [block.to(str(blocks[-1].k.device)) for block in blocks]
@@ -76,7 +82,7 @@ def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
 
 
 def resting(x: torch.Tensor) -> torch.Tensor:
-    """Keys or values (layers, kv_heads, tokens, head_dim) in host memory, as a block holds them.
+    """Bring keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
 
     From CUDA they go to pinned memory, token by token within a layer: then every run of a layer's rows is one piece,
     which a copy back takes at once. Memory that host and device share (MPS) is left alone.
@@ -88,7 +94,7 @@ def resting(x: torch.Tensor) -> torch.Tensor:
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
-    """Name of a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
+    """Name a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
 
     Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
     """

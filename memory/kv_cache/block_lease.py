@@ -1,4 +1,8 @@
-"""Blocks of several sessions in one storage: what one of them lets go may still be another's."""
+"""Leases of blocks: references of several sessions to the blocks of one storage.
+
+A lease is no ledger: references decide when a block is deleted because no session needs it any more, the storage's
+budget (`memory.kv_cache.cache_ledger`) decides which are evicted although sessions may need them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from itertools import takewhile
 from memory.kv_cache.block import KVBlock
 from memory.stages import Storage
 
-UNUSED = 1000  # prompts: what none of a session's last ones has used is let go of
+UNUSED = 1000  # prompts: a session drops the blocks that none of its last ones has used
 
 
 class BlockPool:
-    """References to the blocks of a storage. A block is deleted when its last holder lets go.
+    """References to the blocks of a storage. A block is deleted with its last reference.
 
     The storage may drop any block on its own, by its budget; a reference keeps a block from being deleted by another
     session, not from being evicted.
@@ -24,87 +28,87 @@ class BlockPool:
         self.storage = storage
         self.references: Counter[str] = Counter()
 
-    def holder(self, namespace: str = "") -> BlockLease:
+    def lease(self, namespace: str = "") -> BlockLease:
         return BlockLease(self, namespace)
 
     def forget(self, namespace: str) -> None:
-        """Delete what sessions of a namespace have stored, whoever holds it; where the storage persists, for good."""
+        """Delete all blocks of a namespace, in use or not; where the storage persists, for good."""
         for entry in self.storage.entries():
-            if entry.namespace == namespace:
-                self.storage.delete(entry.identity)
+            if entry.owner == namespace:
+                self.storage.delete(entry.key)
         self.storage.flush()
 
 
 class BlockLease:
-    """One session's view of a pool: looks up, stores, and lets go of everything at once.
+    """One session's references to a pool: looks blocks up, stores them, and drops all of them at once.
 
-    What it stores takes up the share of ``namespace``.
+    The blocks that it stores take up the share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
-        self._held: dict[str, int] = {}  # number of the last prompt that used it, by identity; the latest last
+        self._last_use: dict[str, int] = {}  # number of the last prompt that used a block, by identity; the latest last
         self._prompts = 0
-        self._put: dict[str, int] | None = None  # what `watch` gave out
+        self._put: dict[str, int] | None = None  # returned by `watch`
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
         if block is not None:
-            self._hold(identity)
+            self._use(identity)
         return block
 
     def contains(self, identity: str) -> bool:
         return self._pool.storage.contains(identity)
 
     def keep(self, identities: Iterable[str]) -> None:
-        """These count as used by this prompt, though it may not read them."""
+        """Count these as used by this prompt, though it may not read them."""
         for identity in identities:
-            self._hold(identity)
+            self._use(identity)
 
-    def sound(self, identity: str) -> bool:
-        return self._pool.storage.sound(identity)
+    def verify(self, identity: str) -> bool:
+        return self._pool.storage.verify(identity)
 
     def put(self, block: KVBlock) -> None:
         mine = bool(self._namespace) and not block.namespace
         self._pool.storage.put(replace(block, namespace=self._namespace) if mine else block)
         if self._put is not None:
             self._put[block.identity] = block.tokens
-        self._hold(block.identity)
-        if len(self._held) > 2 * self._pool.storage.stats()["blocks"] + 1024:
-            self._forget_evicted()
+        self._use(block.identity)
+        if len(self._last_use) > 2 * self._pool.storage.stats()["blocks"] + 1024:
+            self._drop_evicted()
 
     def discard(self, identity: str) -> None:
-        """Delete a block whoever holds it, because it is damaged; it stays held, as one that was evicted does."""
+        """Delete a damaged block for all sessions; references to it stay, as to one that was evicted."""
         self._pool.storage.delete(identity)
 
     def watch(self) -> dict[str, int]:
-        """Tokens of the blocks that are put from now on, by identity: grows until the next call."""
+        """Return the tokens of the blocks that are put from now on, by identity: grows until the next call."""
         self._put = {}
         return self._put
 
     def release(self, delete: bool = True) -> None:
-        """Let go of every block; those nobody else holds are deleted, or left to the storage."""
-        while self._held:
-            self._drop(self._held.popitem()[0], delete)
+        """Drop every reference; blocks without another are deleted, or left to the storage."""
+        while self._last_use:
+            self._unreference(self._last_use.popitem()[0], delete)
 
     def drop(self, identity: str) -> None:
-        """Let go of one block, if it is held."""
-        if self._held.pop(identity, None) is not None:
-            self._drop(identity)
+        """Drop the reference to one block, if there is one."""
+        if self._last_use.pop(identity, None) is not None:
+            self._unreference(identity)
 
     def next_prompt(self) -> None:
-        """A prompt is finished; blocks that the last `UNUSED` prompts did not use are let go of."""
+        """Finish a prompt; references to blocks that the last `UNUSED` prompts did not use are dropped."""
         self._prompts += 1
         oldest = self._prompts - UNUSED
-        for identity in [*takewhile(lambda one: self._held[one] < oldest, self._held)]:
+        for identity in [*takewhile(lambda identity: self._last_use[identity] < oldest, self._last_use)]:
             self.drop(identity)
 
-    def _hold(self, identity: str) -> None:
-        if self._held.pop(identity, None) is None:
+    def _use(self, identity: str) -> None:
+        if self._last_use.pop(identity, None) is None:
             self._pool.references[identity] += 1
-        self._held[identity] = self._prompts
+        self._last_use[identity] = self._prompts
 
-    def _drop(self, identity: str, delete: bool = True) -> None:
+    def _unreference(self, identity: str, delete: bool = True) -> None:
         references = self._pool.references
         references[identity] -= 1
         if not references[identity]:
@@ -112,7 +116,6 @@ class BlockLease:
             if delete:
                 self._pool.storage.delete(identity)
 
-    def _forget_evicted(self) -> None:
-        gone = {identity for identity in self._held if not self._pool.storage.contains(identity)}
-        for identity in gone:
+    def _drop_evicted(self) -> None:
+        for identity in [name for name in self._last_use if not self._pool.storage.contains(name)]:
             self.drop(identity)

@@ -1,4 +1,4 @@
-"""A session's cache as a retention stage sees it, and the one way to turn scores into a mask."""
+"""Cache view: a session's cache as a retention stage sees it, and the way to turn scores into a mask."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CacheView:
     attention: Callable[[int], AttentionParams]  # layer -> how it makes weights of queries and keys
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
-    session: str = ""  # who asks; "": nobody that says so
+    session: str = ""  # its name; "": it has none
     parts: torch.Tensor | None = None  # (rows,) long: which segment or turn of the transcript a row belongs to
 
     @property
@@ -73,7 +73,7 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
 
 
 def _last_best(ranked: torch.Tensor, count: int) -> torch.Tensor:
-    """Numbers of the ``count`` best, of equals the later."""
+    """Number the ``count`` best, of equals the later."""
     return ranked.numel() - 1 - ranked.flip(0).sort(descending=True, stable=True).indices[:count]
 
 

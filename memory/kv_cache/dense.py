@@ -26,7 +26,7 @@ class WorkingCache(KVCache, Protocol):
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others forgotten."""
+        """Make room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others deleted."""
         ...
 
     def end_at(self, rows: int) -> int: ...
@@ -38,11 +38,11 @@ class WorkingCache(KVCache, Protocol):
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None: ...
 
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
+        """Read keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
         ...
 
     def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
-        """The same of all rows of the pass, tile by tile; those before ``first`` may be anything: nobody looks."""
+        """Read all rows of the pass, tile by tile; rows before ``first`` may have any value, for they are not used."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
@@ -90,11 +90,11 @@ class DenseCache:
         self.logits = logits
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Forget the rows behind ``length``; ``logits`` are those of the row before."""
+        """Delete the rows behind ``length``; ``logits`` are those of the row before."""
         self.positions, self.length, self.logits = self.positions[:length], length, logits
 
     def erase(self) -> None:
-        """Nobody else reads them."""
+        """Do nothing: no other cache reads these rows."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         put(self.k[layer], rows, k)
@@ -117,7 +117,7 @@ class DenseCache:
         return stop
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
+        """Make room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
         if self.length + rows <= self.capacity:
             return
         shape = list(self._shape)

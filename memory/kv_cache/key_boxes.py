@@ -1,4 +1,4 @@
-"""Boxes around keys: what a query can say of a block without looking at the block's keys."""
+"""Key boxes: bounds on a query's attention to a block, without looking at the block's keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KeyBoxes:
 
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
-        """Boxes of each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
+        """Bound each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
         device = keys[0].device
         chosen = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
         of_blocks = [torch.aminmax(k, dim=2) for k in chosen]
@@ -60,7 +60,7 @@ class KeyBoxIndex:
         self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
-        """Remove all blocks but ``numbers`` (rising), which are counted anew."""
+        """Remove all blocks but ``numbers`` (rising), which are renumbered."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]

@@ -1,4 +1,4 @@
-"""Physical rows of keys and values, shared by reference: rows of a cache are numbers of slots, and never move."""
+"""KV pool: physical rows (slots) of keys and values, which caches share by reference and which never move."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ FIRST_SIZE = 512
 
 
 class SlotOwner(Protocol):
-    """Somebody who refers to slots."""
+    """An object that refers to slots."""
 
     @property
     def slots(self) -> torch.Tensor:
-        """(n,) every slot as often as it is referred to."""
+        """(n,) every slot as often as the object refers to it."""
         ...
 
 
 class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
-    A slot is free when nobody refers to it: a request's map, or an index of prefixes that protects it. Every slot holds
-    finite numbers at all times, so that a reader may run over the end of its rows and mask what it finds there.
+    A slot is free when no request's map, and no index of prefixes that protects it, refers to it. Every slot holds
+    finite numbers at all times, so that a reader may run over the end of its rows and mask the rest.
 
     References are counted under one ``lock``, for requests come, fork and end in any thread (a finaliser in whichever
     drops the last reference) while the engine's worker decodes others; rows are written, and the pool grows, in the
-    worker alone. Whoever counts on what it found until it has referred to it holds the lock meanwhile.
+    worker alone. A caller that finds slots and then refers to them holds the lock meanwhile.
 
     :param capacity: slots at most; None: the pool grows as long as there is memory
     """
@@ -55,7 +55,7 @@ class KVPool:
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
         self.lock = RLock()  # a finaliser may come in the middle of an operation of its own thread
-        self._holders: WeakSet[SlotOwner] = WeakSet()
+        self._owners: WeakSet[SlotOwner] = WeakSet()
 
     @property
     def device(self) -> torch.device:
@@ -68,7 +68,7 @@ class KVPool:
 
     @property
     def used(self) -> int:
-        """Slots somebody refers to, the sentinel's left out."""
+        """Slots with a reference, the sentinel's left out."""
         return int((self.references > 0).sum()) - 1
 
     @property
@@ -80,10 +80,10 @@ class KVPool:
         """(0,) no slots."""
         return torch.empty(0, dtype=torch.long, device=self.device)
 
-    def register(self, holder: SlotOwner) -> None:
-        """Count ``holder`` among those who refer to slots, while it lives."""
+    def register(self, owner: SlotOwner) -> None:
+        """Count ``owner`` among the objects that refer to slots, while it lives."""
         with self.lock:
-            self._holders.add(holder)
+            self._owners.add(owner)
 
     def allocate(self, count: int) -> torch.Tensor:
         """(count,) free slots, rising, now referred to once.
@@ -110,7 +110,7 @@ class KVPool:
             np.add.at(self.references, _counted(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Refer to ``slots`` once less; those nobody else refers to are free again.
+        """Refer to ``slots`` once less; those without another reference are free again.
 
         :raises ModelError: a slot that is free already
         """
@@ -122,15 +122,15 @@ class KVPool:
                 raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
-        """Add up all slots: what the registered holders refer to accounts for every reference.
+        """Add up all slots: the references of the registered owners account for every one.
 
         :raises ModelError: naming the first slot whose references do not add up
         """
         with self.lock:
             expected = np.zeros_like(self.references)
             expected[SENTINEL] = 1
-            for holder in self._holders:
-                np.add.at(expected, _counted(holder.slots), 1)
+            for owner in self._owners:
+                np.add.at(expected, _counted(owner.slots), 1)
             wrong = np.flatnonzero(expected != self.references)
             if wrong.size:
                 slot = int(wrong[0])

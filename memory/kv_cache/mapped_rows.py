@@ -1,4 +1,4 @@
-"""Keys or values of a block in a mapped file: what is asked for is verified at that moment, and nothing else is read.
+"""Mapped rows: keys or values of a block in a mapped file, verified when they are indexed; nothing else is read.
 
 So a block can be handed out before the file is touched, and its layers come from the disk one by one as they are due.
 """
@@ -15,7 +15,7 @@ from memory.kv_cache.packed_rows import PackedRows, indexed
 
 
 class DamagedError(CorruptError):
-    """A stored block is no longer what was written. Its storage has forgotten it: ask again, it is computed anew."""
+    """A stored block is no longer what was written. Its storage has deleted it: ask again, it is computed anew."""
 
     def __init__(self, identity: str, message: str) -> None:
         super().__init__(identity, message)  # both, so that it can be sent to another process
@@ -26,7 +26,7 @@ class DamagedError(CorruptError):
 
 
 class Guard(Protocol):
-    """Who verifies a block's rows; keys and values have the same. Any thread may ask."""
+    """The check of a block's rows; keys and values have the same. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
         """Verify rows ``start:stop`` of some ``layers``: a number, a slice, or a list of numbers.
@@ -36,7 +36,7 @@ class Guard(Protocol):
         ...
 
     def part(self, start: int, stop: int) -> Guard:
-        """The guard of rows ``start:stop``, which are counted anew."""
+        """Make the guard of rows ``start:stop``, which are renumbered from 0."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MappedRows:
-    """Stands in for a tensor (layers, kv_heads, tokens, head_dim). ``rows`` is one, which nobody else may look at."""
+    """A stand-in for a tensor (layers, kv_heads, tokens, head_dim): ``rows``, which only this class may read."""
 
     rows: torch.Tensor = field(repr=False)
     guard: Guard
@@ -69,70 +69,70 @@ class MappedRows:
         return self.rows.nbytes
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """A view: ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
+        """View ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
 
         :raises ConfigError: for any other index
-        :raises DamagedError: what is asked for is not what was written
+        :raises DamagedError: these rows are not what was written
         """
-        self.guard.check(*_asked(index, self.shape[2]))
+        self.guard.check(*_layers_and_rows(index, self.shape[2]))
         return self.rows[index]
 
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """Some layers (``dim`` 0), copied."""
+        """Copy some layers (``dim`` 0)."""
         if dim != 0:
             raise ConfigError(f"mapped rows are selected by layer, dim 0, not by dim {dim}: index them first")
         return self[index]
 
     def narrow(self, dim: int, start: int, length: int) -> MappedRows:
-        """Rows ``start : start + length`` (``dim`` 2), not verified yet."""
+        """View rows ``start : start + length`` (``dim`` 2), not verified yet."""
         if dim != 2:
             raise ConfigError(f"mapped rows are cut by token, dim 2, not by dim {dim}: index them first")
         return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
 
     def to(self, device: torch.device | str) -> MappedRows | torch.Tensor:
-        """On ``device``: all that has to travel is verified."""
+        """Move to ``device``, verified if that copies."""
         return self if self.device == torch.device(device) else self[:].to(device)
 
     def whole(self) -> torch.Tensor:
-        """All of it, verified: a view of the file."""
+        """View all of it, verified."""
         return self[:]
 
     def copy(self) -> torch.Tensor:
-        """All of it, verified, in memory of its own; within a layer token by token as in the file."""
+        """Copy all of it, verified; within a layer token by token as in the file."""
         return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedPacked(PackedRows):
-    """The same for rows that rest packed: what is looked at, moved or unpacked is verified first."""
+    """Packed rows in a mapped file: they are verified before they are read, moved or unpacked."""
 
     guard: Guard = field(kw_only=True)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        self.guard.check(*_asked(index, self.tokens))
+        self.guard.check(*_layers_and_rows(index, self.tokens))
         return PackedRows.__getitem__(self, index)
 
     def narrow(self, dim: int, start: int, length: int) -> MappedPacked:
-        """Rows ``start : start + length`` (``dim`` 2), still packed, not verified yet."""
+        """View rows ``start : start + length`` (``dim`` 2), still packed, not verified yet."""
         part = PackedRows.narrow(self, dim, start, length)
         guard = self.guard.part(start, start + length)
         return MappedPacked(part.pieces, part.dtype, part.tokens, part.skip, guard=guard)
 
     def layers(self, first: int, last: int) -> PackedRows:
-        """Some layers, still packed: a view."""
+        """View some layers, still packed."""
         self.guard.check(slice(first, last))
         return PackedRows(tuple(piece[first:last] for piece in self.pieces), self.dtype, self.tokens, self.skip)
 
     def to(self, device: torch.device | str) -> PackedRows:
-        """On ``device``, still packed: all that has to travel is verified."""
+        """Move to ``device``, still packed, verified if that copies."""
         return self if self.device == torch.device(device) else self.whole().to(device)
 
     def whole(self) -> PackedRows:
-        """All of it, verified: a view of the file."""
+        """View all of it, verified."""
         return self.layers(0, self.shape[0])
 
     def copy(self) -> PackedRows:
-        """All of it, verified, in memory of its own."""
+        """Copy all of it, verified."""
         whole = self.whole()
         pieces = (piece.with_tensors(*(x.clone() for x in piece.tensors)) for piece in whole.pieces)
         return PackedRows(tuple(pieces), whole.dtype, whole.tokens, whole.skip)
@@ -141,8 +141,8 @@ class MappedPacked(PackedRows):
 Mapped = MappedRows | MappedPacked
 
 
-def _asked(index: Any, tokens: int) -> tuple[Any, int, int]:
-    """Layers and rows ``start:stop`` that an index asks for."""
+def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
+    """Read layers and rows ``start:stop`` from an index."""
     layers, start, stop = indexed(index, tokens, "mapped rows")
     if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")

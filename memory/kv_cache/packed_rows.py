@@ -1,4 +1,4 @@
-"""Keys or values of a block that rest packed: what is indexed is unpacked, and nothing else."""
+"""Packed rows: keys or values of a block in 4 or 8 bits, of which only the indexed rows are unpacked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = slice(None)
 
 
 def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Layers, and rows ``start:stop``, that ``[layers]`` or ``[layers, :, rows]`` asks for of ``what``.
+    """Read layers, and rows ``start:stop``, from an index ``[layers]`` or ``[layers, :, rows]`` of ``what``.
 
     :raises ConfigError: for any other index
     """
@@ -28,9 +28,9 @@ def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Stands in for a tensor (layers, kv_heads, tokens, head_dim) of ``dtype`` where blocks are read.
+    """A stand-in for a tensor (layers, kv_heads, tokens, head_dim) of ``dtype`` where blocks are read.
 
-    It holds rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
+    It has rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
     groups of tokens cannot be cut, so a part may begin and end within one.
     """
 
@@ -56,7 +56,7 @@ class PackedRows:
 
     @property
     def nbytes(self) -> int:
-        """Of what rests; a group that is cut counts whole."""
+        """Packed bytes; a group that is cut counts whole."""
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
@@ -75,13 +75,13 @@ class PackedRows:
         return whole.narrow(-2, part.skip, part.tokens)
 
     def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """Some layers (``dim`` 0), unpacked."""
+        """Unpack some layers (``dim`` 0)."""
         if dim != 0:
             raise ConfigError(f"packed rows are selected by layer, dim 0, not by dim {dim}: index them first")
         return self[index]
 
     def narrow(self, dim: int, start: int, length: int) -> PackedRows:
-        """Rows ``start : start + length`` (``dim`` 2), still packed: a view."""
+        """View rows ``start : start + length`` (``dim`` 2), still packed."""
         if dim != 2:
             raise ConfigError(f"packed rows are cut by token, dim 2, not by dim {dim}: index them first")
         if (start, length) == (0, self.tokens):
@@ -91,15 +91,15 @@ class PackedRows:
         return PackedRows(tuple(piece for _, piece in parts), self.dtype, length, parts[0][0])
 
     def layers(self, first: int, last: int) -> PackedRows:
-        """Some layers, still packed: a view."""
+        """View some layers, still packed."""
         return replace(self, pieces=tuple(piece[first:last] for piece in self.pieces))
 
     def to(self, device: torch.device | str) -> PackedRows:
-        """On ``device``, still packed: it is the packed bytes that travel."""
+        """Move the packed bytes to ``device``."""
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """What of each piece is needed for rows ``first:last``: by how many rows it begins too early, and it."""
+        """Yield the part of each piece that rows ``first:last`` need, behind the number of rows it begins too early."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span

@@ -1,4 +1,4 @@
-"""A working cache whose rows are slots of a pool: dropped positions are redirected, survivors never move."""
+"""Paged cache: rows in slots of a pool; dropped positions are redirected, survivors never move."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from contextlib import suppress
 
 import torch
 
-from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.base import ReadCounts
 from memory.kv_cache.dense import Rows
+from memory.kv_cache.evictable import EvictableRows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
 MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind
 
 
-class PagedCache:
+class PagedCache(EvictableRows):
     """One request's rows in a slot pool.
 
     ``slot_map`` says for every position of the request's tokens where its row lies; dropped positions lie at the
@@ -29,40 +28,21 @@ class PagedCache:
     tiled = False
 
     def __init__(self, pool: KVPool, observer: AttentionObserver | None = None) -> None:
-        self.pool, self.observer = pool, observer
-        self.tokens: list[int] = []  # of every position, dropped ones included; `MOVED` where a row was renumbered
-        self.slot_map = self.positions = pool.none()
-        self.logits: torch.Tensor | None = None
-        self.raw = None  # keys rest rotated: positions never change
-        self.reads = ReadCounts()
-        self.exact = 0  # the first so many positions are live and what a plain forward gives
-        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
+        super().__init__(observer, pool.device)
+        self.pool = pool
+        self.slot_map = pool.none()
         self._vanished = 0  # rows that were dropped before the others were renumbered, and have no position any more
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the pass under way reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
 
     @property
-    def length(self) -> int:
-        """Live rows."""
-        return self._rows.numel()
-
-    @property
-    def next_position(self) -> int:
-        """A counter: dropping rows does not change it."""
-        return self.slot_map.numel()
-
-    @property
     def slots(self) -> torch.Tensor:
         """All slots this cache refers to."""
         return torch.cat([self._rows, self._spare])
 
-    @property
-    def dropped(self) -> int:
-        return self.next_position - self.length
-
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Room for ``rows`` more rows."""
+        """Make room for ``rows`` more rows."""
         missing = rows - self._spare.numel()
         if missing > 0:
             self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
@@ -88,11 +68,8 @@ class PagedCache:
         self.pool.k[layer].index_copy_(1, slots, k[0])
         self.pool.v[layer].index_copy_(1, slots, v[0])
 
-    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
-        """Unrotated keys are not kept."""
-
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the pass's rows, and of masked padding behind them, (1, kv_heads, visible, head_dim)."""
+        """Read keys and values of the pass's rows, and masked padding behind them, (1, kv_heads, visible, head_dim)."""
         k, v = self.pool.k[layer], self.pool.v[layer]
         if isinstance(self._pass, slice):
             return k[None, :, self._pass], v[None, :, self._pass]
@@ -102,49 +79,34 @@ class PagedCache:
         """Make the rows just written part of the request."""
         count = positions.numel()
         fresh, self._spare = self._spare[:count], self._spare[count:]
-        if self.exact == self.next_position:
-            self.exact += count
         self.slot_map = torch.cat([self.slot_map, fresh])
         self._rows = torch.cat([self._rows, fresh])
-        self.positions = torch.cat([self.positions, positions])
-        self.tokens += token_ids.tolist()
-        self.logits = logits
-
-    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Forget the live rows behind the first ``length``; ``logits`` are those of the row before."""
-        start = int(self.positions[length]) if length < self.length else self.next_position
-        self.cut(start)
-        self.logits = logits
+        self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Forget everything from the first row on that is not finite, and overwrite what is not, room included: others
+        """Delete everything from the first row on that is not finite, and overwrite such rows, room included: others
         run over these slots.
         """
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
-        sound = finite[0] & finite[1]
+        valid = finite[0] & finite[1]
         for side in sides:
-            side[:, :, slots[~sound]] = 0
-        live = sound[: self.length]
+            side[:, :, slots[~valid]] = 0
+        live = valid[: self.length]
         if not bool(live.all()):
             self.cut(int(self.positions[(~live).long().argmax()]))
 
     def cut(self, position: int) -> None:
-        """Forget everything from ``position`` on, and the room behind it."""
+        """Delete everything from ``position`` on, and the room behind it."""
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
-        self._rows, self._spare = self._rows[:live], self._spare[:0]
-        self.slot_map, self.positions = self.slot_map[:position], self.positions[:live]
-        del self.tokens[position:]
+        self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
         if position <= self.exact:  # they had been somewhere behind these
             self._vanished = 0
-        self.exact = min(self.exact, position)
-        self.logits = None
-        if self.observer is not None:
-            self.observer.cut(position)
+        super().cut(position)
 
     def __del__(self) -> None:
-        """A request that nobody holds any more gives its slots back."""
+        """Give the slots back."""
         with suppress(ImportError):  # at the end of the process
             self.pool.release(self.slots)
 
@@ -153,15 +115,12 @@ class PagedCache:
 
         What is computed from here on has seen less than a plain forward.
         """
-        if keep.numel() != self.length:
-            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
-        gone = ~keep
-        if not bool(gone.any()):
+        dropped = self._drop(keep)
+        if not dropped.numel():
             return
-        self.pool.release(self._rows[gone])
-        self.slot_map = self.slot_map.index_fill(0, self.positions[gone], SENTINEL)
-        self.exact = min(self.exact, int(self.positions[gone][0]))
-        self._rows, self.positions = self._rows[keep], self.positions[keep]
+        self.pool.release(self._rows[~keep])
+        self.slot_map = self.slot_map.index_fill(0, dropped, SENTINEL)
+        self._rows = self._rows[keep]
         if self.observer is not None:
             self.observer.drop(self.positions)
 
@@ -184,7 +143,7 @@ class PagedCache:
             self.observer.cut(first)  # of the others it knows neither queries nor weights as they would be now
 
     def fork(self) -> PagedCache:
-        """Another request that goes on from here, by itself, on the same rows."""
+        """Make another request that continues from here on the same rows."""
         other = PagedCache(self.pool)
         self.pool.share(self._rows)
         other.slot_map, other.positions, other._rows = self.slot_map.clone(), self.positions, self._rows
@@ -193,7 +152,7 @@ class PagedCache:
         return other
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
-        """Begin with rows somebody else computed: ``slots`` of positions 0, 1, ... in an empty cache."""
+        """Begin with rows that another cache computed: ``slots`` of positions 0, 1, ... in an empty cache."""
         self.cut(0)
         self.pool.share(slots)
         self.slot_map = self._rows = slots

@@ -1,4 +1,4 @@
-"""The exact prefix index: a hash chain over blocks of tokens. Approximate keys and values never enter it."""
+"""Exact prefix index: a hash chain over blocks of tokens. Approximate keys and values never enter it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory.kv_cache.block_lease import BlockLease
 
 
 def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[str]:
-    """Names of the full blocks of ``token_ids``: each a hash of ``root`` and of all tokens up to the block's end."""
+    """Name the full blocks of ``token_ids``: each by a hash of ``root`` and of all tokens up to the block's end."""
     raw, names, parent = np.asarray(token_ids, "<u4").tobytes(), [], root
     step = 4 * block_size
     for stop in range(step, len(raw) + 1, step):
@@ -31,31 +31,31 @@ class PrefixIndex:
     The names lie in a space of their own: no unit that was encoded in isolation can be found here.
     """
 
-    def __init__(self, holder: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
+    def __init__(self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
         if block_size < 1:
             raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
         self.block_size = block_size
-        self._holder = holder
+        self._lease = lease
         self._root = identity(f"prefix chain of {model_key}", context, (), space).encode()
 
     def chain(self, token_ids: Sequence[int]) -> list[str]:
-        """Names of the full blocks of ``token_ids``."""
+        """Name the full blocks of ``token_ids``."""
         return chain_names(self._root, token_ids, self.block_size)
 
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
-        """Stored blocks of the longest prefix of ``chain``.
+        """Get the stored blocks of the longest prefix of ``chain``.
 
-        They are fetched from the end: a storage that forgets what was used longest ago forgets the beginning last,
+        They are fetched from the end: a storage that evicts the least recently used then evicts the beginning last,
         without which the rest is useless.
         """
-        found: list[KVBlock] = []
-        for name in reversed(list(takewhile(self._holder.contains, chain))):
-            block = self._holder.get(name)
+        blocks: list[KVBlock] = []
+        for name in reversed(list(takewhile(self._lease.contains, chain))):
+            block = self._lease.get(name)
             if block is None:
-                found.clear()
+                blocks.clear()
             else:
-                found.append(block)
-        return found[::-1]
+                blocks.append(block)
+        return blocks[::-1]
 
     def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
         """Store the blocks of ``chain`` from number ``first`` on, the last one first; ``rows`` are their KV.
@@ -69,4 +69,4 @@ class PrefixIndex:
             raise ConfigError(f"{len(names)} blocks of {self.block_size} tokens do not fit {rows.tokens} rows")
         keys, values = rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2)
         for name, k, v in reversed(list(zip(names, keys, values, strict=True))):
-            self._holder.put(KVBlock(name, k.contiguous(), v.contiguous()))
+            self._lease.put(KVBlock(name, k.contiguous(), v.contiguous()))

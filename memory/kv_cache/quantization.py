@@ -1,4 +1,4 @@
-"""Keys and values in 4 or 8 bits: codes, and a float16 scale and bias for each group of them (Semantic)."""
+"""Quantization of keys and values: codes of 4 or 8 bits, with a float16 scale and bias for each group (Semantic)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PackFormat:
         check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Along = "token") -> Grid:
-        """How tokens of ``numbers`` numbers (kv_heads * head_dim) are grouped.
+        """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
 
         Along a token the group is the power of two up to ``group`` that takes the fewest bytes, tokens padded to whole
         groups: the largest that divides ``numbers``, save for odd sizes.
@@ -61,13 +61,13 @@ class Grid:
         return self.width * self.bits / 8 + 4 * self.width / (self.size * self.span)
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Numbers (..., tokens, width) by their groups, as a view: (..., tokens / span, span, groups, size)."""
+        """View numbers (..., tokens, width) by their groups: (..., tokens / span, span, groups, size)."""
         tokens = x.shape[-2] // self.span
         return x.unflatten(-2, (tokens, self.span)).unflatten(-1, (self.width // self.size, self.size))
 
 
 def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
-    """Bytes of one layer's keys and values of one token; keys by channel with their share of a group."""
+    """Count the bytes of one layer's keys and values of one token; keys by channel with their share of a group."""
     numbers = kv_heads * head_dim
     return math.ceil(format.grid(numbers, format.keys).bytes_per_token + format.grid(numbers).bytes_per_token)
 
@@ -95,7 +95,7 @@ class Packed:
         along: Along = "token",
         device: torch.device | str = "cpu",
     ) -> Packed:
-        """Room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
+        """Make room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
         *lead, kv_heads, tokens, head_dim = shape
         grid = format.grid(kv_heads * head_dim, along)
         _check_span(tokens, grid.span)
@@ -109,11 +109,11 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what is packed."""
+        """Shape of the unpacked numbers."""
         return (*self.codes.shape[:-2], self.kv_heads, self.tokens, self.head_dim)
 
     def to(self, device: torch.device | str) -> Packed:
-        """On ``device``, still packed."""
+        """Move to ``device``, still packed."""
         codes, scale, bias = (x.to(device) for x in self.tensors)
         return replace(self, codes=codes, scale=scale, bias=bias)
 
@@ -127,18 +127,18 @@ class Packed:
         return sum(x.nbytes for x in self.tensors)
 
     def with_tensors(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> Packed:
-        """Other tensors of the same layout."""
+        """Make a copy of the same layout with other tensors."""
         return Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
 
     def __getitem__(self, index: Any) -> Packed:
-        """A part of the dimensions in front of heads and tokens, as torch indexes them: ``packed[layer]``."""
+        """Index the dimensions in front of heads and tokens, as torch indexes them: ``packed[layer]``."""
         lead, asked = self.codes.dim() - 2, len(index) if isinstance(index, tuple) else 1
         if asked > lead:
             raise ConfigError(f"index {index!r} has {asked} parts, packed {self.shape} {lead} dimensions in front")
         return self.with_tensors(*(x[index] for x in self.tensors))
 
     def part(self, start: int, stop: int) -> Packed:
-        """Tokens ``start:stop`` as a view; by channel only whole groups of tokens."""
+        """View tokens ``start:stop``; by channel only whole groups of tokens."""
         span = self.grid.span
         _check_span(start, span)
         _check_span(stop, span)
@@ -153,7 +153,7 @@ class Packed:
             own.copy_(new)
 
     def unpack(self, dtype: torch.dtype) -> torch.Tensor:
-        """The numbers, contiguous (..., kv_heads, tokens, head_dim)."""
+        """Decode the numbers, contiguous (..., kv_heads, tokens, head_dim)."""
         numbers = _numbers(self.codes, self.grid)
         grouped = self.grid.of(numbers)
         grouped.mul_(_by_group(self.scale)).add_(_by_group(self.bias))
@@ -227,7 +227,7 @@ def _bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _numbers(codes: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Stored codes as float32 (..., width)."""
+    """Decode stored codes to float32 (..., width)."""
     if grid.bits == 8:
         return codes.float()
     numbers = torch.empty(*codes.shape[:-1], grid.width, dtype=torch.float32, device=codes.device)

@@ -1,4 +1,4 @@
-"""A working cache whose rows rest in 4 or 8 bits: attention unpacks one tile at a time (Semantic)."""
+"""Quantized cache: rows in 4 or 8 bits, of which attention unpacks one tile at a time (Semantic)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import TILE, Tile, reads_packed
-from memory.engine.base import ReadCounts
 from memory.engine.models.model_spec import ModelSpec
 from memory.kv_cache.dense import Rows
+from memory.kv_cache.evictable import EvictableRows
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 
 BLOCK = 256  # tokens that are stored, checked and moved as one
@@ -25,8 +25,7 @@ class Extent:
     """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
 
     ``check`` is called with the first and last number of the blocks that are about to be read. The first ``taken`` rows
-    have been given to somebody and never change, so that several caches may share an extent; whose rows end there may
-    go on in it.
+    are in use and never change, so that several caches may share an extent; a cache whose rows end there may extend it.
     """
 
     k: Packed
@@ -44,22 +43,27 @@ class Extent:
         return self.k.codes.shape[0]
 
     def until(self, last: int) -> Extent:
-        """The blocks in front of ``last``, never to be written to."""
+        """View the blocks in front of ``last``, never to be written to."""
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Some of the blocks, all rows to be taken; checked, for no file says any more what they should be."""
+        """Copy some of the blocks, all rows to be taken; they are checked, since no checksum is left for the copy."""
         if self.check is not None:
             self.check(first, last)
         return Extent(*(one.with_tensors(*(x[first:last].clone() for x in one.tensors)) for one in (self.k, self.v)))
 
     @property
+    def capacity(self) -> int:
+        """Rows that have room in it."""
+        return self.blocks * BLOCK
+
+    @property
     def row_bytes(self) -> float:
         """Bytes of one row over all layers."""
-        return (self.k.nbytes + self.v.nbytes) / (self.blocks * BLOCK)
+        return (self.k.nbytes + self.v.nbytes) / self.capacity
 
     def rows(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
-        """Rows ``start:stop`` (at page borders) of one layer, (1, kv_heads, rows, head_dim)."""
+        """View rows ``start:stop`` (at page borders) of one layer, (1, kv_heads, rows, head_dim)."""
         first, last = start // BLOCK, -(-stop // BLOCK)
         if self.check is not None:
             self.check(first, last)
@@ -88,13 +92,12 @@ def _chained(parts: Sequence[Packed]) -> Packed:
     return parts[0].with_tensors(*(torch.cat(own, -2) for own in zip(*(part.tensors for part in parts), strict=True)))
 
 
-class QuantizedCache:
+class QuantizedCache(EvictableRows):
     """One agent's rows: whole pages packed, the last ones as they were computed. Keys are rotated.
 
     Rows that a retention stage dropped stay where they are, and are left out of every tile.
     """
 
-    raw = None
     tiled = True
 
     def __init__(
@@ -102,13 +105,8 @@ class QuantizedCache:
     ) -> None:
         if PAGE % format.grid(spec.kv_heads * spec.head_dim, format.keys).span:
             raise ConfigError(f"keys packed by channel in groups of {format.group} do not fill pages of {PAGE} tokens")
-        self.spec, self.format, self.device, self.observer = spec, format, device, observer
-        self.tokens: list[int] = []
-        self.positions = torch.empty(0, dtype=torch.long, device=device)  # of live rows
-        self.logits: torch.Tensor | None = None
-        self.reads = ReadCounts()
-        self.exact = 0
-        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
+        super().__init__(observer, device)
+        self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values behind them
@@ -118,25 +116,20 @@ class QuantizedCache:
         self._lasting, self._count = False, 0  # of the pass under way: will it be extended, how many rows has it
 
     @property
-    def length(self) -> int:
-        return self.positions.numel()
-
-    @property
-    def next_position(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def dropped(self) -> int:
-        return self.next_position - self.length
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the rows, without room to grow."""
         row = self.extents[0].row_bytes if self.extents else 0.0
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
 
+    def placed(self) -> Iterator[tuple[int, Extent]]:
+        """Yield each extent, behind the number of its first row."""
+        base = 0
+        for extent in self.extents:
+            yield base, extent
+            base += extent.capacity
+
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """A pass over ``rows`` new rows begins; only those of a ``lasting`` one will be extended."""
+        """Begin a pass over ``rows`` new rows; only those of a ``lasting`` one will be extended."""
         self._new = self._next = None
         self._lasting, self._count = lasting, rows
         total = self.next_position - self.packed + rows
@@ -163,11 +156,8 @@ class QuantizedCache:
             for i, x in enumerate(both):
                 self._next[i, layer, :, :, : x.shape[2] - whole] = x[:, :, whole:]
 
-    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
-        """Unrotated keys are not kept."""
-
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
-        """Keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
+        """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
         Tiles that lie wholly before row ``first`` are not unpacked: they are zeros that take no room. On a GPU none are
         that hold no dropped rows: a kernel reads them as they are.
@@ -177,7 +167,7 @@ class QuantizedCache:
             yield self._new
 
     def _lasting_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
-        """The same without rows that will be forgotten, ``packed`` where they may be."""
+        """Read them without rows that will be deleted, ``packed`` where they may be."""
         used, pages = self.next_position - self.packed, self.packed
         behind = self.open
         if self._next is not None:
@@ -216,49 +206,30 @@ class QuantizedCache:
             self._grow(self.packed + PAGE)
             self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
             self.packed += PAGE
-        if self.exact == self.next_position:
-            self.exact += count
-        self.tokens += token_ids.tolist()
-        self.positions = torch.cat([self.positions, positions])
         self.live = torch.cat([self.live, self.live.new_ones(count)])
-        self.logits = logits
+        self._append(positions, logits, token_ids)
         self._lasting, self._count = False, 0
 
-    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Forget the live rows behind the first ``length``; ``logits`` are those of the row before."""
-        self.cut(int(self.positions[length]) if length < self.length else self.next_position)
-        self.logits = logits
-
     def erase(self) -> None:
-        """Nobody else reads them."""
+        """Do nothing: no other cache reads these rows."""
 
     @torch.inference_mode()
     def cut(self, position: int) -> None:
-        """Forget everything from ``position`` on. A page that is cut through is unpacked again."""
+        """Delete everything from ``position`` on. A page that is cut through is unpacked again."""
         if position < self.packed:
             whole = position // PAGE * PAGE
             if position > whole:
                 self.open[:, :, :, :, : position - whole] = self._unpacked(whole, position)
             self._shrink(whole)
             self.packed = whole
-        self.positions = self.positions[: int(torch.searchsorted(self.positions, position))]
         self.live = self.live[:position]
-        del self.tokens[position:]
-        self.exact, self.logits = min(self.exact, position), None
         self._lasting, self._count, self._new, self._next = False, 0, None, None
-        if self.observer is not None:
-            self.observer.cut(position)
+        super().cut(position)
 
     @torch.inference_mode()
     def drop(self, keep: torch.Tensor) -> None:
         """Leave the live rows where ``keep`` (live rows,) bool is False out of every tile from now on."""
-        if keep.numel() != self.length:
-            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
-        gone = self.positions[~keep]
-        if gone.numel():
-            self.live[gone] = False
-            self.positions = self.positions[keep]
-            self.exact = min(self.exact, int(gone[0]))
+        self.live[self._drop(keep)] = False
 
     def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
         """Begin with rows that are in the extents and in ``open`` already."""
@@ -270,18 +241,17 @@ class QuantizedCache:
 
     @torch.inference_mode()
     def freeze(self) -> None:
-        """Nobody goes on in these blocks: forks share the whole ones, and copy the last one if it has room."""
+        """Make these blocks read-only: forks share the whole ones, and copy the last one if it has room."""
         self._shrink(self.packed)
-        blocks, base = -(-self.packed // BLOCK), 0
-        for number, extent in enumerate(self.extents):
-            if base + extent.blocks > blocks:
-                self.extents[number] = extent = extent.copy(0, blocks - base)
-            extent.taken = extent.blocks * BLOCK
-            base += extent.blocks
+        for number, (base, extent) in enumerate([*self.placed()]):
+            blocks = -(-(self.packed - base) // BLOCK)
+            if extent.blocks > blocks:
+                self.extents[number] = extent = extent.copy(0, blocks)
+            extent.taken = extent.capacity
 
     @torch.inference_mode()
     def fork(self) -> QuantizedCache:
-        """Another cache that goes on from here, by itself, without a observer. Packed rows are shared."""
+        """Make another cache that continues from here, without a observer. Packed rows are shared."""
         other = QuantizedCache(self.spec, self.format, self.device)
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
         other.extents, other.packed = list(self.extents), self.packed
@@ -303,17 +273,16 @@ class QuantizedCache:
 
     def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
         """Packed rows ``start:stop`` of a layer, wherever they lie: tiles, and with them sums, do not depend on it."""
-        base, parts = 0, []
-        for extent in self.extents:
-            first, last = max(start - base, 0), min(stop - base, extent.blocks * BLOCK)
+        parts = []
+        for base, extent in self.placed():
+            first, last = max(start - base, 0), min(stop - base, extent.capacity)
             if first < last:
                 parts.append(extent.rows(layer, first, last))
-            base += extent.blocks * BLOCK
         k, v = (side[0] if len(side) == 1 else _chained(side) for side in zip(*parts, strict=True))
         return k, v
 
     def _live_in(self, start: int, stop: int) -> torch.Tensor | None:
-        """Which of the rows ``start:stop`` are live, numbered from ``start``; None for all. New rows are."""
+        """Number the live rows among ``start:stop`` from ``start``; None for all. New rows are live."""
         if not self.dropped:
             return None
         dead = torch.nonzero(~self.live[start:stop])[:, 0]
@@ -324,24 +293,22 @@ class QuantizedCache:
         return torch.nonzero(live)[:, 0]
 
     def _grow(self, rows: int) -> None:
-        """Take packed rows up to number ``rows``; what there is never moves, but for blocks that others go on in."""
+        """Take packed rows up to number ``rows``; what there is never moves, but for blocks that others extend."""
         self._shrink(self.packed)
         self._part()
-        room = sum(extent.blocks for extent in self.extents) * BLOCK
+        room = sum(extent.capacity for extent in self.extents)
         if rows > room:
             blocks = max(-(-(rows - room) // BLOCK), min(len(self.extents) * 4, 64), 1)
             self.extents.append(Extent.empty(blocks, self.spec, self.format, self.device))
-        base = 0
-        for extent in self.extents:
-            extent.taken = min(rows - base, extent.blocks * BLOCK)
-            base += extent.blocks * BLOCK
+        for base, extent in self.placed():
+            extent.taken = min(rows - base, extent.capacity)
 
     def _part(self) -> None:
-        """Where the last extent is taken behind our rows, leave it: share its whole blocks, unless they are few."""
+        """Leave the last extent if rows behind ours are taken: share its whole blocks, unless they are few."""
         if not self.extents:
             return
-        last = self.extents[-1]
-        start = self.packed - sum(extent.blocks for extent in self.extents[:-1]) * BLOCK
+        *_, (base, last) = self.placed()
+        start = self.packed - base
         whole, behind = divmod(start, BLOCK)
         if start == last.taken or whole == last.blocks:
             return
@@ -353,26 +320,20 @@ class QuantizedCache:
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:
         """Pack whole pages (layers, kv_heads, rows, head_dim) behind those there are."""
         packed = pack(k, self.format, self.format.keys), pack(v, self.format)
-        base, done = 0, 0
-        for extent in self.extents:
-            size = extent.blocks * BLOCK
+        done = 0
+        for base, extent in self.placed():
             at = self.packed + done - base
-            if 0 <= at < size and done < k.shape[2]:
-                count = min(size - at, k.shape[2] - done)
-                extent.write(layers, at, *(one.part(done, done + count) for one in packed))
+            if 0 <= at < extent.capacity and done < k.shape[2]:
+                count = min(extent.capacity - at, k.shape[2] - done)
+                extent.write(layers, at, *(side.part(done, done + count) for side in packed))
                 done += count
-            base += size
 
     def _unpacked(self, start: int, stop: int) -> torch.Tensor:
-        """Rows of one page, (2, layers, 1, kv_heads, rows, head_dim)."""
+        """Unpack rows of one page, (2, layers, 1, kv_heads, rows, head_dim)."""
         layers = [self._tile(layer, start, start + PAGE) for layer in range(self.spec.layers)]
         sides = [torch.stack([pair[side].unpack(self.spec.dtype) for pair in layers]) for side in (0, 1)]
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Let go of what lies wholly behind ``rows``."""
-        kept, base = [], 0
-        for extent in self.extents:
-            kept += [extent] if base < rows else []
-            base += extent.blocks * BLOCK
-        self.extents = kept
+        """Drop the extents that lie wholly behind ``rows``."""
+        self.extents = [extent for base, extent in self.placed() if base < rows]

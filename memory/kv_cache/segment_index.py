@@ -1,4 +1,7 @@
-"""The approximate index: rows found by their own tokens, wherever they stood. The exact prefix has an index apart."""
+"""Approximate segment index: rows found by a hash of their own tokens, at whatever position they were computed.
+
+The exact prefix has an index of its own: `memory.kv_cache.prefix_index`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from memory.kv_cache.block_lease import BlockLease, BlockPool
 
 
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
-    """SparseX's virtual hash (arXiv 2606.01751, section 4.4): free of position, prefix and context.
+    """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores position, prefix and context.
 
-    Equal only if model, tokens, extra key and the tokens ``behind`` which they say what they say are; the same in every
+    Equal only if model, tokens, extra key and the tokens ``behind`` which the rows were computed are; the same in every
     process.
     """
     return identity(f"virtual block of {model_key}", behind, token_ids, extra_key)
@@ -26,11 +29,11 @@ class SegmentEntry:
     physical: str
     start: int
     stop: int
-    number: int  # of its insertion: what was inserted later has a larger one
+    number: int  # of its insertion: a later entry has a larger one
 
 
 class SegmentIndex:
-    """From a virtual hash to rows of a pool's blocks. Entries hold nothing: several may point into one block.
+    """A map from a segment hash to rows of a pool's blocks. Several entries may point into one block.
 
     The pool may lose a block at any time; its entries then miss, and are dropped when they do.
     """
@@ -39,7 +42,7 @@ class SegmentIndex:
         self._pool = pool
         self._entries: dict[str, SegmentEntry] = {}
         self._numbers = count()
-        self._bound = 1024  # entries from which on those without a block are looked for
+        self._bound = 1024  # entries beyond which those without a block are dropped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -56,31 +59,31 @@ class SegmentIndex:
             self._entries = {name: entry for name, entry in self._entries.items() if stored(entry.physical)}
             self._bound = 2 * len(self._entries) + 1024
 
-    def find(self, name: str, holder: BlockLease) -> KVBlock | None:
-        """The rows, as a view of their block, which ``holder`` holds from now on."""
+    def find(self, name: str, lease: BlockLease) -> KVBlock | None:
+        """Return the rows, as a view of their block, to which ``lease`` refers from now on."""
         entry = self._entries.get(name)
         if entry is None:
             return None
-        block = holder.get(entry.physical)
+        block = lease.get(entry.physical)
         if block is None:
             del self._entries[name]
             return None
         return block.part(entry.start, entry.stop)
 
     def delete(self, name: str) -> SegmentEntry | None:
-        """Drop one entry and return it; the block stays."""
+        """Delete one entry and return it; the block stays."""
         return self._entries.pop(name, None)
 
     def physical(self, name: str) -> str | None:
-        """Identity of the block that ``name`` points into."""
+        """Return the identity of the block that ``name`` points into."""
         entry = self._entries.get(name)
         return None if entry is None else entry.physical
 
     def number(self, name: str) -> int:
-        """When ``name`` was inserted, against others; -1 if it is not there."""
+        """Return the number of the insertion of ``name``; -1 if it is not there."""
         entry = self._entries.get(name)
         return -1 if entry is None else entry.number
 
     def names(self, physical: str) -> list[str]:
-        """Everything that points into a block."""
+        """List the names that point into a block."""
         return [name for name, entry in self._entries.items() if entry.physical == physical]

@@ -1,4 +1,4 @@
-"""The exact prefix index over slots: rows of one session that another's prompt begins with too."""
+"""Slot prefix index: exact rows in slots of a pool, found again as the prefix of another session's prompt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from memory.kv_cache.prefix_index import chain_names
 @dataclass(frozen=True, slots=True)
 class _Block:
     slots: torch.Tensor
-    before: str | None  # the block in front, without which nobody finds this one
+    before: str | None  # the block in front, without which this one is not found
 
 
 class SlotPrefixIndex:
     """Blocks of ``block_size`` exact rows by name; it refers to their slots, so that dropping them frees nothing here.
 
-    Beyond ``budget`` tokens the block used longest ago is let go, the end of a prefix before its beginning. Blocks of
-    transcripts that part within a block share slots, and go one by one: a slot is free when the last of them is gone.
+    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Blocks
+    of transcripts that part within a block share slots: a slot is free when the last of them is evicted.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
@@ -34,7 +34,7 @@ class SlotPrefixIndex:
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
-        """Names of the full blocks of a prompt."""
+        """Name the full blocks of a prompt."""
         root = identity(f"slot chain of {self._key}", (), (), namespace).encode()
         return chain_names(root, token_ids, self.block_size)
 
@@ -42,7 +42,7 @@ class SlotPrefixIndex:
         return name in self._blocks
 
     def match(self, names: Sequence[str]) -> torch.Tensor:
-        """Slots of the longest prefix that is here. Hold the pool's lock until somebody refers to them."""
+        """Find the slots of the longest prefix. Hold the pool's lock until a cache refers to them."""
         with self.pool.lock:
             found = []
             for name in names:
@@ -72,10 +72,10 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], own: torch.Tensor) -> None:
-        """Let go of the blocks ``names``, unless others than the holder of the slots ``own`` have all rows of one.
+        """Delete the blocks ``names``, except one all of whose rows a cache other than that of the slots ``own`` has.
 
-        Who has some of them parted from the block, or dropped rows of it, and would not look for it. With a block goes
-        what stands behind it.
+        A cache with only some of its rows has parted from the block, or dropped rows of it, and would not look for it.
+        The blocks behind a deleted one are deleted as well.
         """
         with self.pool.lock:
             others = self.pool.references.copy()

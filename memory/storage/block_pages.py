@@ -1,4 +1,4 @@
-"""Blocks of one model in one file: layer by layer their rows lie one behind the other, in pages with a checksum each.
+"""Block pages: blocks of one model in one file, their rows layer by layer in pages with a checksum each.
 
 So a layer of a block of any length is one run of the file, token by token, and is read without the other layers. Page
 ``p`` of layer ``l`` is block ``l * pages + p`` of the file, keys and values together. Where a block lies, and whose it
@@ -19,19 +19,19 @@ from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import save_agent
 from memory.files.block_file import NAMES, BlockFile
 from memory.kv_cache.block import KVBlock
+from memory.kv_cache.cache_ledger import Entry
 from memory.kv_cache.mapped_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import Grid, Packed, PackFormat
-from memory.storage.ledger import Entry
 
 PAGE = 256  # rows of a layer under one checksum
 PARTS = ("codes", "scale", "bias")
-Report = Callable[[str, CorruptError], None]  # told of each damaged block that somebody has come upon, and why
+Report = Callable[[str, CorruptError], None]  # called with the identity of each damaged block, and the error
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What all blocks of a file have in common; ``dtype`` as torch prints it, without "torch."."""
+    """The shape and format that all blocks of a file have in common; ``dtype`` as torch prints it, without "torch."."""
 
     layers: int
     kv_heads: int
@@ -45,12 +45,12 @@ class Form:
         return cls(layers, kv_heads, head_dim, str(block.k.dtype).removeprefix("torch."), format)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Form:
-        format = said["format"]
-        return cls(**{**said, "format": None if format is None else PackFormat(**format)})
+    def from_json(cls, values: Mapping[str, Any]) -> Form:
+        format = values["format"]
+        return cls(**{**values, "format": None if format is None else PackFormat(**format)})
 
     def shaped(self, block: KVBlock) -> KVBlock:
-        """``block`` as it rests in the file, in memory: a copy's bytes are these.
+        """Bring ``block`` into the form of the file, in memory: a copy's bytes are these.
 
         :raises ConfigError: it is another model's, or rounded and to be kept as if it were not
         :raises DamagedError: it lies in another file, which is damaged
@@ -66,20 +66,20 @@ class Form:
         return replace(block, k=k, v=v)
 
     def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
-        """Rows (layers, tokens, ...) of a block that is `shaped`, by the name of their tensor."""
-        found = {}
-        for side, held in (("k", block.k), ("v", block.v)):
-            x = held.whole() if isinstance(held, Mapped) else held
+        """Take a block that is `shaped` apart: rows (layers, tokens, ...) by the name of their tensor."""
+        tensors = {}
+        for side, x in (("k", block.k), ("v", block.v)):
+            x = x.whole() if isinstance(x, Mapped) else x
             if isinstance(x, PackedRows):
                 (packed,) = x.pieces
-                found |= {f"{side}.{part}": getattr(packed, part) for part in PARTS}
+                tensors |= {f"{side}.{part}": getattr(packed, part) for part in PARTS}
             else:
                 rows = x.transpose(1, 2)
-                found[side] = rows if x.dtype in NAMES else rows.contiguous().view(torch.uint8)
-        return found
+                tensors[side] = rows if x.dtype in NAMES else rows.contiguous().view(torch.uint8)
+        return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """Keys or values of `split` rows: a view of them, behind their ``guard``."""
+        """Put keys or values of `split` rows together: a view of them, behind their ``guard``."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
@@ -89,11 +89,11 @@ class Form:
 
     @property
     def grid(self) -> Grid:
-        """How numbers are grouped in a file that is packed."""
+        """The groups of numbers in a file that is packed."""
         return self.format.grid(self.kv_heads * self.head_dim)
 
     def _packs(self, x: torch.Tensor | PackedRows) -> bool:
-        """Is it packed this way already, in one piece?"""
+        """Whether it is packed this way already, in one piece."""
         return isinstance(x, PackedRows) and [piece.grid for piece in x.pieces] == [self.grid]
 
 
@@ -111,14 +111,14 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
             if name not in tensors:
                 tensors[name] = torch.zeros(form.layers, pages * PAGE, *rows.shape[2:], dtype=rows.dtype)
             tensors[name][:, start:stop] = rows
-        index[block.identity] = (start, stop, block.namespace, block.born)
+        index[block.identity] = (start, stop, block.namespace, block.created)
         start = stop
     paged = {name: x.view(form.layers * pages, PAGE, *x.shape[2:]) for name, x in tensors.items()}
     save_agent(folder, agent, key, total, paged, {"form": asdict(form), "index": index})
 
 
 class Pages:
-    """The blocks of a mapped file. Nothing is read of them until somebody looks at their rows."""
+    """The blocks of a mapped file. Their rows are read when they are indexed, not before."""
 
     def __init__(self, file: BlockFile) -> None:
         self._file = file
@@ -128,28 +128,31 @@ class Pages:
         self._rows = {name: _by_layer(file.tensor(name), layers, self._pages) for name in file.names}
         self._verified = np.zeros((layers, self._pages), bool)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
     @property
     def nbytes(self) -> int:
         return self._file.nbytes
 
     def entries(self) -> list[Entry]:
-        """In the order in which they were written."""
+        """List the blocks in the order in which they were written."""
         width = sum(rows[:, :1].nbytes for rows in self._rows.values())
         return [
-            Entry(identity, (stop - start) * width, namespace, born)
-            for identity, (start, stop, namespace, born) in self._index.items()
+            Entry(identity, (stop - start) * width, namespace, created)
+            for identity, (start, stop, namespace, created) in self._index.items()
         ]
 
     def guard(self, identity: str, report: Report) -> PageGuard:
-        """Who verifies a block, and reports it if it is damaged."""
+        """Make the guard that verifies a block, and reports it if it is damaged."""
         start, stop, *_ = self._index[identity]
         return PageGuard(self, identity, report, start, stop)
 
     def read(self, identity: str, report: Report) -> KVBlock:
-        """A block, mapped; a layer's pages are verified when they are first asked for."""
-        start, stop, namespace, born = self._index[identity]
+        """Map a block; a layer's pages are verified when they are first indexed."""
+        start, stop, namespace, created = self._index[identity]
         rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity, report)
-        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, born)
+        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
     def verified(self, layers: Any, start: int, stop: int) -> bool:
         """Whether these rows of the file have been verified, of a number, slice or list of ``layers``."""
@@ -184,7 +187,7 @@ class PageGuard:
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageGuard:
-        """The guard of rows ``start:stop`` of the block."""
+        """Make the guard of rows ``start:stop`` of the block."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     @property

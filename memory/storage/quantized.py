@@ -1,4 +1,4 @@
-"""Blocks in memory in 4 or 8 bits; what a prompt needs of them is unpacked on the way to the model."""
+"""Quantized storage: blocks in memory in 4 or 8 bits, unpacked on the way to the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory.storage.ram import Ram
 
 @dataclass
 class Quantized(Ram):
-    """Semantic's format at rest: ``budget_bytes`` are packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
+    """Semantic's format: ``budget_bytes`` are packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
 
     ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Whole groups
     only: the rest of a block, and all of a block that is shorter, goes by token as values do.

@@ -38,7 +38,7 @@ class Prompts:
     def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
         method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
         self.engine, self.recompute = engine, method.recompute
-        session = SessionResources(engine, method, method.pool.holder(), SegmentStore())
+        session = SessionResources(engine, method, method.pool.lease(), SegmentStore())
         self.builder = AnyOffsetBuilder(session, method.construction)
         (block,) = engine.encode([(None, CONTEXT)])
         self.context = Context(CONTEXT, block, CONTEXT, block)

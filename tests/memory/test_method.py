@@ -188,7 +188,7 @@ def block(name: str, tokens: int = 4) -> KVBlock:
 
 def test_a_block_is_deleted_with_its_last_holder() -> None:
     pool = BlockPool(Ram())
-    one, two = pool.holder(), pool.holder()
+    one, two = pool.lease(), pool.lease()
     one.put(block("a"))
     one.put(block("b"))
     assert two.get("a") is not None
@@ -205,7 +205,7 @@ def test_a_block_is_deleted_with_its_last_holder() -> None:
 
 def test_a_holder_does_not_remember_what_was_evicted() -> None:
     pool = BlockPool(Ram(budget_bytes=10 * block("x").nbytes))
-    holder = pool.holder()
+    holder = pool.lease()
     for number in range(3000):
         holder.put(block(str(number)))
     assert len(pool.references) < 1100
@@ -215,7 +215,7 @@ def test_a_holder_does_not_remember_what_was_evicted() -> None:
 
 def test_a_full_storage_forgets_the_end_of_a_prefix_first() -> None:
     pool = BlockPool(Ram(budget_bytes=5 * block("x").nbytes))
-    index = PrefixIndex(pool.holder(), block("x").tokens, "model", (), "")
+    index = PrefixIndex(pool.lease(), block("x").tokens, "model", (), "")
     rows = block("rows", 4 * block("x").tokens)
     chain = index.chain(range(4 * index.block_size))
     index.insert(chain, 0, rows, exact=True)
@@ -226,7 +226,7 @@ def test_a_full_storage_forgets_the_end_of_a_prefix_first() -> None:
 
 
 def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
-    index = PrefixIndex(BlockPool(Ram()).holder(), 2, "model", (1,), "")
+    index = PrefixIndex(BlockPool(Ram()).lease(), 2, "model", (1,), "")
     chain = index.chain(range(7))
     assert len(chain) == 3
     index.insert(chain[:2], 0, block("rows", 4), exact=True)
@@ -238,17 +238,17 @@ def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
     with pytest.raises(ConfigError, match="1 blocks of 2 tokens do not fit 3 rows"):
         index.insert(chain, 2, block("rows", 3), exact=True)
     with pytest.raises(ConfigError, match="block_size=0"):
-        PrefixIndex(BlockPool(Ram()).holder(), 0, "model", (), "")
+        PrefixIndex(BlockPool(Ram()).lease(), 0, "model", (), "")
     with pytest.raises(ConfigError, match="block_size=0"):
         Prefix(block_size=0)
     others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
-    names = {PrefixIndex(BlockPool(Ram()).holder(), 2, *key).chain(range(4))[0] for key in others}
+    names = {PrefixIndex(BlockPool(Ram()).lease(), 2, *key).chain(range(4))[0] for key in others}
     assert len(names | {chain[0]}) == 4
 
 
 def test_what_no_prompt_uses_is_let_go_of_in_the_end() -> None:
     pool = BlockPool(Ram())
-    holder, other = pool.holder(), pool.holder()
+    holder, other = pool.lease(), pool.lease()
     for name in ("used", "shared", "unused"):
         holder.put(block(name))
     other.get("shared")

@@ -278,8 +278,8 @@ def test_a_latent_choice_comes_upon_damage_before_the_prefill(engine: Engine, da
     found = session.prefill("mug_1", QUERY)
     lost = disk.stats()["corrupt"]
     assert lost > 0 and torch.equal(found.logits, expected.logits)
-    waiting = sum(block.tokens for block in disk._buffer.values())
-    assert len(disk._buffer) == lost + 1
+    waiting = sum(block.tokens for block in disk._blocks.values())
+    assert len(disk._blocks) == lost + 1
     asked_layers = found.counts.encoded_token_layers - (waiting + len(CONTEXT)) * LAYERS
     assert asked_layers == expected.counts.encoded_token_layers, "what is encoded before the damage is found counts"
 
@@ -288,7 +288,7 @@ class Stubborn(Disk):
     """Gives out again what was found damaged."""
 
     def delete(self, identity: str) -> None:
-        if identity in self._buffer:
+        if identity in self._blocks:
             super().delete(identity)
 
 

@@ -84,7 +84,7 @@ class Turn:
         check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
             most = min(self.request.max_tokens, self._room(prompt))
-            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
+            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.reused, len(prompt.new))
             self._tell(self.prefilled)
             detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
             stream = self._submit(prompt, most)
@@ -98,7 +98,7 @@ class Turn:
 
     def _room(self, prompt: AgentPrompt) -> int:
         """Tokens that the model can still read behind the prompt."""
-        return self._memories.engine.info.max_positions - len(prompt.told.ids)
+        return self._memories.engine.info.max_positions - len(prompt.token_text.ids)
 
     def _submit(self, prompt: AgentPrompt, most: int) -> Stream:
         stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)

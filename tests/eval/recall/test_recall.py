@@ -73,7 +73,7 @@ def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) 
     cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         capacity = lines * engine.info.bytes_per_token
-        pools = ("sparsex", f"small:sparsex+memory.frozen.capacity_bytes={capacity}")
+        pools = ("sparsex", f"small:sparsex+memory.pinned.capacity_bytes={capacity}")
         configs = compose_variants(pools, SETTING)
         prober = Prober(engine, make_format("default", load_tokenizer(str(tiny_model))), configs)
         for trial in range(4):
@@ -87,12 +87,12 @@ def test_lines_that_cannot_be_stored_together_are_refused_before_anything_is_ask
     options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
 
     def ask(capacity: int) -> None:
-        named = f"{method}+memory.frozen.capacity_bytes={capacity}"
+        named = f"{method}+memory.pinned.capacity_bytes={capacity}"
         report(parser().parse_args(["--methods", named, *options]), make_console())
 
-    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.frozen.capacity") as caught:
+    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.pinned.capacity") as caught:
         ask(100_000)
-    enough = int(re.search(r"add .memory.frozen.capacity_bytes=(\d+)", str(caught.value))[1])
+    enough = int(re.search(r"add .memory.pinned.capacity_bytes=(\d+)", str(caught.value))[1])
     with pytest.raises(ConfigError, match="pool of"):
         ask(enough - 1)
     ask(enough)

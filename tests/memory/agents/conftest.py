@@ -16,7 +16,7 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from planners.tiny.checkpoint import BUNDLED
 from planners.tiny.tokenizer import load_tokenizer
-from tests.memory.agents.ledger import Ledger, Make
+from tests.memory.agents.reference import Make, ReferenceMemories
 
 
 @pytest.fixture(scope="session")
@@ -57,5 +57,5 @@ def make(engine: Engine, coder: TokenizerCoder, tmp_path: Path) -> Iterator[Make
 
 
 @pytest.fixture
-def ledger(make: Make) -> Ledger:
-    return Ledger(make())
+def reference(make: Make) -> ReferenceMemories:
+    return ReferenceMemories(make())

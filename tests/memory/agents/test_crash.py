@@ -1,4 +1,4 @@
-"""Agents whose process is killed while they grow: what they find again is a state they had announced, or nothing."""
+"""Agents whose process is killed while they grow: they find an announced state again, or none."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], news: Conne
         prompt = memories.open(agent, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule(whole=life.whole, steps=(), rest=90)).logits
         said = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
-        told = prompt.told.first(len(prompt.told.ids))
+        told = prompt.token_text.first(len(prompt.token_text.ids))
         told.extend(said, memories.coder)
         texts[agent] = told.text
         news.send(News(agent, name_of(told.ids), told.text, probe(engine, prompt.cache, ids)))

@@ -1,4 +1,4 @@
-"""Files of agents that are damaged, or hold something else: they are reported, and the agent begins anew."""
+"""Damaged files of agents, and files with other content: they are reported, and the agent starts without rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.agents.manager import AgentPrompt
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, cold, lines, say
+from tests.memory.agents.reference import Make, cold, lines, say
 
 
 def damaged(memories: Make, path: Path, raw: bytes, text: str) -> AgentPrompt:
@@ -20,7 +20,7 @@ def damaged(memories: Make, path: Path, raw: bytes, text: str) -> AgentPrompt:
     path.write_bytes(raw)
     fresh = memories()
     prompt = fresh.open("a", text)
-    assert (prompt.origin, prompt.kept, prompt.kind) == ("cold", 0, "miss")
+    assert (prompt.origin, prompt.reused, prompt.kind) == ("cold", 0, "miss")
     assert len(fresh.damaged) == 1 and str(path) in fresh.damaged[0]
     fresh.abandon(prompt)
     return prompt

@@ -1,4 +1,4 @@
-"""Rows are forgotten in time, in memory and on the disk, but for those that are pinned."""
+"""Time to live of rows in memory and on the disk, from which pinned agents are exempt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, lines, say
+from tests.memory.agents.reference import Make, lines, say
 
 
 @dataclass
@@ -43,7 +43,7 @@ def test_rows_are_forgotten_in_time_on_the_disk_too(make: Make, tmp_path: Path) 
     clock.ahead = 400
     fresh = make(ttl_seconds=100, clock=clock)
     assert [fresh.open(agent, text).origin for agent in ("a", "b", "pinned")] == ["cold"] * 3
-    fresh._warm.wait_for()
+    fresh._disk.wait()
     assert disk.entries(tmp_path / "rows") == []
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full or cannot be read disturbs no turn: it is said, and tried again."""
+"""Disks that are full or cannot be read: turns succeed, the error is raised by flush, and writing is repeated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from keep_agent.errors import CapacityError, StorageError
 from memory.files import agent_files as disk
 from memory.files import atomic
-from tests.memory.agents.ledger import Make, lines, say
+from tests.memory.agents.reference import Make, lines, say
 
 
-def test_what_cannot_be_written_is_written_later(
+def test_failed_writes_are_repeated_later(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk disturbs no turn; flush says so, and writes when there is room again."""
@@ -21,7 +21,7 @@ def test_what_cannot_be_written_is_written_later(
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "a", text)
         say(memories, "b", text)
-        memories._warm.wait_for()
+        memories._disk.wait()
         assert memories.stats()["failed"] == 2 and "'a' remembers could not be written" in caplog.text
         with pytest.raises(CapacityError, match="no room for"):
             memories.flush()
@@ -44,17 +44,17 @@ def test_flush_tries_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "a", text)
-        memories._warm.wait_for()
+        memories._disk.wait()
     memories.flush()
     assert memories.stats()["failed"] == 0 and make().open("a", text).origin == "warm"
 
 
-def test_flush_of_some_says_nothing_of_others(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_of_some_agents_raises_no_error_of_others(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
         say(memories, "secret", text)
-        memories._warm.wait_for()
+        memories._disk.wait()
         say(memories, "mine", text)
         with pytest.raises(CapacityError):
             memories.flush({"mine"})
@@ -65,9 +65,7 @@ def test_flush_of_some_says_nothing_of_others(make: Make, monkeypatch: pytest.Mo
     assert make().open("secret", text).origin == "warm"
 
 
-def test_what_was_put_out_and_could_not_be_written_is_lost_and_said_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evicted_rows_that_cannot_be_written_raise_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
     say(memories, "a", text)
     memories.flush()

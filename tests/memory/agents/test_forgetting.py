@@ -1,4 +1,4 @@
-"""Forgetting an agent takes all of it, also what waits to be written or is just being read, and nothing of others."""
+"""Forgetting an agent: its rows in memory, in files, waiting to be written or being read, and no others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Make, answer, lines, say
+from tests.memory.agents.reference import Make, answer, lines, say
 from tests.waiting import PATIENCE, until
 
 
-def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engines: list[Engine]) -> None:
+def test_forget_deletes_all_rows_of_one_agent_only(make: Make, engines: list[Engine]) -> None:
     memories, text = make(), lines(60)
     for engine in engines:
         memories.use(engine)
@@ -29,16 +29,16 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
         memories.finish(prompt)
     memories.abandon(prompt)
     memories.flush()
-    assert {entry.agent for entry in disk.entries(memories.folder)} == {"A", "a-b"}
+    assert {entry.owner for entry in disk.entries(memories.folder)} == {"A", "a-b"}
     for engine in engines:
         memories.use(engine)
         assert say(memories, "a", text)[0].origin == "cold"
         assert say(memories, "A", text)[0].origin == "hot"
 
 
-def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_wait_to_be_written_are_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._warm.wait_for()
+    memories._disk.wait()
     begun, gate, real = threading.Event(), threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:
@@ -51,7 +51,7 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
         say(memories, agent, lines(40))
     assert begun.wait(PATIENCE)
     done = ThreadPoolExecutor(1).submit(lambda: [memories.forget(agent) for agent in "ba"])
-    until(lambda: "a" in memories._leaving or done.done())  # it has come to "a", and stays there
+    until(lambda: "a" in memories._deleting or done.done())  # it has come to "a", and stays there
     assert not done.done(), "a is just being written"
     gate.set()
     done.result(PATIENCE)
@@ -60,14 +60,12 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
     assert say(memories, "a", lines(40))[0].origin == "cold"
 
 
-def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_forgotten_while_its_prompt_opens_stays_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows had been read before; meanwhile the agent was forgotten, and began anew."""
     with make() as memories:
         say(memories, "a", lines(40))
     memories, forgotten = make(), []
-    real = memories._warm.get
+    real = memories._disk.get
 
     def slow(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -77,7 +75,7 @@ def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
             say(memories, "a", lines(20, 1))
         return found
 
-    monkeypatch.setattr(memories._warm, "get", slow)
+    monkeypatch.setattr(memories._disk, "get", slow)
     with pytest.raises(ConfigError, match="'a' is not under way"):
         memories.open("a", lines(40))
     assert memories.open("a", lines(40)).kind == "miss"

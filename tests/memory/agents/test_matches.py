@@ -1,4 +1,4 @@
-"""Whatever happened before, a prompt's logits are those of its own text: the kinds of matches."""
+"""Kinds of matches: a prompt's logits are those of its own text, whatever was stored before."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ from memory.engine.base import Engine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE
 from tests.laws.prompts import relative
-from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, cold, lines, say
+from tests.memory.agents.reference import EXACT, Make, ReferenceMemories, answer, cold, lines, say
 
 
 @pytest.mark.parametrize("size", [5, 16, 60, 150])
-def test_what_is_served_is_what_comes_back_of_the_same_passes(size: int, ledger: Ledger) -> None:
+def test_reused_rows_equal_dense_rows_of_the_same_passes(size: int, reference: ReferenceMemories) -> None:
     """Exact, extended, diverging and missed prompts, with generated tokens between them."""
     text = lines(size)
-    kinds = [ledger.say("a", text).kind, ledger.say("a", text).kind]
+    kinds = [reference.say("a", text).kind, reference.say("a", text).kind]
     for turn in range(4):
-        text = ledger.text("a") + lines(3 + 40 * (turn == 2), turn)
-        kinds.append(ledger.say("a", text, generate=turn).kind)
-    text = ledger.text("a")
-    kinds.append(ledger.say("a", text[: int(0.9 * len(text))] + " " + lines(4, 9)).kind)
-    kinds.append(ledger.say("a", lines(size, 77)).kind)
+        text = reference.text("a") + lines(3 + 40 * (turn == 2), turn)
+        kinds.append(reference.say("a", text, generate=turn).kind)
+    text = reference.text("a")
+    kinds.append(reference.say("a", text[: int(0.9 * len(text))] + " " + lines(4, 9)).kind)
+    kinds.append(reference.say("a", lines(size, 77)).kind)
     assert kinds == ["miss", "exact", "extend", "extend", "extend", "extend", "diverge", "miss"]
 
 
-def test_the_first_prompt_is_a_miss_and_counts_nothing(make: Make) -> None:
+def test_the_first_prompt_is_a_miss(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
-    assert (prompt.kind, prompt.origin, prompt.kept, len(prompt.new)) == ("miss", "cold", 0, len(prompt.told.ids))
+    assert (prompt.kind, prompt.origin, prompt.reused, len(prompt.new)) == (
+        "miss",
+        "cold",
+        0,
+        len(prompt.token_text.ids),
+    )
     assert memories.stats()["agents"] == 0
 
 
-def test_where_passes_are_the_same_so_are_the_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
+def test_equal_passes_give_equal_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     """A missed prompt, and one that is recomputed on purpose, are cold runs."""
     first, second = lines(40), lines(50, 1)
     memories = make(exact="recompute")
     for text, kind in ((first, "miss"), (first, "exact"), (second, "miss"), (second, "exact")):
         prompt, logits = say(memories, "a", text)
-        assert (prompt.kind, prompt.kept, prompt.origin) == (kind, 0, "cold")
+        assert (prompt.kind, prompt.reused, prompt.origin) == (kind, 0, "cold")
         assert torch.equal(logits, cold(engine, coder, text))
 
 
-def test_what_goes_on_at_the_end_of_a_page_is_what_one_pass_gives(
-    make: Make, engine: Engine, coder: TokenizerCoder
-) -> None:
+def test_extending_at_the_end_of_a_page_equals_one_pass(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     """There both runs see the same rows packed; only the order of sums differs."""
     memories, text = make(), ""
     while len(coder.encode(text).ids) < 2 * PAGE:
@@ -57,13 +60,13 @@ def test_what_goes_on_at_the_end_of_a_page_is_what_one_pass_gives(
     for more in (text + lines(10), text + lines(10) + lines(30)):
         prompt, logits = say(memories, "b", text)
         prompt, logits = say(memories, "b", more)
-        assert prompt.kept == 2 * PAGE
+        assert prompt.reused == 2 * PAGE
         assert relative(logits, cold(engine, coder, more)) < EXACT
         memories.forget("b")
 
 
 def test_four_bits_are_near_to_all_of_them(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    """What the ledger calls right is near to a plain forward as well, and eight bits are nearer."""
+    """What the reference calls right is near to a plain forward as well, and eight bits are nearer."""
     text = lines(150)
     errors = []
     for bits in (4, 8):
@@ -78,16 +81,16 @@ def test_tokens_in_front_that_are_no_text(make: Make, engine: Engine) -> None:
     memories = make(start=(1,))
     text = lines(30)
     prompt, logits = say(memories, "a", text)
-    assert prompt.new[0] == 1 and prompt.kept == 0
-    expected = engine.extend(memories._new_cache(memories._speaker), prompt.told.ids).logits
+    assert prompt.new[0] == 1 and prompt.reused == 0
+    expected = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
     assert torch.equal(logits, expected)
     prompt, _ = say(memories, "a", text + lines(2))
-    assert prompt.kept == 1 + len(memories.coder.encode(text).ids)
+    assert prompt.reused == 1 + len(memories.coder.encode(text).ids)
     prompt, _ = say(memories, "a", lines(5, 8))
-    assert prompt.kept == 0 and prompt.new[0] == 1
+    assert prompt.reused == 0 and prompt.new[0] == 1
     memories.use(engine, start=())
     prompt, logits = say(memories, "a", text)
-    assert (prompt.kept, prompt.kind) == (0, "miss"), "rows behind another beginning are not these"
+    assert (prompt.reused, prompt.kind) == (0, "miss"), "rows behind another beginning are not these"
 
 
 def test_prompts_of_nothing_are_refused(make: Make) -> None:
@@ -112,4 +115,4 @@ def test_generated_tokens_may_bring_their_text(make: Make) -> None:
     memories.engine.extend(prompt.cache, ids)
     memories.finish(prompt, ids, said)
     prompt, _ = say(memories, "a", text + said + lines(1))
-    assert prompt.kind == "extend" and prompt.kept == len(memories.coder.encode(text).ids) + len(ids)
+    assert prompt.kind == "extend" and prompt.reused == len(memories.coder.encode(text).ids) + len(ids)

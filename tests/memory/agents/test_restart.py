@@ -1,4 +1,4 @@
-"""Agents found again on the disk, with the same model or another one: the same bits, or a new beginning."""
+"""Agents after a restart, with the same model or another one: the same bits, or no rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from memory.kv_cache.quantization import PackFormat
-from tests.memory.agents.ledger import Ledger, Make, answer, lines, say
+from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, say
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -33,7 +33,10 @@ def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) ->
             hot, expected = say(memories, agent, more, persist=False)
             warm, found = say(fresh, agent, more, persist=False)
             assert torch.equal(found, expected)
-            assert (warm.kept, warm.kind) == (hot.kept, hot.kind) and warm.told.to_json() == hot.told.to_json()
+            assert (warm.reused, warm.kind) == (
+                hot.reused,
+                hot.kind,
+            ) and warm.token_text.to_json() == hot.token_text.to_json()
     assert not fresh.damaged
 
 
@@ -85,17 +88,17 @@ def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
     make: Make, engines: list[Engine], coder: TokenizerCoder
 ) -> None:
     memories = make()
-    ledger, text = Ledger(memories), lines(90)
+    reference, text = ReferenceMemories(memories), lines(90)
     memories.share("house", lines(70, 5))
     memories.behind("b", "house")
     for number in (0, 1, 0, 1, 0):
         memories.use(engines[number])
-        prompt = ledger.say("a", text)
+        prompt = reference.say("a", text)
         assert prompt.model == engines[number].model_key
         text += lines(1, number)
         begun, _ = say(memories, "b", lines(70, 5) + lines(3))
-        assert begun.model == prompt.model and begun.kept > 0
-    assert len({key[1] for key in ledger.known}) == 2 and memories.stats()["agents"] == 4
+        assert begun.model == prompt.model and begun.reused > 0
+    assert len({key[1] for key in reference.known}) == 2 and memories.stats()["agents"] == 4
     under_way = memories.open("a", text)
     memories.use(engines[1])
     other = memories.open("a", text)

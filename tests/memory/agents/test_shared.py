@@ -1,4 +1,4 @@
-"""What agents share is encoded once, stays what it is, and only those behind it see it."""
+"""Shared texts: encoded once, never changed, and visible only to agents declared behind them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.quantized import BLOCK, PAGE
-from tests.memory.agents.ledger import Make, lines, say
+from tests.memory.agents.reference import Make, lines, say
 
 
-def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine]) -> None:
+def test_a_shared_text_is_encoded_once_per_model(make: Make, engines: list[Engine]) -> None:
     computed: list[int] = []
     norms = [engine.decoder.layers[0].input_layernorm for engine in engines]
     handles = [norm.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape[1])) for norm in norms]
@@ -25,7 +25,7 @@ def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine
     for number in range(10):
         memories.behind(f"a{number}", "house")
         prompt, _ = say(memories, f"a{number}", text + lines(3, number))
-        assert (prompt.origin, prompt.kept) == ("shared", whole)
+        assert (prompt.origin, prompt.reused) == ("shared", whole)
     new = sum(computed) - whole
     assert new < 10 * 20, "nothing of the shared text was computed again"
     block = memories.engine.info.bytes_per_token * (BLOCK + 2 * PAGE)
@@ -40,7 +40,7 @@ def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine
         handle.remove()
 
 
-def test_what_is_shared_stays_what_it_is(make: Make, engine: Engine) -> None:
+def test_shared_rows_never_change(make: Make, engine: Engine) -> None:
     """Agents behind it give the bits that they would give alone, and nobody's rows are among another's."""
     memories, text = make(), lines(200, 5)
     memories.share("house", text)
@@ -60,18 +60,18 @@ def test_what_is_shared_stays_what_it_is(make: Make, engine: Engine) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert rows.next_position == len(memories.coder.encode(text).ids)
     private = [
-        {e.k.codes.data_ptr() for e in memories._hot[agent, engine.model_key].cache.extents}
+        {e.k.codes.data_ptr() for e in memories._host[agent, engine.model_key].cache.extents}
         - {e.k.codes.data_ptr() for e in rows.extents}
         for agent in "abc"
     ]
     assert not private[0] & private[1] and not private[1] & private[2] and not private[0] & private[2]
     stranger = memories.open("d", text)
-    assert (stranger.origin, stranger.kept) == ("cold", 0), "who is not behind it does not see it"
+    assert (stranger.origin, stranger.reused) == ("cold", 0), "who is not behind it does not see it"
     with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
         memories.behind("d", "garden")
 
 
-def test_an_agent_whose_memory_does_not_serve_begins_with_what_is_shared(make: Make) -> None:
+def test_an_agent_without_matching_rows_begins_with_the_shared_ones(make: Make) -> None:
     memories, house = make(), lines(100, 5)
     memories.share("house", house)
     memories.behind("a", "house")

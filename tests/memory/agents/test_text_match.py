@@ -1,4 +1,4 @@
-"""What a cache keeps is found in the text: the kinds of matches, and where a text goes on."""
+"""Text matches: kinds, thresholds, and the place where a text continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_an_equal_text_computes_its_last_token_again(name: str) -> None:
     assert (found.kind, found.rest, told.ids, kept) == ("exact", "", stored.ids, len(stored.ids) - 1)
     paper = match(stored, stored.text, exact="recompute")
     told, kept = resume(stored, paper, coder_of(name))
-    assert (paper.kind, paper.kept, paper.rest) == ("exact", 0, stored.text)
+    assert (paper.kind, paper.reused, paper.rest) == ("exact", 0, stored.text)
     assert (told.ids, kept) == (stored.ids, 0)
 
 
@@ -29,14 +29,14 @@ def test_a_shorter_text_computes_its_last_token_again(name: str) -> None:
     found = match(stored, "go to the fridge\n", threshold=0.5)
     told, kept = resume(stored, found, coder_of(name))
     assert (found.kind, found.rest) == ("diverge", "") and told.ids == stored.ids[: found.tokens]
-    assert kept == found.kept == found.tokens - 1 > 0
+    assert kept == found.reused == found.tokens - 1 > 0
 
 
 def test_a_rest_without_tokens_computes_the_last_one_again() -> None:
     stored = TokenText.of("go to the fridge", coder_of("planner"))
     found = match(stored, "go to the fridge  ")
     told, kept = resume(stored, found, coder_of("planner"))
-    assert (found.kind, found.rest, found.kept) == ("extend", "  ", 4) and (told.ids, kept) == (stored.ids, 3)
+    assert (found.kind, found.rest, found.reused) == ("extend", "  ", 4) and (told.ids, kept) == (stored.ids, 3)
 
 
 @FIRST
@@ -46,7 +46,7 @@ def test_the_threshold_is_a_share_of_the_stored_text(name: str, shown: int, kind
     found = match(TokenText.of(text, coder_of(name), (1,)), text[:shown] + "\n" * 9)
     assert found.kind == kind and found.matched == shown
     if kind == "miss":
-        assert found.tokens == found.kept == 0 and found.rest.startswith("a b ")
+        assert found.tokens == found.reused == 0 and found.rest.startswith("a b ")
 
 
 @pytest.mark.parametrize(("name", "rest"), [("planner", "frame"), ("bytes", " frame"), ("bpe-first", " the frame")])
@@ -54,7 +54,7 @@ def test_a_token_that_straddles_is_tokenised_again(name: str, rest: str) -> None
     stored = TokenText.of("the mug is in the fridge", coder_of(name))
     found = match(stored, "the mug is in the frame")
     assert (found.kind, found.matched) == ("diverge", 20) and found.rest == rest
-    assert said(name, stored.ids[: found.kept]) == "the mug is in the frame".removesuffix(rest).removesuffix(" ")
+    assert said(name, stored.ids[: found.reused]) == "the mug is in the frame".removesuffix(rest).removesuffix(" ")
 
 
 def test_words_meet_beside_spaces_only() -> None:
@@ -79,7 +79,7 @@ def test_empty_texts(name: str) -> None:
     coder = coder_of(name)
     empty = TokenText.of("", coder, start=(1,))
     assert (empty.text, empty.ids, empty.ends) == ("", [1], [0])
-    assert match(empty, "").kind == "exact" and match(empty, "").kept == 0
+    assert match(empty, "").kind == "exact" and match(empty, "").reused == 0
     told, kept = resume(empty, match(empty, "the mug"), coder)
     assert kept == 1 and told.ids == [1, *coder.encode("the mug", first=True).ids]
     assert match(TokenText.of("the mug", coder), "").kind == "miss"
@@ -106,8 +106,8 @@ def test_tokens_diverge_where_the_text_goes_on(name: str) -> None:
     for number in range(2, len(turns) + 1):
         text = "".join(turns[:number])
         found, new = match(stored, text), coder.encode(text, first=True).ids
-        assert found.kind == "extend" and found.kept == len(stored.ids)
-        by_text, by_tokens = by_text + found.kept, by_tokens + match_tokens(stored.ids, new)
+        assert found.kind == "extend" and found.reused == len(stored.ids)
+        by_text, by_tokens = by_text + found.reused, by_tokens + match_tokens(stored.ids, new)
         stored, _ = resume(stored, found, coder)
     assert said(name, stored.ids) == said(name, new) and stored.ids != new
     assert match_tokens(stored.ids, new) <= len(anew), "nothing behind the first border would have been found again"

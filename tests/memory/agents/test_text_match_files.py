@@ -1,4 +1,4 @@
-"""A text and its tokens in a file: what was written is what is read, or it is refused."""
+"""Texts with tokens in files: read as they were written, or refused."""
 
 from __future__ import annotations
 

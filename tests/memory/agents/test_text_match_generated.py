@@ -1,4 +1,4 @@
-"""Text that was generated: tokens bring it, half characters wait, and nothing is kept twice or lost."""
+"""Generated text: tokens bring it, incomplete characters wait, and no token is doubled or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of splicing, over random edits and several kinds of tokenizers."""
+"""Laws of splicing, over random edits and several kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.agents.text_match import TokenText, match, resume, shared
+from memory.agents.text_match import TokenText, common_length, match, resume
 from tests.memory.agents.coders import ALL, LOSSLESS, coder_of, said
 from tests.memory.agents.splices import check_law, common, edited, edits, in_pieces, places, texts
 
@@ -36,7 +36,7 @@ def test_a_text_that_goes_on_keeps_every_token(name: str, text: str, more: str, 
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=150)
 @given(text=texts, changes=edits)
-def test_where_nothing_is_lost_the_law_is_about_the_text_itself(
+def test_lossless_tokenizers_give_back_the_text_itself(
     name: str, text: str, changes: list[tuple[str, float, str]]
 ) -> None:
     """Literal low lines of SentencePiece, and a special token after which it adds a space, are lost by themselves."""
@@ -61,5 +61,5 @@ def test_tokens_without_spaces_are_those_of_the_whole_text(
 @settings(max_examples=200)
 @given(one=texts, other=texts, both=texts)
 def test_shared_is_the_common_beginning(one: str, other: str, both: str) -> None:
-    assert shared(one, other) == common(one, other)
-    assert shared(both + one, both + other) == common(both + one, both + other)
+    assert common_length(one, other) == common(one, other)
+    assert common_length(both + one, both + other) == common(both + one, both + other)

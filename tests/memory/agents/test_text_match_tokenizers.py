@@ -1,4 +1,4 @@
-"""Whose tokens can be spliced, and where they may meet: it is tried out, or refused."""
+"""Tokenizers: those that can be spliced, and the places where their tokens may meet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-def test_where_tokens_may_meet_is_tried_out() -> None:
+def test_seams_are_chosen_by_trial() -> None:
     seams = {name: coder_of(name).seams for name in TOKENIZERS}
     assert seams == dict.fromkeys(LOSSLESS, "any") | {"planner": "spaces", "bytes-nfc": "composed"}
 
 
-def test_what_cannot_be_spliced_is_refused() -> None:
+def test_tokenizers_that_cannot_be_spliced_are_refused() -> None:
     words = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))  # any text is one unknown word
     with pytest.raises(ModelError, match="cannot continue a text"):
         TokenizerCoder(words)

@@ -1,4 +1,4 @@
-"""Memories in several threads: writers that are slow delay nobody, and no row is another's."""
+"""Memories in several threads: slow writers delay no turn, and no row is another agent's."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
+from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, say, size_of
 from tests.waiting import PATIENCE, until
 
 
-def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
-    memories._warm.wait_for()
+    memories._disk.wait()
     gate, real = threading.Event(), disk.save_agent
     monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        until(lambda: not memories._warm._writer._done(("a", memories.engine.model_key)) and not memories._hot)
+        until(lambda: not memories._disk._writer._done(("a", memories.engine.model_key)) and not memories._host)
         second = pool.submit(memories.open, "a", text)
-        until(lambda: memories._under_way or second.done())  # it has begun to open
+        until(lambda: memories._open_prompts or second.done())  # it has begun to open
         assert not first.done() and not second.done()
         gate.set()
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
 
 
-def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
+def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
     make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = make()
-    memories._warm.wait_for()
+    memories._disk.wait()
     gate, real, written = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
@@ -47,19 +47,19 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
         return real(*arguments)
 
     monkeypatch.setattr(disk, "save_agent", slow)
-    ledger = Ledger(memories)
+    reference = ReferenceMemories(memories)
     for turn in range(5):
         for agent in "ab":
-            ledger.say(agent, lines(20) + lines(4 * turn, 1))
+            reference.say(agent, lines(20) + lines(4 * turn, 1))
     gate.set()
     memories.flush()
-    last = {agent: len(ledger.known[agent, engine.model_key].told.ids) for agent in "ab"}
+    last = {agent: len(reference.known[agent, engine.model_key].token_text.ids) for agent in "ab"}
     assert len(written) <= 4 and dict(written) == last, "what waited was replaced by what came later"
-    fresh = Ledger(make(), ledger.known)
-    for known in ledger.known.values():
+    fresh = ReferenceMemories(make(), reference.known)
+    for known in reference.known.values():
         known.where = "warm"
     for agent in "ab":
-        fresh.say(agent, ledger.text(agent) + lines(1, 2))
+        fresh.say(agent, reference.text(agent) + lines(1, 2))
 
 
 def test_many_threads(make: Make, engine: Engine) -> None:
@@ -83,14 +83,14 @@ def test_many_threads(make: Make, engine: Engine) -> None:
             text += lines(1 + chance.randrange(9), turn)
             prompt = memories.open(agent, text)
             warm += prompt.origin == "warm"
-            assert prompt.cache.tokens == prompt.told.ids[: prompt.kept] and prompt.told.text == text
+            assert prompt.cache.tokens == prompt.token_text.ids[: prompt.reused] and prompt.token_text.text == text
             if known.get(agent):
-                assert prompt.kept >= len(memories.coder.encode(known[agent]).ids)
+                assert prompt.reused >= len(memories.coder.encode(known[agent]).ids)
             with pytest.raises(ConfigError, match="under way"):
                 memories.open(agent, text)
             found = answer(memories, prompt)
-            if prompt.kept == 0:
-                same = engine.extend(memories._new_cache(memories._speaker), prompt.told.ids).logits
+            if prompt.reused == 0:
+                same = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
                 assert torch.equal(found, same)
             what = chance.random()
             if what < 0.1:
@@ -108,5 +108,5 @@ def test_many_threads(make: Make, engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(live, range(8))) > 0
     memories.flush()
-    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._under_way
+    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._open_prompts
     assert memories.stats()["damaged"] == memories.stats()["failed"] == 0

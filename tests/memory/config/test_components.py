@@ -29,8 +29,8 @@ HOSTILE = {  # what a config may say, with the file that would be there if it we
     "hydra.utils.instantiate": lambda mark: {"config": {"_target_": "builtins.open", "file": mark, "mode": "w"}},
     "memory.config.components.import_module": lambda mark: {"name": "antigravity"},
     "memory.storage.disk.Path": lambda mark: {},
-    "memory.storage.ram.OrderedDict": lambda mark: {},
-    "memory.storage.ledger.Entry": lambda mark: {"identity": "a", "nbytes": 1},
+    "memory.storage.tiers.CacheLedger": lambda mark: {},
+    "memory.storage.block_pages.Pages": lambda mark: {"file": mark},
     "memory.method.MemoryMethod.__init__": lambda mark: {},
 }
 
@@ -75,6 +75,12 @@ def test_what_hydra_would_do_differently_is_refused(key: str) -> None:
 def test_a_name_of_nothing_is_refused_with_its_place(name: object) -> None:
     with pytest.raises(ConfigError, match=r"memory\.loading\._target_="):
         component(method(loading={"_target_": name}))
+
+
+def test_a_renamed_setting_is_refused_with_its_new_name() -> None:
+    node = method(frozen={"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"})
+    with pytest.raises(ConfigError, match=r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"):
+        component(node)
 
 
 def test_parts_of_components_are_components() -> None:

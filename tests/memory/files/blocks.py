@@ -1,4 +1,4 @@
-"""Tensors of any bits for block files, and what must be true of a file that holds them."""
+"""Helpers for block files: tensors of any bits, and the check of a file that holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a block file is written: in folders that are not there yet."""
+"""Path of a block file in folders that do not exist yet."""
 
 from __future__ import annotations
 

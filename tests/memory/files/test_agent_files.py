@@ -1,4 +1,4 @@
-"""Where agents' files lie: names that no id can break out of, an index that is never trusted, and a budget."""
+"""Agent files: safe names, an index that is never trusted, a budget and a time to live."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.files import agent_files as agents
 from memory.files.agent_files import (
     INDEX,
-    Entry,
+    AgentFile,
     agent_path,
     entries,
     evict,
@@ -72,7 +72,7 @@ def test_an_id_is_a_name_in_the_root_or_refused(agent: str) -> None:
 
 @given(st.lists(ids.filter(is_safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1))
 @example(["Robot", "robot", "a", "a-b", "a.b"], ["m", "M"])
-def test_no_two_owners_share_a_file_where_upper_case_is_lower_case(names: list[str], keys: list[str]) -> None:
+def test_no_two_agents_share_a_file_on_case_insensitive_disks(names: list[str], keys: list[str]) -> None:
     names = [*names, *(name.swapcase() for name in names if name.swapcase() not in names)]
     paths = {str(agent_path(Path("r"), name, model)).lower() for name in set(names) for model in keys}
     assert len(paths) == len(set(names)) * len(keys)
@@ -95,7 +95,7 @@ def test_names_that_are_refused(tmp_path: Path, agent: str) -> None:
 @pytest.mark.parametrize("agent", ["a", "A-1", "_x", "-", "console", "com10", "a.b.c", "x" * 64, "nul-1"])
 def test_names_that_are_fine(tmp_path: Path, agent: str) -> None:
     save(tmp_path, agent)
-    assert [entry.agent for entry in entries(tmp_path)] == [agent]
+    assert [entry.owner for entry in entries(tmp_path)] == [agent]
     assert open_agent(tmp_path, agent, "m").header["text"] == "hello"
 
 
@@ -118,7 +118,7 @@ def test_rows_are_their_owners(tmp_path: Path) -> None:
             open_agent(tmp_path, agent, model)
     with pytest.raises(ConfigError, match="by itself"):
         save_agent(tmp_path, "mine", "m", 1, {}, {"agent": "other"})
-    assert {entry.model for entry in entries(tmp_path) if entry.agent == "other"} == {""}
+    assert {entry.model for entry in entries(tmp_path) if entry.owner == "other"} == {""}
     assert forget(tmp_path, "other") == 1
 
 
@@ -129,7 +129,7 @@ def test_forget_takes_one_model_or_all(tmp_path: Path) -> None:
     assert forget(tmp_path, "a", "n") == 1
     assert forget(tmp_path, "a", "n") == 0
     assert forget(tmp_path, "A") == 2
-    left = {(entry.agent, entry.model) for entry in entries(tmp_path)}
+    left = {(entry.owner, entry.model) for entry in entries(tmp_path)}
     assert left == {("a", "m"), ("a-b", "m"), ("a-b", "n")}
     assert forget(tmp_path / "missing", "a") == 0
     agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
@@ -141,25 +141,25 @@ def test_forget_takes_one_model_or_all(tmp_path: Path) -> None:
 # The index
 
 
-def test_entries_tell_what_is_there(tmp_path: Path) -> None:
+def test_entries_list_all_files(tmp_path: Path) -> None:
     assert entries(tmp_path / "missing") == []
     old, new = save(tmp_path, "b", "model/x", 300, used=1000.5), save(tmp_path, "a", "m", 5, used=900)
     assert entries(tmp_path) == [
-        Entry("a", "m", new.name, new.stat().st_size, 5, 900.0),
-        Entry("b", "model/x", old.name, old.stat().st_size, 300, 1000.5),
+        AgentFile(new.name, new.stat().st_size, "a", 900.0, "m", 5),
+        AgentFile(old.name, old.stat().st_size, "b", 1000.5, "model/x", 300),
     ]
     assert total_bytes(tmp_path) == old.stat().st_size + new.stat().st_size
     rows = json.loads((tmp_path / INDEX).read_text())["files"]
-    assert [(row["agent"], row["tokens"], row["used"]) for row in rows] == [("a", 5, 900.0), ("b", 300, 1000.5)]
+    assert [(row["owner"], row["tokens"], row["timestamp"]) for row in rows] == [("a", 5, 900.0), ("b", 300, 1000.5)]
 
 
-def test_opening_is_using(tmp_path: Path) -> None:
+def test_opening_a_file_counts_as_a_use(tmp_path: Path) -> None:
     save(tmp_path, "a", used=1000)
     save(tmp_path, "b", used=2000)
     open_agent(tmp_path, "a", "m")
-    assert [entry.agent for entry in entries(tmp_path)] == ["b", "a"]
+    assert [entry.owner for entry in entries(tmp_path)] == ["b", "a"]
     touch(agent_path(tmp_path, "b", "m"))
-    assert [entry.agent for entry in entries(tmp_path)] == ["a", "b"]
+    assert [entry.owner for entry in entries(tmp_path)] == ["a", "b"]
 
 
 def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +174,11 @@ def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert opened == []
     assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # nor is the index written for nothing
     changed = save(tmp_path, "b", tokens=7)
-    assert {entry.agent: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
+    assert {entry.owner: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
     assert opened == [changed]
 
 
-def test_an_index_that_is_gone_or_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
     for agent in "abc":
         save(tmp_path, agent)
     expected = entries(tmp_path)
@@ -202,18 +202,18 @@ def test_an_index_that_is_stale_is_brought_up_to_date(tmp_path: Path) -> None:
     entries(tmp_path)
     agent_path(tmp_path, "a", "m").unlink()
     save(tmp_path, "c")
-    assert {entry.agent for entry in entries(tmp_path)} == {"b", "c"}
-    assert {row["agent"] for row in json.loads((tmp_path / INDEX).read_text())["files"]} == {"b", "c"}
+    assert {entry.owner for entry in entries(tmp_path)} == {"b", "c"}
+    assert {row["owner"] for row in json.loads((tmp_path / INDEX).read_text())["files"]} == {"b", "c"}
 
 
-def test_a_root_without_an_index_does_too(tmp_path: Path) -> None:
+def test_a_root_without_an_index_works(tmp_path: Path) -> None:
     save(tmp_path, "a")
     (tmp_path / INDEX).mkdir()  # as good as a disk that cannot be written
-    assert [entry.agent for entry in entries(tmp_path)] == ["a"]
+    assert [entry.owner for entry in entries(tmp_path)] == ["a"]
     assert forget(tmp_path, "a") == 1
 
 
-def test_only_the_user_may_read_who_remembers(tmp_path: Path) -> None:
+def test_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
     save(tmp_path, "a")
     entries(tmp_path)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
@@ -227,11 +227,11 @@ def test_the_least_recently_used_go_first_and_pinned_ones_never(tmp_path: Path) 
         save(tmp_path, agent, used=1000 + used)
     size = total_bytes(tmp_path) // 4
     assert evict(tmp_path, 4 * size) == []
-    assert [entry.agent for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
-    assert [entry.agent for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
+    assert [entry.owner for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
+    assert [entry.owner for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
     assert evict(tmp_path, 0, pinned={"b", "c"}) == []
     assert total_bytes(tmp_path) == 2 * size
-    assert [entry.agent for entry in evict(tmp_path, 0)] == ["c", "b"]
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"]
     assert total_bytes(tmp_path) == 0
     with pytest.raises(ConfigError, match="-1"):
         evict(tmp_path, -1)
@@ -242,9 +242,26 @@ def test_a_quota_is_of_all_files_of_an_agent(tmp_path: Path) -> None:
     for used, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
         save(tmp_path, agent, model, used=1000 + used)
     size = total_bytes(tmp_path) // 4
-    assert [(gone.agent, gone.model) for gone in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
+    assert [(gone.owner, gone.model) for gone in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
     assert evict(tmp_path, 0, quota_bytes=size) == []
-    assert [gone.agent for gone in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
+    assert [gone.owner for gone in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
+
+
+def test_files_expire_unless_their_agent_is_pinned(tmp_path: Path) -> None:
+    for used, agent in enumerate("dacb"):
+        save(tmp_path, agent, used=1000 + used)
+    assert [gone.owner for gone in evict(tmp_path, None, pinned=["a"], latest_expired=1002)] == ["d", "c"]
+    size = total_bytes(tmp_path) // 2
+    assert [gone.owner for gone in evict(tmp_path, size, latest_expired=1001)] == ["a"], "then the budget is kept"
+    assert evict(tmp_path, None) == [] and evict(tmp_path, size, latest_expired=1002) == []
+
+
+def test_an_index_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
+    path = save(tmp_path, "a", used=1000)
+    rows = [{"agent": "a", "model": "m", "file": path.name, "bytes": 9, "tokens": 300, "used": 1000.0}]
+    (tmp_path / INDEX).write_text(json.dumps({"sum": agents._sum(rows), "files": rows}))
+    assert entries(tmp_path) == [AgentFile(path.name, path.stat().st_size, "a", 1000.0, "m", 300)]
+    assert [row["key"] for row in json.loads((tmp_path / INDEX).read_text())["files"]] == [path.name]
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -253,7 +270,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     others.append(f"{path.name.split('.')[0]}.backup.safetensors")
     for name in others:
         write_blocks(tmp_path / name, {}, {})
-    assert [entry.agent for entry in evict(tmp_path, 0)] == ["a"]
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"]
     assert forget(tmp_path, "a") == 0
     assert {file.name for file in tmp_path.iterdir()} == {*others, INDEX}
 
@@ -264,18 +281,18 @@ def test_damaged_files_count_and_go_in_their_turn(tmp_path: Path) -> None:
     path.write_bytes(b"?" * 50)
     os.utime(path, (1000, 1000))
     first = entries(tmp_path)[0]
-    assert (first.agent, first.model, first.tokens, first.bytes) == ("a", "", 0, 50)
-    assert [entry.agent for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+    assert (first.owner, first.model, first.tokens, first.nbytes) == ("a", "", 0, 50)
+    assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
 
 
-def test_a_folder_in_the_place_of_a_file_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_is_ignored(tmp_path: Path) -> None:
     save(tmp_path, "b")
     place = agent_path(tmp_path, "a", "m")
     place.mkdir()
     with pytest.raises(DataError, match="cannot be read .*directory.*: make it readable"):
         open_agent(tmp_path, "a", "m")
-    assert [entry.agent for entry in entries(tmp_path)] == ["b"]
-    assert forget(tmp_path, "a") == 0 and [entry.agent for entry in evict(tmp_path, 0)] == ["b"]
+    assert [entry.owner for entry in entries(tmp_path)] == ["b"]
+    assert forget(tmp_path, "a") == 0 and [entry.owner for entry in evict(tmp_path, 0)] == ["b"]
     assert place.is_dir()
 
 
@@ -301,11 +318,11 @@ def test_files_that_may_not_be_read_count_and_go_in_their_turn(tmp_path: Path, s
     with pytest.raises(DataError, match="cannot be read .*denied.*: make it readable"):
         open_agent(tmp_path, "a", "m")
     for _ in range(2):
-        assert [(entry.agent, entry.model) for entry in entries(tmp_path)] == [("a", ""), ("b", "m")]
+        assert [(entry.owner, entry.model) for entry in entries(tmp_path)] == [("a", ""), ("b", "m")]
     shut.chmod(0o600)
-    assert [(entry.agent, entry.model) for entry in entries(tmp_path)] == [("a", "m"), ("b", "m")]
+    assert [(entry.owner, entry.model) for entry in entries(tmp_path)] == [("a", "m"), ("b", "m")]
     shut.chmod(0)
-    assert [entry.agent for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+    assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
 
 
 def test_leftovers_of_killed_writers_go_and_work_at_hand_stays(tmp_path: Path) -> None:

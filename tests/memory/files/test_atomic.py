@@ -1,4 +1,4 @@
-"""Whole or nothing: for one file, for a folder, and where the file system has no locks."""
+"""Atomic files and folders: whole or not at all, also where the file system has no locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The background writer: who waits for what."""
+"""Background writer: waiting for work and dropping it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory.files.background_writer import Writer
 from tests.waiting import PATIENCE, until
 
 
-def test_who_waits_for_what_is_dropped_waits_no_longer() -> None:
+def test_dropped_work_is_not_waited_for() -> None:
     writer, at_work, asked, gate = Writer(), threading.Event(), threading.Event(), threading.Event()
 
     def chosen(key: object) -> bool:

@@ -1,4 +1,4 @@
-"""Block files: what was written is what is read, by us and by the safetensors library; the rest is refused."""
+"""Block files: read as they were written, by this package and by the safetensors library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.files.blocks import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
 
 
-def test_what_was_written_comes_back(path: Path) -> None:
+def test_written_values_are_read_back(path: Path) -> None:
     write_blocks(path, rows(), HEADER, TAIL)
     found = open_blocks(path)
     assert_holds(found, rows())
@@ -74,7 +74,7 @@ def test_the_safetensors_library_reads_it(path: Path) -> None:
         ({}, {"x": {1, 2}}, {}, "JSON"),
     ],
 )
-def test_what_cannot_be_written_is_refused(path: Path, tensors: dict, header: dict, extra: dict, word: str) -> None:
+def test_unsupported_tensors_are_refused(path: Path, tensors: dict, header: dict, extra: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         write_blocks(path, tensors, header, extra)
     assert not path.parent.exists()
@@ -95,7 +95,7 @@ def test_a_newer_file_is_not_called_damaged(path: Path, monkeypatch: pytest.Monk
     assert not isinstance(caught.value, CorruptError)
 
 
-def test_what_is_not_there(path: Path) -> None:
+def test_missing_files_and_tensors_are_refused(path: Path) -> None:
     with pytest.raises(DataError, match="there is no"):
         open_blocks(path)
     write_blocks(path, rows(), {}, TAIL)

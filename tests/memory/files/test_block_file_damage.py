@@ -1,4 +1,4 @@
-"""Block files that were damaged: every bit that changed is found at the first touch of its block, and said."""
+"""Damaged block files: every changed bit is reported when its block is first read."""
 
 from __future__ import annotations
 

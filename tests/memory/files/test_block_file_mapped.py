@@ -1,4 +1,4 @@
-"""Block files are mapped: only what is touched is read, and a mapping depends on no name and changes no file."""
+"""Mapped block files: only the blocks that are read are loaded, and a mapping changes no file."""
 
 from __future__ import annotations
 

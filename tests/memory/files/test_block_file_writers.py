@@ -1,4 +1,4 @@
-"""Block files whose writers fail, die or write at the same time: the old file is there or the new one, whole."""
+"""Writers of block files that fail, die or write at the same time: the old file is there, or the new one."""
 
 from __future__ import annotations
 

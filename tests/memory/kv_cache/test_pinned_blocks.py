@@ -20,15 +20,15 @@ from tests.references.isolated import full_reuse
 SIZE = block(4).nbytes
 
 
-def freeze(pool: PinnedPool, *names: str) -> None:
+def pin(pool: PinnedPool, *names: str) -> None:
     for name in names:
-        pool.freeze(name, f"block of {name}", lambda name=name: block(4, name=f"block of {name}"))
+        pool.pin(name, f"block of {name}", lambda name=name: block(4, name=f"block of {name}"))
 
 
 def use(pool: PinnedPool, *names: str) -> None:
     """One finished prompt per name."""
     for name in names:
-        holder = pool.holder()
+        holder = pool.lease()
         assert pool.find(name, holder) is not None
         holder.release()
 
@@ -44,9 +44,9 @@ def never() -> KVBlock:
 # -- the pool --------------------------------------------------------------------------------------------------------
 
 
-def test_blocks_stay_when_nobody_refers_to_them() -> None:
+def test_blocks_stay_without_references() -> None:
     pool = PinnedPool(10 * SIZE)
-    freeze(pool, "a", "b")
+    pin(pool, "a", "b")
     use(pool, "a", "a", "b")
     assert held(pool) == "ab"
     stats = pool.stats()
@@ -55,77 +55,77 @@ def test_blocks_stay_when_nobody_refers_to_them() -> None:
 
 def test_the_least_used_go_first_when_the_watermark_is_passed() -> None:
     pool = PinnedPool(10 * SIZE, watermark=0.5)
-    freeze(pool, "a", "b", "c", "d", "e")
+    pin(pool, "a", "b", "c", "d", "e")
     assert pool.stats().utilisation == 0.5
     use(pool, "d", "a", "a", "c", "b", "e", "e")
-    freeze(pool, "f")
+    pin(pool, "f")
     assert held(pool) == "abcef", "b, c and d were used once, d longest ago"
     use(pool, "f", "f", "f")
-    freeze(pool, "g")
+    pin(pool, "g")
     assert held(pool) == "abefg"
     assert pool.stats().utilisation == 0.5
-    assert pool.find("d", pool.holder()) is None
+    assert pool.find("d", pool.lease()) is None
 
 
-def test_what_a_prompt_refers_to_is_never_released() -> None:
+def test_blocks_in_use_by_a_prompt_are_not_evicted() -> None:
     pool = PinnedPool(3 * SIZE, watermark=0.7)
-    prompt = pool.holder()
-    freeze(pool, "a", "b")
+    prompt = pool.lease()
+    pin(pool, "a", "b")
     pool.find("a", prompt)
     use(pool, "b")
-    freeze(pool, "c")
+    pin(pool, "c")
     assert held(pool) == "ac"
     pool.find("c", prompt)
-    freeze(pool, "d")
+    pin(pool, "d")
     assert held(pool) == "acd", "above the watermark, within the capacity"
     pool.find("d", prompt)
     with pytest.raises(CapacityError, match=f"a block of {SIZE} bytes does not fit beside the {3 * SIZE} in use"):
-        freeze(pool, "e")
+        pin(pool, "e")
     prompt.release()
-    freeze(pool, "e")
+    pin(pool, "e")
     assert held(pool) == "de"
 
 
-def test_what_can_never_fit_releases_nothing() -> None:
+def test_a_block_that_never_fits_evicts_nothing() -> None:
     pool = PinnedPool(2 * SIZE, watermark=1.0)
-    freeze(pool, "a", "b")
-    with pytest.raises(CapacityError, match=r"raise memory\.frozen\.capacity_bytes"):
-        pool.freeze("c", "big", lambda: block(12, name="big"))
+    pin(pool, "a", "b")
+    with pytest.raises(CapacityError, match=r"raise memory\.pinned\.capacity_bytes"):
+        pool.pin("c", "big", lambda: block(12, name="big"))
     assert held(pool) == "ab"
-    prompt = pool.holder()
+    prompt = pool.lease()
     pool.find("a", prompt)
     with pytest.raises(CapacityError, match="beside the 1024 in use"):
-        pool.freeze("d", "wide", lambda: block(8, name="wide"))
+        pool.pin("d", "wide", lambda: block(8, name="wide"))
     assert held(pool) == "ab", "b could have gone, but that would not have been enough"
 
 
-def test_thawing_deletes_while_a_prompt_still_refers() -> None:
+def test_unpinning_deletes_while_a_prompt_still_refers() -> None:
     pool = PinnedPool(10 * SIZE)
-    prompt = pool.holder()
-    freeze(pool, "a", "b")
+    prompt = pool.lease()
+    pin(pool, "a", "b")
     found = pool.find("a", prompt)
-    pool.thaw("a")
-    pool.thaw("a")
-    pool.thaw("unknown")
+    pool.unpin("a")
+    pool.unpin("a")
+    pool.unpin("unknown")
     assert held(pool) == "b"
-    assert pool.find("a", pool.holder()) is None
+    assert pool.find("a", pool.lease()) is None
     assert found.tokens == 4
     prompt.release()
     assert pool.stats().bytes == SIZE
 
 
-def test_several_names_share_one_block_until_the_last_is_thawed() -> None:
+def test_several_names_share_one_block_until_the_last_is_unpinned() -> None:
     pool = PinnedPool(10 * SIZE)
-    pool.freeze("a", "same", lambda: block(4, name="same"))
-    pool.freeze("b", "same", never)
-    pool.freeze("a", "same", never)
+    pool.pin("a", "same", lambda: block(4, name="same"))
+    pool.pin("b", "same", never)
+    pool.pin("a", "same", never)
     assert (pool.stats().entries, pool.stats().bytes) == (2, SIZE)
-    pool.thaw("a")
+    pool.unpin("a")
     assert held(pool) == "b"
     use(pool, "b")
-    pool.freeze("b", "other", lambda: block(4, name="other"))
+    pool.pin("b", "other", lambda: block(4, name="other"))
     assert (pool.stats().entries, pool.stats().bytes) == (1, SIZE), "nothing points to the first block any more"
-    assert pool.find("b", pool.holder()).identity == "other"
+    assert pool.find("b", pool.lease()).identity == "other"
 
 
 @pytest.mark.parametrize("wrong", [{"capacity_bytes": 0}, {"watermark": 0.0}, {"watermark": 1.5}])
@@ -149,11 +149,11 @@ def method() -> object:
     return replace(sparsex(), retrieval=All())
 
 
-def test_frozen_knowledge_survives_a_reset_and_serves_every_session(engine: Engine) -> None:
+def test_pinned_knowledge_survives_a_reset_and_serves_every_session(engine: Engine) -> None:
     shared = method()
     one, two = open_session(engine, shared), open_session(engine, shared)
     for text in KNOWN:
-        one.freeze(text)
+        one.pin(text)
     one.reset()
     for session in (one, two):
         furnish(session)
@@ -164,70 +164,70 @@ def test_frozen_knowledge_survives_a_reset_and_serves_every_session(engine: Engi
         expected = full_reuse(engine.plain, CONTEXT, [tuple(session.store.tokens(s.id)) for s in session.store], QUERY)
         assert close(prefill.logits, expected[-1:])
         session.reset()
-    assert shared.frozen.stats().hits == 4
+    assert shared.pinned.stats().hits == 4
     assert shared.storage.stats()["blocks"] == 0
 
 
-def test_frozen_knowledge_is_served_under_its_extra_key_alone(engine: Engine) -> None:
+def test_pinned_knowledge_is_served_under_its_extra_key_alone(engine: Engine) -> None:
     shared = method()
     shop, home, ours = (open_session(engine, shared, namespace=key) for key in ("shop", "home", ""))
-    shop.freeze(KNOWN[0])
-    shop.freeze(KNOWN[1], "home")
-    home.freeze(KNOWN[1])  # the same again
-    assert [s.is_frozen(KNOWN[0]) for s in (shop, home, ours)] == [True, False, False]
-    assert shop.is_frozen(KNOWN[1], "home") and not shop.is_frozen(KNOWN[1])
+    shop.pin(KNOWN[0])
+    shop.pin(KNOWN[1], "home")
+    home.pin(KNOWN[1])  # the same again
+    assert [s.is_pinned(KNOWN[0]) for s in (shop, home, ours)] == [True, False, False]
+    assert shop.is_pinned(KNOWN[1], "home") and not shop.is_pinned(KNOWN[1])
     hits = []
     for session in (shop, home, ours):
         furnish(session)
         hits.append(session.prefill("q", QUERY).counts.hit_tokens)
     assert hits == [len(KNOWN[0]), len(KNOWN[1]), 0]
-    shop.freeze(KNOWN[0], "home")
-    assert shared.frozen.stats().entries == 3
-    assert shared.frozen.stats().bytes == sum(engine.encode([(None, text)])[0].nbytes for text in KNOWN)
+    shop.pin(KNOWN[0], "home")
+    assert shared.pinned.stats().entries == 3
+    assert shared.pinned.stats().bytes == sum(engine.encode([(None, text)])[0].nbytes for text in KNOWN)
 
 
-def test_freezing_and_thawing_while_the_session_runs(engine: Engine) -> None:
+def test_pinning_and_unpinning_while_the_session_runs(engine: Engine) -> None:
     session = open_session(engine, method())
     furnish(session)
-    session.freeze(KNOWN[1])
+    session.pin(KNOWN[1])
     first = session.prefill("q", QUERY)
     assert [unit.hit for unit in first.units] == [False, True]
     session.advance()
-    session.freeze(KNOWN[0])
-    session.thaw(KNOWN[1])
+    session.pin(KNOWN[0])
+    session.unpin(KNOWN[1])
     again = session.prefill("q", QUERY)
-    assert again.counts.kv_hit_rate < 1.0, "what was frozen was not harvested as well"
-    assert close(again.logits, plain(engine, again)), "frozen behind the context, the first segment is exact"
-    assert not session.is_frozen(KNOWN[1])
+    assert again.counts.kv_hit_rate < 1.0, "pinned rows were not harvested as well"
+    assert close(again.logits, plain(engine, again)), "pinned behind the context, the first segment is exact"
+    assert not session.is_pinned(KNOWN[1])
 
 
-def test_no_prompt_holds_on_to_what_is_frozen(engine: Engine) -> None:
+def test_no_prompt_keeps_a_pinned_block_alive(engine: Engine) -> None:
     """A layout has the keys and values; who never comes back must not keep a block from going."""
     nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
-    shared = replace(method(), frozen=PinnedPool(3 * nbytes, watermark=0.4))
+    shared = replace(method(), pinned=PinnedPool(3 * nbytes, watermark=0.4))
     session, other = open_session(engine, shared), open_session(engine, shared)
-    session.freeze(KNOWN[0])
+    session.pin(KNOWN[0])
     furnish(session, TEXTS[:1])
     unit = Unit.of("segment", [("fact_0", KNOWN[0])])
     session._builder.build([unit], QUERY, session._need_context(), StepTimer())
-    other.freeze(KNOWN[1])
-    assert other.is_frozen(KNOWN[1]) and not other.is_frozen(KNOWN[0])
+    other.pin(KNOWN[1])
+    assert other.is_pinned(KNOWN[1]) and not other.is_pinned(KNOWN[0])
     session.prefill("q", QUERY, lasting=False)
-    session.thaw(KNOWN[1])
-    assert shared.frozen.stats().bytes == 0
+    session.unpin(KNOWN[1])
+    assert shared.pinned.stats().bytes == 0
 
 
-def test_a_method_that_looks_up_nothing_by_tokens_refuses_to_freeze(engine: Engine) -> None:
+def test_a_method_that_looks_up_nothing_by_tokens_refuses_to_pin(engine: Engine) -> None:
     session = open_session(engine, keep())
     with pytest.raises(ConfigError, match="memory method 'keep' .* use construction Segments"):
-        session.freeze(KNOWN[0])
+        session.pin(KNOWN[0])
     with pytest.raises(ConfigError, match="use construction Segments"):
-        session.is_frozen(KNOWN[0])
+        session.is_pinned(KNOWN[0])
 
 
-def test_what_lies_in_the_pool_is_what_the_engine_encodes(engine: Engine) -> None:
+def test_pinned_blocks_equal_the_engines_encoding(engine: Engine) -> None:
     shared = method()
-    open_session(engine, shared).freeze(KNOWN[0])
+    open_session(engine, shared).pin(KNOWN[0])
     session = open_session(engine, shared)
     furnish(session, TEXTS[:1])
     (placed,) = session.prefill("q", QUERY).layout.placements

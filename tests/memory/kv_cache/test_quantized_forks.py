@@ -71,7 +71,7 @@ def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | 
     assert same(before, [x for extent in shared for side in (extent.k, extent.v) for x in side.tensors])
 
 
-def test_rows_go_on_in_place_whoever_forked_them(engine_of: GetEngine) -> None:
+def test_rows_grow_in_place_after_a_fork(engine_of: GetEngine) -> None:
     """Turn by turn a fork takes its parent's place: no row is copied, and there are few extents."""
     engine = engine_of()
     cache = packed(engine)
@@ -100,7 +100,7 @@ def test_what_was_cut_away_takes_no_room_for_long(engine_of: GetEngine) -> None:
     assert before & storages(cache), "much of it stays where it is"
 
 
-def test_a_fork_has_no_witness(engine_of: GetEngine) -> None:
+def test_a_fork_has_no_observer(engine_of: GetEngine) -> None:
     engine = engine_of()
     cache = QuantizedCache(engine.info, FORMATS[0], engine.device, AttentionObserver(recent=4))
     engine.extend(cache, tokens(100, 1))

@@ -28,7 +28,7 @@ def test_the_hash_is_of_model_tokens_and_extra_key_alone() -> None:
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    code = "from memory.kv_cache.segment_index import virtual_hash; print(virtual_hash('model', range(40), 'kitchen'))"
+    code = "from memory.kv_cache.segment_index import segment_hash; print(segment_hash('model', range(40), 'kitchen'))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, text=True, check=True,
@@ -41,7 +41,7 @@ def test_the_hash_is_the_same_in_every_process() -> None:
 
 def test_several_names_see_parts_of_one_block_without_a_copy() -> None:
     pool = BlockPool(Ram())
-    holder, index = pool.holder(), SegmentIndex(pool)
+    holder, index = pool.lease(), SegmentIndex(pool)
     stored = block(10, name="physical")
     holder.put(stored)
     for name, rows in {"all": (0, 10), "again": (0, 10), "part": (3, 7)}.items():
@@ -59,9 +59,9 @@ def test_several_names_see_parts_of_one_block_without_a_copy() -> None:
     assert index.find("again", holder) is stored
 
 
-def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
+def test_an_entry_without_its_block_misses_and_is_dropped() -> None:
     pool = BlockPool(Ram())
-    one, two = pool.holder(), pool.holder()
+    one, two = pool.lease(), pool.lease()
     index = SegmentIndex(pool)
     one.put(block(4, name="physical"))
     index.insert("name", "physical", 0, 4)
@@ -74,9 +74,9 @@ def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
     assert index.physical("name") is None
 
 
-def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
+def test_finding_rows_takes_a_reference_to_their_block() -> None:
     pool = BlockPool(Ram())
-    one, two = pool.holder(), pool.holder()
+    one, two = pool.lease(), pool.lease()
     index = SegmentIndex(pool)
     one.put(block(4, name="physical"))
     index.insert("name", "physical", 0, 2)
@@ -88,9 +88,9 @@ def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
     assert index.find("name", two) is None
 
 
-def test_the_index_does_not_grow_with_what_is_gone() -> None:
+def test_the_index_drops_entries_of_evicted_blocks() -> None:
     pool = BlockPool(Ram(budget_bytes=10 * block(4).nbytes))
-    holder, index = pool.holder(), SegmentIndex(pool)
+    holder, index = pool.lease(), SegmentIndex(pool)
     for number in range(5000):
         holder.put(block(4, name=str(number)))
         index.insert(f"name {number}", str(number), 0, 4)

@@ -29,7 +29,7 @@ def test_blocks_that_share_a_slot_go_one_by_one() -> None:
     assert pool.used == 1 and not index.slots.numel()
 
 
-def test_with_a_block_goes_what_nobody_would_find_behind_it() -> None:
+def test_blocks_behind_a_deleted_one_are_deleted() -> None:
     pool = make_pool()
     index = SlotPrefixIndex(pool, BLOCK, PREFIX, "model")
     cache, expected = PagedCache(pool), Expected()

@@ -1,4 +1,4 @@
-"""Files of blocks for tests: numbers that tell whose they are, and a bit that flips."""
+"""Helpers for disk storage: blocks with recognisable numbers, files, and flipped bits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ def block(name: str, tokens: int = 5, version: int = 0, dtype: torch.dtype = tor
     """Numbers that tell name, version and row."""
     generator = torch.Generator().manual_seed(1000 * version + sum(name.encode()))
     k, v = torch.randn(2, 3, 2, tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
-    return KVBlock(name, k, v, namespace=name[:1], born=float(version))
+    return KVBlock(name, k, v, namespace=name[:1], created=float(version))
 
 
 def same(found: KVBlock | None, expected: KVBlock) -> bool:
     return (
         found is not None
-        and (found.identity, found.namespace, found.born) == (expected.identity, expected.namespace, expected.born)
+        and (found.identity, found.namespace, found.created)
+        == (expected.identity, expected.namespace, expected.created)
         and found.k.dtype == expected.k.dtype
         and torch.equal(found.k[:], expected.k)
         and torch.equal(found.v[:], expected.v)

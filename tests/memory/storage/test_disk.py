@@ -1,4 +1,4 @@
-"""Blocks on a disk: what was flushed is found again, mapped, and nobody else's."""
+"""Disk storage: flushed blocks are found again, mapped, and are never another model's or agent's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_it_equals_a_dictionary_that_is_copied_when_flushed(
             flushed = dict(live)
         if call in ("reopen", "crash"):
             disk, live = opened(folder), dict(flushed)
-        assert {entry.identity for entry in disk.entries()} == set(live)
+        assert {entry.key for entry in disk.entries()} == set(live)
         assert disk.stats()["bytes"] == sum(one.nbytes for one in live.values())
         assert [disk.contains(name) for name in "abcd"] == [name in live for name in "abcd"]
     assert all(same(disk.get(name), one) for name, one in live.items())
@@ -70,18 +70,17 @@ def test_layers_budget_and_order_of_use(tmp_path: Path) -> None:
     disk.flush()
     again = opened(tmp_path, budget_bytes=3 * size)
     again.put(block("d"))
-    assert [entry.identity for entry in again.entries()] == ["c", "a", "d"], (
-        "b was used longest ago, before the restart"
-    )
+    assert [entry.key for entry in again.entries()] == ["c", "a", "d"], "b was used longest ago, before the restart"
     for layer in range(3):
-        k, v = again.get_layer("c", layer)
-        assert torch.equal(k, block("c").k[layer]) and torch.equal(v, block("c").v[layer])
-    assert again.get_layer("b", 0) is None
+        stored = again.get("c")
+        assert torch.equal(stored.k[layer], block("c").k[layer])
+        assert torch.equal(stored.v[layer], block("c").v[layer])
+    assert again.get("b") is None
     counts = {"hits": 3, "misses": 1, "evicted": 1, "rejected": 0, "corrupt": 0}
     file_bytes = only_file(tmp_path).stat().st_size
     assert again.stats() == {"blocks": 3, "bytes": 3 * size, "waiting": size, "file_bytes": file_bytes, **counts}
     smaller = opened(tmp_path, budget_bytes=size)
-    assert [entry.identity for entry in smaller.entries()] == ["a"]
+    assert [entry.key for entry in smaller.entries()] == ["a"]
 
 
 def test_deleted_and_overwritten_blocks_leave_the_file(tmp_path: Path) -> None:
@@ -107,16 +106,18 @@ def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path
     file = disk._pages._file
     pages = file.blocks // 3
     one, other = disk.get("1"), disk.get("2")
-    assert not file._sound and pages > 3, "nothing is read before it is looked at"
+    assert not file._verified and pages > 3, "nothing is read before it is looked at"
     assert (one.k.shape, one.k.dtype, one.k.device) == (blocks["1"].k.shape, torch.float32, torch.device("cpu"))
     assert (one.tokens, one.nbytes) == (blocks["1"].tokens, blocks["1"].nbytes)
-    assert torch.equal(one.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._sound == {pages}
+    assert torch.equal(one.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._verified == {pages}
     storages = {x.untyped_storage().data_ptr() for x in (one.k[1], other.k[1])}
-    assert len(storages) == 1 and file._sound == {pages}, "views of the file"
+    assert len(storages) == 1 and file._verified == {pages}, "views of the file"
     assert same(one, blocks["1"])
-    assert file._sound == {0, pages, 2 * pages}
-    assert disk.contains("39") and file._sound == {0, pages, 2 * pages}, "still nothing is read"
-    assert disk.sound("39") and file._sound == {page + layer * pages for page in (0, pages - 1) for layer in range(3)}
+    assert file._verified == {0, pages, 2 * pages}
+    assert disk.contains("39") and file._verified == {0, pages, 2 * pages}, "still nothing is read"
+    assert disk.verify("39") and file._verified == {
+        page + layer * pages for page in (0, pages - 1) for layer in range(3)
+    }
 
 
 def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:
@@ -133,15 +134,15 @@ def test_parts_of_parts_verify_their_own_rows_only(tmp_path: Path) -> None:
         disk.flush()
         found, file = disk.get("a"), disk._pages._file
         part = found.part(100, 900).part(200, 700)
-        assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._sound
-        assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._sound == {1}
+        assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._verified
+        assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._verified == {1}
         assert torch.equal(part.k.index_select(0, torch.tensor([1])), expected[1:2, :, 300:800])
-        assert file._sound == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
+        assert file._verified == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
         assert torch.equal(part.k[:], expected[:, :, 300:800]) and part.at_hand and not found.at_hand
         assert part.k[:, :, 4:4].shape == (3, 2, 0, 8)
 
 
-def test_what_is_settled_needs_the_file_no_more(tmp_path: Path) -> None:
+def test_settled_blocks_do_not_need_the_file(tmp_path: Path) -> None:
     for bits in (None, 4):
         disk = opened(tmp_path / str(bits), bits=bits)
         disk.put(block("a", 20))
@@ -156,7 +157,7 @@ def test_what_is_settled_needs_the_file_no_more(tmp_path: Path) -> None:
         assert bits or copy.k.transpose(1, 2).is_contiguous(), "token by token within a layer"
 
 
-def test_what_mapped_rows_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_unsupported_indexes_of_mapped_rows_are_refused(tmp_path: Path) -> None:
     filled(tmp_path)
     rows = opened(tmp_path).get("7").k
     for index in [(0, 1), ..., (0, ..., slice(0, 2)), None, (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3)]:
@@ -168,7 +169,7 @@ def test_what_mapped_rows_cannot_do_is_refused(tmp_path: Path) -> None:
         rows.index_select(2, torch.tensor([0]))
 
 
-def test_more_than_the_buffer_is_written_unasked(tmp_path: Path) -> None:
+def test_a_full_buffer_is_flushed(tmp_path: Path) -> None:
     size = block("a").nbytes
     disk = opened(tmp_path, buffer_bytes=2 * size)
     for name in "abcd":
@@ -191,7 +192,7 @@ def test_other_models_formats_and_agents_have_files_of_their_own(tmp_path: Path)
         disk.flush()
     assert len(list(tmp_path.glob("*.safetensors"))) == len(owners)
     for version, (model, knobs) in enumerate(owners):
-        assert opened(tmp_path, model, **knobs).get("a").born == version
+        assert opened(tmp_path, model, **knobs).get("a").created == version
 
 
 def test_a_newer_versions_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def test_a_newer_versions_file_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert only_file(tmp_path).read_bytes() == raw
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_and_blocks_are_refused(tmp_path: Path) -> None:
     for knobs, sentence in [
         ({"bits": 5}, "bits=5"),
         ({"agent": "../x"}, "no safe name"),
@@ -263,9 +264,9 @@ def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
         disk.put(replace(block("a", version=version), namespace=f"agent_{version}"))
         disk.flush()
     (entry,) = opened(tmp_path).entries()
-    assert (entry.namespace, entry.born) == ("agent_2", 2.0)
+    assert (entry.owner, entry.timestamp) == ("agent_2", 2.0)
 
 
-def test_that_a_block_is_lost_can_be_told_to_another_process() -> None:
+def test_a_damaged_error_can_be_sent_to_another_process() -> None:
     told = pickle.loads(pickle.dumps(DamagedError("abc", "block abc is lost")))
     assert (told.identity, str(told)) == ("abc", "block abc is lost")

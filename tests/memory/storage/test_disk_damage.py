@@ -1,4 +1,4 @@
-"""Blocks on a disk that is damaged, full, or whose writer is killed: never wrong numbers."""
+"""Disk storage that is damaged, full, or whose writer is killed: never wrong numbers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_damage_gets_no_checksum_of_its_own(tmp_path: Path, caplog: pytest.LogCa
     lost = disk.stats()["corrupt"]
     again = opened(tmp_path)
     assert 0 < lost < 40 and again.stats()["blocks"] == 41 - lost and disk.stats()["blocks"] == 41 - lost
-    assert all(same(again.get(entry.identity), blocks[entry.identity]) for entry in again.entries()[:-1])
+    assert all(same(again.get(entry.key), blocks[entry.key]) for entry in again.entries()[:-1])
     assert caplog.text.count("is lost") == lost
 
 
@@ -88,12 +88,14 @@ def test_only_the_damaged_layer_is_lost_and_the_block_with_it(tmp_path: Path) ->
     with pytest.raises(DamagedError):
         last.v[-1]
     assert disk.stats()["corrupt"] == 1, "counted once"
-    assert disk.get_layer("38", 2) is None and disk.stats()["corrupt"] == 2
+    with pytest.raises(DamagedError):
+        disk.get("38").k[2]
+    assert disk.stats()["corrupt"] == 2
     disk.put(blocks["39"])
     with pytest.raises(DamagedError):
         last.part(0, 1).v[:]
     assert same(disk.get("39"), blocks["39"]), "what was put since is another"
-    assert disk.contains("37") and not disk.sound("37") and not disk.contains("37") and disk.sound("1")
+    assert disk.contains("37") and not disk.verify("37") and not disk.contains("37") and disk.verify("1")
 
 
 @pytest.mark.parametrize("length", [0, 7, 500, -1])
@@ -107,7 +109,7 @@ def test_a_shortened_file_is_as_if_there_were_none(tmp_path: Path, length: int) 
     assert disk.stats()["corrupt"] == 1 and not disk.entries() and disk.get("1") is None
 
 
-def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, disk = filled(tmp_path), opened(tmp_path)
     disk.put(block("new"))
 
@@ -140,7 +142,7 @@ os._exit(0)  # without a good-bye
 """
 
 
-def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> None:
+def test_another_process_finds_only_flushed_blocks(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         subprocess.run(
@@ -167,7 +169,7 @@ disk.open("model")
 for version in range(10**6):
     for number in range(8):
         k = torch.full((2, 2, 200, 32), float(version))
-        disk.put(KVBlock(str(number), k, k, born=float(version)))
+        disk.put(KVBlock(str(number), k, k, created=float(version)))
     disk.flush()
     print(version, flush=True)
 """
@@ -193,7 +195,7 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_version(
     said = [int(line) for line in restless.communicate()[0].split()]
     disk = opened(tmp_path)
     blocks = [disk.get(str(number)) for number in range(8)]
-    versions = {one.born for one in blocks}
+    versions = {one.created for one in blocks}
     assert len(versions) == 1 and versions <= {*said[-1:], max(said, default=2) + 1.0, 2.0}
-    assert all(bool((one.k[:] == one.born).all() and (one.v[:] == one.born).all()) for one in blocks)
+    assert all(bool((one.k[:] == one.created).all() and (one.v[:] == one.created).all()) for one in blocks)
     assert not list(tmp_path.glob(".*.partial")), "what it left half written is gone"

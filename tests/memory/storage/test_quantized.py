@@ -1,4 +1,4 @@
-"""Packed blocks at rest: what comes back, what it takes, and that nothing is unpacked but what is asked for."""
+"""Quantized storage: rounding, bytes, and unpacking of the indexed rows only."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_any_block_comes_back_rounded(
         assert back[:].shape == x.shape and back[:].dtype == x.dtype
         assert tokens == 0 or error(back[:], x) < bound
     for layer, one in enumerate(zip(put.k, put.v, strict=True)):
-        for back, x in zip(storage.get_layer(put.identity, layer), one, strict=True):
+        for back, x in zip((found.k[layer], found.v[layer]), one, strict=True):
             assert back.shape == x.shape and (tokens == 0 or error(back, x) < bound * x.abs().max())
     assert storage.stats()["bytes"] == found.nbytes
 
@@ -96,7 +96,7 @@ def test_a_part_is_the_same_numbers(drawn: tuple[int, list[int]], keys: Along, b
     assert torch.equal(rows.to("cpu")[:], whole) and rows.device == x.device
 
 
-def test_what_packed_rows_cannot_do_is_refused() -> None:
+def test_unsupported_indexes_of_packed_rows_are_refused() -> None:
     rows = PackedRows.of(block(9).k, Quantized().format)
     for index in [(0, 1), (0, slice(None), 3), (0, slice(None), slice(0, 4, 2)), (0, slice(None), slice(None), 1)]:
         with pytest.raises(ConfigError, match=r"use \[layers\]"):
@@ -152,7 +152,7 @@ def test_it_evicts_as_ram_does() -> None:
     two.put(block(16))
     assert one.stats()["rejected"] == 0 and two.stats()["rejected"] == 1
     assert not two.contains("16 0") and two.get("16 0") is None
-    assert [e.identity for e in one.entries()] == ["16 0"] and not two.entries()
+    assert [entry.key for entry in one.entries()] == ["16 0"] and not two.entries()
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)

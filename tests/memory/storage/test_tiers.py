@@ -1,4 +1,4 @@
-"""Tiers: what moves down and up, what is pinned, what expires, and that nobody is pushed below its quota."""
+"""Tiers: moving down and up, pins, time to live, and quotas."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ def test_a_device_tier_stands_in_front_of_the_hosts(tmp_path: Path) -> None:
 
 
 def held(tiers: Tiers, level: int) -> list[str]:
-    return [entry.identity for entry in tiers.tiers[level].entries()]
+    return [entry.key for entry in tiers.tiers[level].entries()]
 
 
 def consistent(tiers: Tiers) -> None:
     """The books agree with what rests in the tiers, and no tier is too full."""
-    for tier, ledger in zip(tiers.tiers, tiers._ledgers, strict=True):
-        found = {entry.identity: entry for entry in tier.entries()}
-        assert found == {entry.identity: entry for entry in ledger}
-        assert sum(entry.nbytes for entry in ledger) == ledger.bytes == tier.stats()["bytes"]
-        assert tier.budget_bytes is None or ledger.bytes <= tier.budget_bytes
+    for tier in tiers.tiers:
+        stored = [tier.peek(entry.key).entry for entry in tier.ledger]
+        assert stored == tier.entries() == list(tier.ledger)
+        assert sum(entry.nbytes for entry in stored) == tier.ledger.nbytes == tier.stats()["bytes"]
+        assert tier.budget_bytes is None or tier.ledger.nbytes <= tier.budget_bytes
         assert tier.stats()["evicted"] == tier.stats()["rejected"] == 0, "room was made before"
-    assert set(tiers._born) == {entry.identity for ledger in tiers._ledgers for entry in ledger}
+    assert {entry.key for entry in tiers._ages} == {entry.key for entry in tiers.entries()}
 
 
-def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_for() -> None:
+def test_the_least_recently_used_move_down_then_out_and_up_when_read() -> None:
     tiers = rams(2, 3)
     for name in "abcde":
         tiers.put(block(name))
@@ -86,9 +86,8 @@ def test_what_was_used_longest_ago_moves_down_then_out_and_up_again_when_asked_f
         "blocks": 5, "bytes": 5 * SIZE, "hits": 1, "misses": 0, "evicted": 1, "promoted": 1, "demoted": 5,
     }  # fmt: skip
     assert (stats["tier0_blocks"], stats["tier1_bytes"]) == (2, 3 * SIZE)
-    k, v = tiers.get_layer("c", 1)
-    assert torch.equal(k, block("c").k[1]) and torch.equal(v, -k)
-    assert tiers.get("b") is None and tiers.get_layer("b", 0) is None
+    assert torch.equal(tiers.get("c").v, -block("c").k)
+    assert tiers.get("b") is None
     consistent(tiers)
 
 
@@ -130,7 +129,7 @@ CALLS = st.tuples(
     st.lists(CALLS, min_size=10, max_size=60), st.sampled_from([(4,), (2, 5), (1, 2, 3)]), st.sampled_from([None, 5.0])
 )
 @settings(max_examples=250)
-def test_it_never_serves_what_a_dictionary_would_not(
+def test_tiers_serve_only_blocks_that_a_dictionary_has(
     calls: list[tuple[str, str, int, str]], sizes: tuple[int, ...], ttl: float | None
 ) -> None:
     """Blocks may be lost for want of room, never to age too early, never to be stale, never if pinned."""
@@ -167,7 +166,7 @@ def test_it_never_serves_what_a_dictionary_would_not(
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "put", "get"]), st.sampled_from(NAMES)), min_size=12, max_size=60))
 @settings(max_examples=150)
-def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longest_ago(
+def test_the_least_recently_used_is_evicted_once_all_tiers_are_full(
     calls: list[tuple[str, str]],
 ) -> None:
     """Without pins, quotas and sizes two tiers hold what one of both rooms would."""
@@ -195,24 +194,24 @@ def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longes
     )
 )
 @settings(max_examples=250)
-def test_nobody_pushes_another_below_its_quota(calls: list[tuple[str, str, int]]) -> None:
+def test_no_namespace_is_evicted_below_its_quota_by_others(calls: list[tuple[str, str, int]]) -> None:
     quotas = {"x": 0.25, "y": 0.5}
     tiers = rams(4, 8, quotas=quotas)
     for call, name, tokens in calls:
         owner = {"a": "x", "b": "x", "c": "x", "d": "y", "e": "y"}.get(name, "z")
         tiers.delete(name) if call == "put" else None
-        before = [Counter(ledger.shares) for ledger in tiers._ledgers]
+        before = [Counter(tier.ledger.shares) for tier in tiers.tiers]
         if call == "put":
             tiers.put(block(name, tokens, namespace=owner))
         else:
             tiers.get(name)
-        for ledger, old, tier in zip(tiers._ledgers, before, tiers.tiers, strict=True):
+        for old, tier in zip(before, tiers.tiers, strict=True):
             for other in {"x", "y"} - {owner}:
-                assert ledger.shares[other] >= min(old[other], quotas[other] * tier.budget_bytes)
+                assert tier.ledger.shares[other] >= min(old[other], quotas[other] * tier.budget_bytes)
         consistent(tiers)
 
 
-def test_a_quota_is_taken_back_from_those_who_used_it_meanwhile() -> None:
+def test_a_quota_is_reclaimed_from_others() -> None:
     tiers = rams(4, quotas={"x": 0.5})
     for name in "efgh":
         tiers.put(block(name, namespace="z"))
@@ -264,7 +263,7 @@ def on_disk(folder: Path, clock: Clock, rooms: tuple[int, int] = (2, 8), **knobs
     return tiers
 
 
-def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
+def test_a_restarted_process_finds_the_blocks_of_all_tiers(tmp_path: Path) -> None:
     clock = Clock()
     tiers = on_disk(tmp_path, clock, ttl_seconds=100)
     for name in "abcde":
@@ -275,7 +274,7 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert (held(tiers, 0), sorted(held(tiers, 1))) == (["d", "e"], list("abcde"))
     again = on_disk(tmp_path, clock, ttl_seconds=100)
     assert [again.contains(name) for name in "abcdef"] == [True] * 5 + [False]
-    assert again.sound("e") and not again.sound("f")
+    assert again.verify("e") and not again.verify("f")
     found = again.get("e")  # which has been read, so it is promoted
     assert torch.equal(found.k[:], block("e").k) and found.namespace == "agent_e" and held(again, 0) == ["e"]
     consistent(again)
@@ -284,7 +283,7 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert again.stats()["expired"] == 2
 
 
-def test_a_flush_lets_the_last_used_live_where_there_is_no_room_for_all(tmp_path: Path) -> None:
+def test_a_flush_stores_the_most_recently_used_if_not_all_fit(tmp_path: Path) -> None:
     clock = Clock()
     tiers = on_disk(tmp_path, clock, rooms=(3, 2))
     for name in "abcde":
@@ -308,15 +307,17 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     again = on_disk(tmp_path, Clock())
     with pytest.raises(DamagedError):
         again.get("a").v[:]
-    assert again.get("a") is None and not again.sound("b") and not again.contains("b")
-    assert again.get_layer("c", 1) is None and again.stats()["promoted"] == 0
+    assert again.get("a") is None and not again.verify("b") and not again.contains("b")
+    with pytest.raises(DamagedError):
+        again.get("c").v[1]
+    assert again.stats()["promoted"] == 0
     assert again.tiers[1].stats()["corrupt"] == 3
     again.put(block("a"))
     assert torch.equal(again.get("a").k, block("a").k)
 
 
 @pytest.mark.parametrize("bits", [None, 8])
-def test_what_was_read_from_the_disk_is_copied_up_and_not_before(tmp_path: Path, bits: int | None) -> None:
+def test_blocks_are_copied_up_once_they_have_been_read(tmp_path: Path, bits: int | None) -> None:
     def tiers() -> Tiers:
         made = Tiers([Ram(budget_bytes=4 * SIZE), Disk(tmp_path, bits=bits)])
         made.open("model")
@@ -397,7 +398,7 @@ def test_senseless_tiers_are_refused(knobs: dict[str, Any], sentence: str) -> No
         Tiers(**knobs)
 
 
-def test_what_the_tiers_held_before_is_theirs() -> None:
+def test_tiers_adopt_blocks_that_were_stored_before() -> None:
     ram = Ram(budget_bytes=2 * SIZE)
     ram.put(replace(block("a"), namespace="x"))
     tiers = Tiers([ram, Ram(budget_bytes=None)])

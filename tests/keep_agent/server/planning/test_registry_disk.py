@@ -39,7 +39,7 @@ def wake(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> It
 
 
 def namespaces(brain: Brain) -> Counter[str]:
-    return Counter(entry.namespace for entry in brain.method.storage.entries())
+    return Counter(entry.owner for entry in brain.method.storage.entries())
 
 
 def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(wake: Wake, tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ class House:
 
     def __init__(self, decoder: Decoder, kind: str, observers: bool = False) -> None:
         spec = decoder.spec
-        self.decoder, self.format, self._witnesses = decoder, KINDS[kind], observers
+        self.decoder, self.format, self._observers = decoder, KINDS[kind], observers
         self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
 
     def empty(self) -> Member:
         packed = self.format is not None
-        observer = AttentionObserver(recent=4, mass=not packed) if self._witnesses else None
+        observer = AttentionObserver(recent=4, mass=not packed) if self._observers else None
         if not packed:
             return PagedCache(self.pool, observer)
         return QuantizedCache(self.decoder.spec, self.format, self.decoder.device, observer)
@@ -175,7 +175,7 @@ def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) 
 
 
 @ANY_KIND
-def test_witnesses_see_what_they_would_see_alone(kind: str) -> None:
+def test_observers_see_what_they_would_see_alone(kind: str) -> None:
     house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins = house.caches(), house.caches()
     check_steps(house, merge(house.decoder, members), twins, 6, 1e-12)

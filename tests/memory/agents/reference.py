@@ -50,42 +50,42 @@ def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | 
     """Logits of a text that nobody has seen before."""
     with AgentMemories(engine, coder, format or PackFormat()) as memories:
         prompt, logits = say(memories, "nobody", text)
-    assert (prompt.kept, prompt.kind, prompt.origin) == (0, "miss", "cold")
+    assert (prompt.reused, prompt.kind, prompt.origin) == (0, "miss", "cold")
     return logits
 
 
 @dataclass
-class Known:
+class ReferenceRows:
     """What an agent must remember for a model: the text, and the same rows dense."""
 
-    told: TokenText
+    token_text: TokenText
     dense: Dense
     where: str = "hot"
 
 
 @dataclass
-class Ledger:
+class ReferenceMemories:
     """A dictionary beside the memories: every turn is checked against it."""
 
     memories: AgentMemories
-    known: dict[tuple[str, str], Known] = field(default_factory=dict)
+    known: dict[tuple[str, str], ReferenceRows] = field(default_factory=dict)
 
-    def open(self, agent: str, text: str) -> tuple[AgentPrompt, Known]:
+    def open(self, agent: str, text: str) -> tuple[AgentPrompt, ReferenceRows]:
         """A prompt, and what it must become."""
         memories = self.memories
         prompt, key = memories.open(agent, text), (agent, memories.engine.model_key)
         known = self.known.get(key)
-        found = None if known is None else match(known.told, text, memories.threshold, memories.exact)
+        found = None if known is None else match(known.token_text, text, memories.threshold, memories.exact)
         if known is None or found is None or found.kind == "miss":
-            new = Known(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
+            new = ReferenceRows(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
             kept, kind, origin = 0, "miss", "cold"
         else:
-            told, kept = resume(known.told, found, memories.coder)
-            new, kind, origin = Known(told, known.dense.copy()), found.kind, known.where
+            told, kept = resume(known.token_text, found, memories.coder)
+            new, kind, origin = ReferenceRows(told, known.dense.copy()), found.kind, known.where
             new.dense.cut(kept)
-        assert (prompt.kept, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
-        assert prompt.told.text == text and prompt.told.ids == new.told.ids
-        assert prompt.cache.tokens == new.told.ids[:kept] and list(prompt.new) == new.told.ids[kept:]
+        assert (prompt.reused, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
+        assert prompt.token_text.text == text and prompt.token_text.ids == new.token_text.ids
+        assert prompt.cache.tokens == new.token_text.ids[:kept] and list(prompt.new) == new.token_text.ids[kept:]
         if known is not None and prompt.origin == "warm":
             known.where = "hot"
         return prompt, new
@@ -99,15 +99,15 @@ class Ledger:
             assert int(new.dense.logits.argmax()) == token
             new.dense.append([token])
         if said:
-            new.told.extend(said, self.memories.coder)
+            new.token_text.extend(said, self.memories.coder)
         self.memories.finish(prompt, said)
         self.known[prompt.key] = new
         return prompt
 
     def text(self, agent: str) -> str:
         known = self.known.get((agent, self.memories.engine.model_key))
-        return "" if known is None else known.told.text
+        return "" if known is None else known.token_text.text
 
 
 def size_of(memories: AgentMemories, agent: str) -> int:
-    return memories._hot[agent, memories.engine.model_key].cache.nbytes
+    return memories._host[agent, memories.engine.model_key].cache.nbytes

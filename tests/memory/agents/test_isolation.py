@@ -1,4 +1,4 @@
-"""Nobody reads another's rows: not with equal texts, alike names, another's file or an old prompt's cache."""
+"""Isolation of agents: equal texts, similar names, copied files and old caches never give another agent's rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.ledger import Ledger, Make, lines, say
+from tests.memory.agents.reference import Make, ReferenceMemories, lines, say
 
 BAD = ("", ".", "..", "../b", "a/b", "a\\b", "a b", "é", "con", "a\0", "x" * 65, "A-0/", "*")
 
@@ -30,15 +30,15 @@ def test_agents_named_badly(agent: str, make: Make, tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "rows").glob("*")} <= {"index.json"}
 
 
-def test_agents_with_equal_texts_share_nothing(ledger: Ledger) -> None:
+def test_agents_with_equal_texts_share_nothing(reference: ReferenceMemories) -> None:
     """Names that differ in upper case, begin alike, or look like a file's name."""
     text = lines(90)
     names = ("a", "A", "a-", "a.b", "ab", disk.agent_path(Path(), "a", "m").name.split(".")[0])
     for name in names:
-        assert ledger.say(name, text).origin == "cold"
+        assert reference.say(name, text).origin == "cold"
     for name in names:
-        assert ledger.say(name, text + lines(2)).origin == "hot"
-    held = [ledger.memories._hot[name, ledger.memories.engine.model_key].cache for name in names]
+        assert reference.say(name, text + lines(2)).origin == "hot"
+    held = [reference.memories._host[name, reference.memories.engine.model_key].cache for name in names]
     places = [extent.k.codes.untyped_storage().data_ptr() for cache in held for extent in cache.extents]
     assert len(set(places)) == len(places)
     for cache in held:
@@ -55,16 +55,16 @@ def test_a_file_with_another_owner_is_never_served(make: Make, engine: Engine, t
     shutil.copy(mine, disk.agent_path(folder, "mine", "other model"))
     fresh = make()
     prompt = fresh.open("other", text)
-    assert (prompt.origin, prompt.kept) == ("cold", 0)
+    assert (prompt.origin, prompt.reused) == ("cold", 0)
     assert len(fresh.damaged) == fresh.stats()["damaged"] == 1 and "'mine'" in fresh.damaged[0]
 
 
-def test_a_prompts_cache_is_nobody_elses(ledger: Ledger, engine: Engine) -> None:
+def test_a_prompts_cache_belongs_to_it_alone(reference: ReferenceMemories, engine: Engine) -> None:
     """An agent that goes on in an old prompt's cache changes neither its own memory nor what is written of it."""
-    first = ledger.say("a", lines(70))
-    second = ledger.say("a", lines(70) + lines(30, 1))
+    first = reference.say("a", lines(70))
+    second = reference.say("a", lines(70) + lines(30, 1))
     for prompt in (first, second):
         fork = prompt.cache.fork()
         fork.cut(20)
         engine.extend(fork, list(range(200)))
-    ledger.say("a", lines(70) + lines(30, 1) + lines(3))
+    reference.say("a", lines(70) + lines(30, 1) + lines(3))

@@ -1,4 +1,4 @@
-"""A turn that goes on in the very blocks that are being written: the file holds what was finished, bit for bit."""
+"""Turns that extend blocks while these are written: the file equals the finished turn, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.files import agent_files as disk
 from memory.files import block_file as blockfile
 from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
-from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
+from tests.memory.agents.reference import Make, answer, lines, say
 from tests.waiting import PATIENCE
 
 
@@ -45,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def goes_on(memories: AgentMemories, text: str, gate: Gate) -> AgentPrompt:
     """A turn of an agent whose last one is half written, in that one's last block."""
     assert gate.reached.wait(PATIENCE)
-    before = memories._hot["a", memories.engine.model_key].cache
+    before = memories._host["a", memories.engine.model_key].cache
     assert before.packed % BLOCK, "else nobody could go on in its last block"
     prompt = memories.open("a", text + lines(60, 1))
     answer(memories, prompt)
@@ -56,11 +56,11 @@ def goes_on(memories: AgentMemories, text: str, gate: Gate) -> AgentPrompt:
 
 
 @pytest.mark.parametrize("end", ["killed", "abandoned and killed", "abandoned and closed", "abandoned and put out"])
-def test_what_is_written_is_what_was_finished(end: str, make: Make, gate: Gate) -> None:
+def test_written_rows_are_those_of_the_finished_turn(end: str, make: Make, gate: Gate) -> None:
     """Also where nothing is written again, for the turn that went on came to nothing."""
     memories, text = make(), lines(100)
     say(memories, "a", text)
-    expected = memories._hot["a", memories.engine.model_key].cache.fork()
+    expected = memories._host["a", memories.engine.model_key].cache.fork()
     prompt = goes_on(memories, text, gate)
     gate.opened.set()
     if end != "killed":
@@ -70,8 +70,8 @@ def test_what_is_written_is_what_was_finished(end: str, make: Make, gate: Gate) 
     elif end == "abandoned and put out":
         memories.host_bytes = 1
         say(memories, "b", lines(3))
-        assert not memories._hot
-    memories._warm.wait_for()
+        assert not memories._host
+    memories._disk.wait()
     fresh = make()
     found = fresh.open("a", text + "look at")
     assert not fresh.damaged and (found.origin, found.kind) == ("warm", "extend")
@@ -84,7 +84,7 @@ def test_a_file_says_nothing_of_what_came_after(make: Make, gate: Gate) -> None:
     say(memories, "a", text)
     goes_on(memories, text, gate)
     gate.opened.set()
-    memories._warm.wait_for()
+    memories._disk.wait()
     with make(folder=memories.folder / "quiet") as quiet:
         say(quiet, "a", text)
     names = [memories.folder, quiet.folder]
@@ -97,7 +97,7 @@ def test_room_that_a_failed_pass_left_is_in_no_file(make: Make, monkeypatch: pyt
     memories, text = make(), lines(100)
     for told in (text, text + lines(60, 1)):
         say(memories, "a", told)
-    cache = memories._hot["a", memories.engine.model_key].cache
+    cache = memories._host["a", memories.engine.model_key].cache
     expected, _ = tensors_of(cache)
     extents = len(cache.extents)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):

@@ -1,4 +1,4 @@
-"""Prompts under way: one at a time an agent, and whatever becomes of it, what was computed is what is remembered."""
+"""Prompts under way: one at a time per agent; the computed rows are remembered, however the prompt ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.engine.chunking import ChunkSchedule
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.append import ChunkedPrefill
-from tests.memory.agents.ledger import Known, Ledger, Make, answer, lines, say
+from tests.memory.agents.reference import Make, ReferenceMemories, ReferenceRows, answer, lines, say
 
 
 def test_an_agents_prompts_come_one_after_another(make: Make) -> None:
@@ -31,12 +31,12 @@ def test_an_agents_prompts_come_one_after_another(make: Make) -> None:
             memories.finish(ended)
 
 
-def test_who_abandons_a_prompt_remembers_what_was_before(ledger: Ledger, engine: Engine) -> None:
-    memories, text = ledger.memories, lines(100)
-    ledger.say("a", text)
+def test_an_abandoned_prompt_leaves_the_memory_as_it_was(reference: ReferenceMemories, engine: Engine) -> None:
+    memories, text = reference.memories, lines(100)
+    reference.say("a", text)
     for new in (text + lines(80), text, text[:-30] + lines(9, 1), lines(40, 5)):
         for computed in (0, 3, None):
-            prompt, _ = ledger.open("a", new)
+            prompt, _ = reference.open("a", new)
             if computed != 0:
                 engine.extend(prompt.cache, prompt.new[:computed])
             memories.abandon(prompt)
@@ -45,43 +45,45 @@ def test_who_abandons_a_prompt_remembers_what_was_before(ledger: Ledger, engine:
         raise RuntimeError("on purpose")
     with memories.turn("a", text + lines(6)):
         pass
-    ledger.say("a", text + lines(7))
+    reference.say("a", text + lines(7))
     with memories.turn("a", text + lines(7) + lines(1, 1)) as prompt:
         answer(memories, prompt)
         memories.finish(prompt)
     assert memories.open("a", text + lines(7) + lines(1, 1)).kind == "exact"
 
 
-def test_a_prefill_that_fails_blocks_nobody(ledger: Ledger, engine: Engine) -> None:
+def test_a_failed_prefill_blocks_no_agent(reference: ReferenceMemories, engine: Engine) -> None:
     """The pass ends in its second layer; the caller may still hold, and even use, the cache of the old prompt."""
-    ledger.say("a", lines(30))
+    reference.say("a", lines(30))
     more = lines(30) + lines(60, 2)
 
     def stop(*_: object) -> None:
         raise RuntimeError("on purpose")
 
     handle = engine.decoder.layers[1].input_layernorm.register_forward_pre_hook(stop)
-    with pytest.raises(RuntimeError, match="on purpose"), ledger.memories.turn("a", more) as prompt:
-        answer(ledger.memories, prompt)
+    with pytest.raises(RuntimeError, match="on purpose"), reference.memories.turn("a", more) as prompt:
+        answer(reference.memories, prompt)
     handle.remove()
-    ledger.say("a", more)
+    reference.say("a", more)
     engine.extend(prompt.cache, prompt.new[:70])
-    ledger.say("a", more + lines(2))
+    reference.say("a", more + lines(2))
 
 
-def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledger, engine: Engine) -> None:
+def test_a_cancelled_prompt_is_remembered_as_far_as_it_was_computed(
+    reference: ReferenceMemories, engine: Engine
+) -> None:
     text = lines(60)
-    prompt, new = ledger.open("a", text)
+    prompt, new = reference.open("a", text)
     ids = torch.tensor(prompt.new)
     ChunkedPrefill(engine.decoder, prompt.cache, ids)  # not a step of it
     engine.extend(prompt.cache, ids[:100])
-    ledger.memories.finish(prompt)
+    reference.memories.finish(prompt)
     new.dense.append(prompt.new[:100])
-    ledger.known[prompt.key] = Known(new.told.first(100), new.dense)
-    assert ledger.say("a", text).kept == 100
-    prompt = ledger.memories.open("b", text)
-    ledger.memories.finish(prompt)  # nothing of it was computed
-    assert ledger.say("b", text).kept == 0
+    reference.known[prompt.key] = ReferenceRows(new.token_text.first(100), new.dense)
+    assert reference.say("a", text).reused == 100
+    prompt = reference.memories.open("b", text)
+    reference.memories.finish(prompt)  # nothing of it was computed
+    assert reference.say("b", text).reused == 0
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
@@ -101,10 +103,10 @@ def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: 
     scheduler.turn()
     assert stream.reason is Reason.CANCELLED
     memories.finish(prompt, stream.collect())
-    held = memories._hot[prompt.key]
-    assert held.cache is prompt.cache and held.cache.tokens == held.told.ids
-    assert len(held.told.ids) >= prompt.kept + min(100 * turns, len(prompt.new)) - 100
-    memories.abandon(memories.open("a", held.told.text + lines(1)))
+    held = memories._host[prompt.key]
+    assert held.cache is prompt.cache and held.cache.tokens == held.token_text.ids
+    assert len(held.token_text.ids) >= prompt.reused + min(100 * turns, len(prompt.new)) - 100
+    memories.abandon(memories.open("a", held.token_text.text + lines(1)))
 
 
 def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make: Make, engine: Engine) -> None:
@@ -120,14 +122,14 @@ def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make:
 
     stream = scheduler.submit("a", prompt.cache, prompt.new, 4, done=finish)
     scheduler.close()
-    assert memories._hot[prompt.key].told.ids == [*prompt.told.ids, *stream.collect()]
+    assert memories._host[prompt.key].token_text.ids == [*prompt.token_text.ids, *stream.collect()]
     refused = memories.open("a", lines(9))
     with pytest.raises(ModelError, match="scheduler is closed"):
         scheduler.submit("a", refused.cache, refused.new, 4)
     memories.finish(refused)
 
 
-def test_rows_of_other_tokens_than_were_told_are_left_out(make: Make, coder: TokenizerCoder) -> None:
+def test_rows_of_other_tokens_than_generated_are_left_out(make: Make, coder: TokenizerCoder) -> None:
     """Also where there are as many of them: an end of turn that was said, but never computed, or computed otherwise."""
     memories, text = make(), lines(20)
     said = coder.encode("go to fridge_1\n").ids
@@ -136,8 +138,8 @@ def test_rows_of_other_tokens_than_were_told_are_left_out(make: Make, coder: Tok
         answer(memories, prompt)
         memories.engine.extend(prompt.cache, [*said[:3], 9] if told == said else said)
         memories.finish(prompt, told)
-        held = memories._hot[prompt.key]
-        assert held.cache.tokens == held.told.ids == [*coder.encode(text).ids, *told[:kept]]
+        held = memories._host[prompt.key]
+        assert held.cache.tokens == held.token_text.ids == [*coder.encode(text).ids, *told[:kept]]
         memories.forget("a")
 
 
@@ -150,7 +152,7 @@ def test_tokens_that_cannot_be_decoded_end_the_prompt(make: Make) -> None:
     assert say(memories, "a", lines(3))[0].kind == "miss"
 
 
-def test_after_closing(make: Make) -> None:
+def test_closed_memories_refuse_turns(make: Make) -> None:
     memories = make()
     say(memories, "a", lines(4))
     memories.close()

@@ -1,4 +1,4 @@
-"""Budgets of bytes in memory and on the disk: who goes first, who stays, and what is written then."""
+"""Budgets of bytes in memory and on the disk: order of eviction, pins, quotas, and the rows that are written then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from memory.agents.manager import AgentMemories
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.laws.prompts import relative
-from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, lines, say, size_of
+from tests.memory.agents.reference import EXACT, Make, ReferenceMemories, answer, lines, say, size_of
 
 
 def hot(memories: AgentMemories) -> list[str]:
-    return [key[0] for key in memories._hot]
+    return [key[0] for key in memories._host]
 
 
 def test_the_least_recently_used_go_first_but_for_those_below_their_quota(make: Make) -> None:
@@ -24,31 +24,31 @@ def test_the_least_recently_used_go_first_but_for_those_below_their_quota(make: 
         say(probe, agent, lines(count))
     big, small = size_of(probe, "big"), size_of(probe, "small")
     memories = make(host_bytes=2 * big + 3 * small, quota_bytes=small)
-    ledger = Ledger(memories)
+    reference = ReferenceMemories(memories)
     for agent, count in (("s1", 20), ("b1", 150), ("s2", 20), ("b2", 150), ("s3", 20)):
-        ledger.say(agent, lines(count))
+        reference.say(agent, lines(count))
     assert hot(memories) == ["s1", "b1", "s2", "b2", "s3"]
-    ledger.say("b1", lines(150))
-    ledger.say("b3", lines(150))
+    reference.say("b1", lines(150))
+    reference.say("b3", lines(150))
     assert hot(memories) == ["s1", "s2", "s3", "b1", "b3"], "b2 was the least recently used above its quota"
-    ledger.known["b2", memories.engine.model_key].where = "warm"
-    ledger.say("b2", lines(150) + lines(1))
+    reference.known["b2", memories.engine.model_key].where = "warm"
+    reference.say("b2", lines(150) + lines(1))
     assert hot(memories) == ["s1", "s2", "s3", "b3", "b2"]
     memories.pin("b3")
-    ledger.known["b1", memories.engine.model_key].where = "warm"
-    ledger.say("b1", lines(150))
+    reference.known["b1", memories.engine.model_key].where = "warm"
+    reference.say("b1", lines(150))
     assert hot(memories) == ["s1", "s2", "s3", "b3", "b1"]
     assert memories.stats()["bytes"] <= memories.host_bytes
     memories.host_bytes = big + small
     memories.pin("b3", False)
     with pytest.raises(CapacityError, match="bytes are shared, pinned or within their quota, but host_bytes="):
         memories.quota_bytes = big * 2
-        ledger.say("b3", lines(150))
+        reference.say("b3", lines(150))
     assert "b3" not in hot(memories), "in the end it is who asks that goes"
-    assert {entry.agent for entry in disk.entries(memories.folder)} >= {"s1", "s2", "s3", "b1", "b2", "b3"}
+    assert {entry.owner for entry in disk.entries(memories.folder)} >= {"s1", "s2", "s3", "b1", "b2", "b3"}
 
 
-def test_without_a_folder_what_is_put_out_is_lost(make: Make) -> None:
+def test_without_a_folder_evicted_rows_are_lost(make: Make) -> None:
     memories = make(folder=None, host_bytes=1)
     assert say(memories, "a", lines(9))[0].origin == "cold"
     assert hot(memories) == [] and say(memories, "a", lines(9))[0].origin == "cold"
@@ -56,24 +56,24 @@ def test_without_a_folder_what_is_put_out_is_lost(make: Make) -> None:
     assert memories.stats() == {"agents": 0, "bytes": 0, "disk_bytes": 0, "damaged": 0, "failed": 0}
 
 
-def test_who_has_a_prompt_under_way_stays(make: Make) -> None:
+def test_rows_with_a_prompt_under_way_stay(make: Make) -> None:
     memories = make(host_bytes=1)
-    ledger = Ledger(memories)
-    ledger.say("a", lines(50))
-    ledger.known["a", memories.engine.model_key].where = "warm"
-    prompt, new = ledger.open("a", lines(50) + lines(3))
-    ledger.say("b", lines(50))
+    reference = ReferenceMemories(memories)
+    reference.say("a", lines(50))
+    reference.known["a", memories.engine.model_key].where = "warm"
+    prompt, new = reference.open("a", lines(50) + lines(3))
+    reference.say("b", lines(50))
     assert hot(memories) == ["a"]
     assert relative(answer(memories, prompt), new.dense.append(prompt.new)[-1:]) < EXACT
     memories.finish(prompt)
     assert hot(memories) == []
 
 
-def test_not_to_persist_is_to_write_when_there_is_no_room(make: Make, engine: Engine, tmp_path: Path) -> None:
+def test_rows_that_were_not_persisted_are_written_when_evicted(make: Make, engine: Engine, tmp_path: Path) -> None:
     memories, text = make(), lines(60)
     path = disk.agent_path(tmp_path / "rows", "a", engine.model_key)
     say(memories, "a", text, persist=False)
-    memories._warm.wait_for()
+    memories._disk.wait()
     assert not path.exists()
     memories.host_bytes = 1
     say(memories, "b", text, persist=False)
@@ -95,17 +95,17 @@ def test_the_disk_has_a_budget_of_its_own(make: Make, tmp_path: Path) -> None:
     memories.close()
     memories = make(disk_bytes=2 * one + one // 2)
     memories.flush()
-    left = {entry.agent for entry in disk.entries(tmp_path / "rows")}
+    left = {entry.owner for entry in disk.entries(tmp_path / "rows")}
     assert left == {"b", "c"}
     memories.pin("b")
     for agent in "def":
         say(memories, agent, lines(60))
         memories.flush()
-    assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"b", "f"}
+    assert {entry.owner for entry in disk.entries(tmp_path / "rows")} == {"b", "f"}
     assert memories.stats()["disk_bytes"] <= memories.disk_bytes
 
 
-def test_on_the_disk_as_well_nobody_loses_its_quota_to_others(make: Make, tmp_path: Path) -> None:
+def test_no_agents_files_are_evicted_below_its_quota_by_others(make: Make, tmp_path: Path) -> None:
     """The small one's file is the oldest, and others write far more than there is room for."""
     memories = make()
     say(memories, "small", lines(20))
@@ -117,7 +117,7 @@ def test_on_the_disk_as_well_nobody_loses_its_quota_to_others(make: Make, tmp_pa
         for agent in ("big", "other"):
             say(memories, agent, lines(100 + 50 * turn))
             memories.flush()
-    assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"small"}, "big ones are above their quota"
+    assert {entry.owner for entry in disk.entries(tmp_path / "rows")} == {"small"}, "big ones are above their quota"
     memories.close()
     memories = make(quota_bytes=small)
     assert memories.open("small", lines(20)).origin == "warm"

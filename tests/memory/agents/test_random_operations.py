@@ -1,4 +1,4 @@
-"""Whatever happens, in any order, an agent remembers its own text."""
+"""Random operations on agents: each remembers its own text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.kv_cache.quantization import PackFormat
-from tests.memory.agents.ledger import Known, Ledger, answer, lines
+from tests.memory.agents.reference import ReferenceMemories, ReferenceRows, answer, lines
 
 agents_ = st.sampled_from("abc")
 steps = st.lists(
@@ -33,81 +33,81 @@ steps = st.lists(
 
 
 class World:
-    """Memories, their ledger, and what may happen to them."""
+    """Memories, their reference, and what may happen to them."""
 
     def __init__(self, engines: list[Engine], coder: TokenizerCoder, folder: Path, format: PackFormat) -> None:
         self.engines, self.coder, self.folder, self.format = engines, coder, folder, format
-        self.ledger = Ledger(self.fresh(engines[0]))
+        self.reference = ReferenceMemories(self.fresh(engines[0]))
 
     def fresh(self, engine: Engine) -> AgentMemories:
         return AgentMemories(engine, self.coder, self.format, self.folder)
 
     def extend(self, agent: str, count: int) -> None:
-        self.ledger.say(agent, self.ledger.text(agent) + lines(count, count))
+        self.reference.say(agent, self.reference.text(agent) + lines(count, count))
 
     def edit(self, agent: str, place: float) -> None:
-        text = self.ledger.text(agent)
+        text = self.reference.text(agent)
         at = round(place * len(text))
-        self.ledger.say(agent, f"{text[:at]} mug_1 {text[at + 3 :]}")
+        self.reference.say(agent, f"{text[:at]} mug_1 {text[at + 3 :]}")
 
     def again(self, agent: str, _: int) -> None:
-        self.ledger.say(agent, self.ledger.text(agent) or "go\n")
+        self.reference.say(agent, self.reference.text(agent) or "go\n")
 
     def other(self, agent: str, count: int) -> None:
-        self.ledger.say(agent, lines(count, 100 + count))
+        self.reference.say(agent, lines(count, 100 + count))
 
     def generate(self, agent: str, count: int) -> None:
-        self.ledger.say(agent, self.ledger.text(agent) + "next:\n", generate=count)
+        self.reference.say(agent, self.reference.text(agent) + "next:\n", generate=count)
 
     def abandon(self, agent: str, count: int) -> None:
-        with self.ledger.memories.turn(agent, self.ledger.text(agent)[:count] + lines(count)) as prompt:
-            known = self.ledger.known.get(prompt.key)
+        with self.reference.memories.turn(agent, self.reference.text(agent)[:count] + lines(count)) as prompt:
+            known = self.reference.known.get(prompt.key)
             if known is not None:
                 known.where = "hot"  # it is looked at, whatever comes of it
-            answer(self.ledger.memories, prompt)
+            answer(self.reference.memories, prompt)
 
     def cancel(self, agent: str, count: int) -> None:
-        ledger = self.ledger
-        prompt, new = ledger.open(agent, ledger.text(agent) + lines(count, 3))
+        reference = self.reference
+        prompt, new = reference.open(agent, reference.text(agent) + lines(count, 3))
         some = prompt.new[: len(prompt.new) // 2]
         if some:
-            ledger.memories.engine.extend(prompt.cache, some)
+            reference.memories.engine.extend(prompt.cache, some)
             new.dense.append(some)
-        ledger.memories.finish(prompt)
-        if prompt.kept + len(some):
-            ledger.known[prompt.key] = Known(new.told.first(prompt.kept + len(some)), new.dense)
+        reference.memories.finish(prompt)
+        if prompt.reused + len(some):
+            reference.known[prompt.key] = ReferenceRows(new.token_text.first(prompt.reused + len(some)), new.dense)
 
     def flush(self, *_: object) -> None:
-        self.ledger.memories.flush()
+        self.reference.memories.flush()
 
     def restart(self, *_: object) -> None:
-        engine = self.ledger.memories.engine
-        self.ledger.memories.close()
-        self.ledger.memories = self.fresh(engine)
-        for known in self.ledger.known.values():
+        engine = self.reference.memories.engine
+        self.reference.memories.close()
+        self.reference.memories = self.fresh(engine)
+        for known in self.reference.known.values():
             known.where = "warm"
 
     def switch(self, *_: object) -> None:
-        old = self.ledger.memories.engine
-        self.ledger.memories.use(next(engine for engine in self.engines if engine is not old))
+        old = self.reference.memories.engine
+        self.reference.memories.use(next(engine for engine in self.engines if engine is not old))
 
     def evict(self, *_: object) -> None:
-        self.ledger.memories.host_bytes = 0
-        self.ledger.say("evicting", lines(2))
-        self.ledger.memories.host_bytes = None
-        for known in self.ledger.known.values():
+        self.reference.memories.host_bytes = 0
+        self.reference.say("evicting", lines(2))
+        self.reference.memories.host_bytes = None
+        for known in self.reference.known.values():
             known.where = "warm"
 
     def forget(self, agent: str, _: int) -> None:
-        self.ledger.memories.forget(agent)
-        for key in [key for key in self.ledger.known if key[0] == agent]:
-            del self.ledger.known[key]
+        self.reference.memories.forget(agent)
+        for key in [key for key in self.reference.known if key[0] == agent]:
+            del self.reference.known[key]
 
 
 @pytest.mark.parametrize("format", [PackFormat(), PackFormat(8, 32, "channel")], ids=["4-token", "8-channel"])
 @given(steps=steps)
 @settings(max_examples=40)
-def test_whatever_happens_an_agent_remembers_its_own_text(
+def test_an_agent_remembers_its_own_text_through_any_operations(
     steps: list, format: PackFormat, engines: list[Engine], coder: TokenizerCoder, tmp_path_factory: Any
 ) -> None:
     world = World(engines, coder, tmp_path_factory.mktemp("world"), format)
@@ -116,6 +116,6 @@ def test_whatever_happens_an_agent_remembers_its_own_text(
             getattr(world, what)(agent, size)
         for agent in "abc":
             world.extend(agent, 2)
-        assert not world.ledger.memories.damaged
+        assert not world.reference.memories.damaged
     finally:
-        world.ledger.memories.close()
+        world.reference.memories.close()
