@@ -296,12 +296,7 @@ class Agent(Asynchronous):
             self._ahead.wake()
 
     def _plan(
-        self,
-        instruction: str,
-        skills: tuple[str, ...],
-        asked: float,
-        ready: Callable[[Entry], None],
-        after: int | None,
+        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Callable[[Entry], None], after: int | None
     ) -> Decision:
         key = digest(instruction, skills)
         made = self._made(key, after)

@@ -14,16 +14,7 @@ from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.options import check_device
 from keep_agent.rollout.frames import ENDINGS
 from keep_agent.rollout.wandb_logging import MODES
-from memory.config.choices import (
-    CONTEXTS,
-    DTYPES,
-    IMPORTANCE,
-    INITS,
-    LAYOUTS,
-    QUANTIZATIONS,
-    REDUCTIONS,
-    TRANSPORTS,
-)
+from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
 from memory.config.component_names import check_classes
 from planners.base import POLICIES
 from planners.prompts.formats import FORMATS

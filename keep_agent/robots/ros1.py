@@ -81,9 +81,7 @@ class Ros1Node:
         result, feedback = self._kinds
         instruction = instruction_of(goal.task, goal.description)
         report = self.service.run(
-            instruction,
-            lambda text: self.server.publish_feedback(feedback(text)),
-            self.server.is_preempt_requested,
+            instruction, lambda text: self.server.publish_feedback(feedback(text)), self.server.is_preempt_requested
         )
         answer = result(report.success, str(report))
         if report.success:

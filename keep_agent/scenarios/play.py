@@ -37,12 +37,7 @@ def play(
     with Engine(make_model(config.model, config.eval.seed)) as engine:
         tokenizer = make_tokenizer(config.model, engine.model)
         memories = AgentMemories(
-            engine,
-            TokenizerCoder(tokenizer),
-            PackFormat(bits),
-            folder,
-            threshold=REUSE,
-            start=start_tokens(tokenizer),
+            engine, TokenizerCoder(tokenizer), PackFormat(bits), folder, threshold=REUSE, start=start_tokens(tokenizer)
         )
         run_id = secrets.token_hex(4)
         settings = {"scenario": scenario.name, "run_id": run_id, "bits": bits, "folder": folder and str(folder)}

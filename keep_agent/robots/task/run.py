@@ -276,13 +276,7 @@ class TaskRun:
         if self._hanging:
             message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))
         report = TaskReport(
-            self.instruction,
-            ended.success,
-            ended.stop,
-            message,
-            tuple(self.steps),
-            self.clock.gone,
-            self._hanging,
+            self.instruction, ended.success, ended.stop, message, tuple(self.steps), self.clock.gone, self._hanging
         )
         self._say(Finished(report))
         return report

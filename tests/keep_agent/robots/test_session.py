@@ -11,17 +11,7 @@ import pytest
 from envs.outcome import Outcome, failed
 from keep_agent.agent.request_validation import check_report
 from keep_agent.errors import ConfigError
-from keep_agent.robots import (
-    Executed,
-    Feedback,
-    Finished,
-    Limits,
-    Observed,
-    Planned,
-    RobotError,
-    RobotSession,
-    Started,
-)
+from keep_agent.robots import Executed, Feedback, Finished, Limits, Observed, Planned, RobotError, RobotSession, Started
 from keep_agent.robots.task.dialogue import Dialogue
 from keep_agent.robots.task.pending_facts import Unseen
 from keep_agent.robots.task.single_plans import SinglePlans

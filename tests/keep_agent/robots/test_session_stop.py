@@ -8,12 +8,7 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.robots import (
-    Finished,
-    Planned,
-    RobotSession,
-    Started,
-)
+from keep_agent.robots import Finished, Planned, RobotSession, Started
 from keep_agent.robots.task.bounded_call import Call
 from tests.keep_agent.robots.robots import (
     QUICK,

@@ -44,11 +44,7 @@ class Babbler(Engine):
     """A tiny random model; what it says is drawn, so that it holds all there is, broken characters too."""
 
     def generate(
-        self,
-        cache: KVCache,
-        first_logits: torch.Tensor,
-        max_new_tokens: int,
-        stop_ids: Collection[int] = (),
+        self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         chance = random.Random(cache.next_position)
         drawn = [chance.randrange(first_logits.shape[-1]) for _ in range(chance.randrange(max_new_tokens + 1))]
