@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keep_agent.scenarios.scenario import Phase, Scenario
 from keep_agent.scenarios.transcript import Story
-from keep_agent.scenarios.turn_records import Turn
+from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
 from memory.engine.models.special_tokens import SpecialTokens
@@ -21,18 +21,11 @@ if TYPE_CHECKING:
 REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whatever its prompts begin with
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the model says to a prompt, word for word, and what it cost, as in `Turn`."""
+@dataclass(frozen=True, kw_only=True)
+class Answer(Cost):
+    """What the model says to a prompt, word for word, and what it cost."""
 
     text: str
-    kind: str
-    origin: str
-    kept: int
-    new: int
-    generated: int
-    ttft_ms: float
-    decode_ms: float
 
 
 @dataclass(frozen=True)
@@ -77,13 +70,7 @@ class Player:
             text=said.text,
             audience=said.audience,
             memory=memory,
-            kind=answer.kind,
-            origin=answer.origin,
-            kept=answer.kept,
-            new=answer.new,
-            generated=answer.generated,
-            ttft_ms=answer.ttft_ms,
-            decode_ms=answer.decode_ms,
+            **answer.costs,
         )
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:

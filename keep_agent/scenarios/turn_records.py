@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any, ClassVar
 
@@ -13,9 +13,27 @@ TURNS = "turns.jsonl"
 COLD = "cold"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One agent's words and what they cost. Times in ms, the rest in tokens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the model's words cost. Times in ms, the rest in tokens."""
+
+    kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
+    origin: str  # where the rows were: hot | warm | cold
+    kept: int  # tokens of the prompt whose rows were there
+    new: int  # those that were computed
+    generated: int
+    ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
+    decode_ms: float
+
+    @property
+    def costs(self) -> dict[str, Any]:
+        """The fields above, without those of a subclass."""
+        return {field.name: getattr(self, field.name) for field in fields(Cost)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Cost):
+    """One agent's words and what they cost."""
 
     index: int
     id: str  # phase/round/agent
@@ -26,13 +44,6 @@ class Turn:
     text: str
     audience: tuple[str, ...]
     memory: str  # the id of the agent's rows
-    kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
-    origin: str  # where the rows were: hot | warm | cold
-    kept: int  # tokens of the prompt whose rows were there
-    new: int  # those that were computed
-    generated: int
-    ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
-    decode_ms: float
 
     @property
     def hit(self) -> bool:

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from keep_agent.config.planner_factory import Brain
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.tokens import TokenSource
-from keep_agent.server.chat.anthropic import anthropic_router
+from keep_agent.server.chat.anthropic import AnthropicRoutes
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import generate_router
-from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.generate import GenerateRoutes
+from keep_agent.server.chat.openai import OpenAIRoutes
 from keep_agent.server.chat.unsupported_routes import elsewhere_router
 from keep_agent.server.landing_page import landing_router
 from keep_agent.server.limits.concurrency_limiter import Gate
@@ -24,7 +24,7 @@ from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.routes import Planner, PlanningRoutes
 from keep_agent.server.planning.websocket import SocketRoutes
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import scenario_router
+from keep_agent.server.scenarios.routes import ScenarioRoutes
 from keep_agent.server.settings import Settings
 
 CHAT = "chat"  # conversations' rows, in the server's folder
@@ -60,11 +60,9 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
     routers = [
         PlanningRoutes(planner, conversations.forget).router,
         SocketRoutes(planner, settings).router,
-        openai_router(conversations),
-        anthropic_router(conversations),
+        *(routes(conversations).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)),
+        ScenarioRoutes(scenarios, conversations, talks).router,
         elsewhere_router(),
-        generate_router(conversations),
-        scenario_router(scenarios, conversations, talks),
         landing_router(settings.viewer),
     ]
     app = make_app(routers, tokens=tokens, limits=settings.limits, metrics=metrics, lifespan=lifespan)

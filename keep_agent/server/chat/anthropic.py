@@ -88,10 +88,6 @@ class AnthropicRoutes:
         yield _named({"type": "message_stop"})
 
 
-def anthropic_router(conversations: Conversations) -> APIRouter:
-    return AnthropicRoutes(conversations).router
-
-
 def said_in(asked: MessagePrompt) -> list[ChatMessage]:
     """The messages, with the system's text as the first of them."""
     said = [ChatMessage(message.role, joined(message.content)) for message in asked.messages]

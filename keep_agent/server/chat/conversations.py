@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -78,26 +78,6 @@ class Generation:
         return heard
 
 
-class KeyedLock:
-    """Who comes for the same agent waits, first come first served."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many hold or want it
-
-    @asynccontextmanager
-    async def of(self, agent: str) -> AsyncIterator[None]:
-        lock, count = self._locks.get(agent, (asyncio.Lock(), 0))
-        self._locks[agent] = lock, count + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, count = self._locks[agent]
-            self._locks[agent] = lock, count - 1
-            if count == 1:
-                del self._locks[agent]
-
-
 class Conversations:
     """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
 
@@ -118,7 +98,7 @@ class Conversations:
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
         self._gate, self._metrics = gate, metrics
         self.special = special or special_tokens(tokenizer, memories.engine.model.module)
-        self._order = KeyedLock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while one is used
         self._threads = anyio.CapacityLimiter(math.inf)
         self._works: dict[asyncio.Task[None], Generation] = {}
         self._closed = False
@@ -181,7 +161,7 @@ class Conversations:
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
-            async with self._gate.entered(turn.request.agent), self._order.of(turn.request.agent):
+            async with self._gate.entered(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 ended = await self.in_thread(lambda: self._run(turn))
         except Exception as error:
@@ -198,6 +178,10 @@ class Conversations:
             raise Unavailable(GIVEN_UP)
         return ended
 
+    def _lock(self, agent: str) -> asyncio.Lock:
+        """The lock of an agent's turns, which come first served in their order."""
+        return self._locks.setdefault(agent, asyncio.Lock())
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run what blocks, without a share of the threads that everybody else uses."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
@@ -206,7 +190,7 @@ class Conversations:
 
     async def forget(self, agent: str) -> bool:
         """Delete what an agent's rows hold of conversations, after its turns that wait; whether there was anything."""
-        async with self._order.of(agent):
+        async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 
     def _watch(self, metrics: Metrics) -> None:

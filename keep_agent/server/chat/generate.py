@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -66,16 +67,12 @@ class GenerateRoutes:
         return Response(generated(agent, text, generation).model_dump_json(), media_type="application/json")
 
 
-def generate_router(conversations: Conversations) -> APIRouter:
-    return GenerateRoutes(conversations).router
-
-
 def generated(agent: str, text: str, generation: Generation) -> Generated:
     prefilled, ended = generation.prefilled, generation.ended
     assert prefilled is not None and ended is not None
     return Generated(
-        agent=agent, text=text, finish=ended.reason, kind=prefilled.kind, origin=prefilled.origin, kept=prefilled.kept,
-        new=prefilled.new, generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
+        agent=agent, text=text, finish=ended.reason, **asdict(prefilled),
+        generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
     )  # fmt: skip
 
 

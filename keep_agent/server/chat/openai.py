@@ -91,10 +91,6 @@ class OpenAIRoutes:
         yield DONE
 
 
-def openai_router(conversations: Conversations) -> APIRouter:
-    return OpenAIRoutes(conversations).router
-
-
 def completed(generation: Generation, text: str, model: str) -> Completed:
     choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(generation))
     return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from keep_agent.scenarios.runner import Answer, Player
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
@@ -31,10 +31,7 @@ class SharedPlayer(Player):
             raise Unavailable("the turn was given up, the server is closing: play the scenario anew")
         return Answer(
             text="".join(piece for piece in heard if isinstance(piece, str)),
-            kind=turn.prefilled.kind,
-            origin=turn.prefilled.origin,
-            kept=turn.prefilled.kept,
-            new=turn.prefilled.new,
+            **asdict(turn.prefilled),
             generated=ended.generated,
             ttft_ms=ended.ttft_ms or 0.0,
             decode_ms=ended.decode_ms,

@@ -156,10 +156,6 @@ class ScenarioRoutes:
         return Transcript(agent=agent, phases=[heard for heard in phases if heard.text])
 
 
-def scenario_router(scenarios: Scenarios, conversations: Conversations, gate: Gate) -> APIRouter:
-    return ScenarioRoutes(scenarios, conversations, gate).router
-
-
 def shown(running: Running, access: Access) -> Shown:
     scenario, ears = running.scenario, running.ears(access)
     about = scenario.about if len(ears) == len(scenario.agents) else ""
@@ -170,9 +166,7 @@ def shown(running: Running, access: Access) -> Shown:
 
 
 def told_turn(turn: turns.Turn, index: int, ears: frozenset[str]) -> ShownTurn:
-    costs = {} if turn.agent not in ears else {
-        name: getattr(turn, name) for name in ("kind", "origin", "kept", "new", "generated", "ttft_ms", "decode_ms")
-    }  # fmt: skip
+    costs = turn.costs if turn.agent in ears else {}
     return ShownTurn(
         index=index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
         audience=[agent for agent in turn.audience if agent in ears], **costs,
