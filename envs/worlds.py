@@ -54,7 +54,7 @@ WORLDS: Mapping[str, str] = MappingProxyType({"alfred": "keep_agent:Alfred-v0", 
 """Those with households of their own, to play and to learn in."""
 _GIVEN = {"alfworld": "keep_agent:ALFWorld-v0"}  # those that play what they are given
 _OF_SIMULATORS = ("simulator", "record", "backend", "render", "thor", "data")
-_MODULES = {env_id: f"envs.{name}.kind" for name, env_id in {**WORLDS, **_GIVEN}.items()}
+_MODULES = {env_id: f"envs.{name}.spec" for name, env_id in {**WORLDS, **_GIVEN}.items()}
 
 
 def world_of(env_id: str) -> World:

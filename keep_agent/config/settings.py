@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from envs.worlds import without_simulator, world_of
 from keep_agent.config.model_names import check_encoder, check_model
 from keep_agent.config.setting_types import check_groups, check_kinds
-from keep_agent.errors import ConfigError, did_you_mean
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
 from keep_agent.rollout.frames import ENDINGS
 from keep_agent.rollout.wandb_logging import MODES
@@ -105,8 +105,5 @@ def check_word(key: str, value: Any) -> None:
         check_encoder(value)
     if key == DEVICE and isinstance(value, str):
         check_device(key, value)
-    words = WORDS.get(key)
-    if words is None or value in words or (value is None and key in OR_NULL):
-        return
-    null = " or null" if key in OR_NULL else ""
-    raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")
+    if key in WORDS:
+        check_choice(key, value, WORDS[key], null=key in OR_NULL)

@@ -21,7 +21,8 @@ from keep_agent.server.auth.credentials import from_cookie, from_headers, in_que
 from keep_agent.server.auth.origin import check_own_page, check_this_machine
 from keep_agent.server.auth.revocable_websocket import Revocable
 from keep_agent.server.auth.tokens import OPEN, Access, TokenSource
-from keep_agent.server.error_handlers import CLOSING, Refused, Unauthorized, answer, kind_of, status_of
+from keep_agent.server.chat.unsupported_routes import INSTEAD
+from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
 
 KEY = "keep_agent.access"  # where a request's scope holds its `Access`
 NO_TOKEN = Access("no token", frozenset())
@@ -47,7 +48,6 @@ class Rule:
     browser: bool = False
 
 
-NOT_SERVED = ("/v1/responses", "/v1/completions", "/v1/complete", "/v1/messages/batches", "/v1/embeddings")
 RULES = (
     Rule("/", Need.NOTHING),
     Rule("/healthz", Need.NOTHING),
@@ -58,7 +58,7 @@ RULES = (
     Rule("/v1/chat/completions", Need.NAMED),
     Rule("/v1/messages", Need.NAMED),
     Rule("/v1/messages/count_tokens", Need.TOKEN),
-    *(Rule(f"{path}{rest}", Need.TOKEN) for path in NOT_SERVED for rest in ("", "/{rest:path}")),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in ("", "/{rest:path}")),
     Rule(AGENTS, Need.NAMED),
     Rule(f"{AGENTS}/{{agent}}", Need.AGENT),
     Rule(f"{AGENTS}/{{agent}}/{{rest:path}}", Need.AGENT),
@@ -96,8 +96,7 @@ class AccessMiddleware:
             try:
                 app = self._admitted(scope)
             except Refused as error:
-                headers = {**error.headers, **CLOSING}  # its body is not read
-                app = answer(scope["path"], status_of(error), kind_of(error), str(error), headers)
+                app = answer_to(scope["path"], error, closing=True)  # its body is not read
         await app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> ASGIApp:

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.server.chat.conversations import Generation
-from keep_agent.server.error_handlers import UNKNOWN, body_of, expected, kind_of, status_of
+from keep_agent.server.error_handlers import event_of, expected, kind_of
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
 QUIET = 15.0  # seconds without a word, after which a sign of life is sent
@@ -109,11 +109,8 @@ async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mappi
         async for one in events:
             yield one
     except Exception as error:
-        refused = expected(error)
-        if refused is None:
+        if (refused := expected(error)) is None:
             log.exception("%s", path)
-            status, kind, message = 500, "InternalError", UNKNOWN
         else:
             log.warning("%s: %s: %s", path, kind_of(refused), refused)
-            status, kind, message = status_of(refused), kind_of(refused), str(refused)
-        yield wrap({**body_of(path, status, kind, message), "status": status})
+        yield wrap(event_of(path, error))

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
-from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer, kind_of, status_of
+from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
 from keep_agent.server.limits.json_scan import check_json
 
 MOST = 1 << 40  # of any limit
@@ -173,8 +173,7 @@ async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive,
             message = {"type": "http.response.body", "body": b""}
         await send(message)
 
-    response = answer(scope["path"], status_of(error), kind_of(error), str(error), {**error.headers, **CLOSING})
-    await response(scope, receive, lingering)
+    await answer_to(scope["path"], error, closing=True)(scope, receive, lingering)
 
 
 async def _discard(receive: Receive) -> None:

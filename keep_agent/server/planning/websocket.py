@@ -16,7 +16,7 @@ from keep_agent.errors import KeepError
 from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.auth.revocable_websocket import POLICY
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.error_handlers import Refused, answer_to, body_of, described, expected, kind_of, status_of
+from keep_agent.server.error_handlers import Refused, answer_to, described, event_of, expected
 from keep_agent.server.limits.concurrency_limiter import Gate
 from keep_agent.server.limits.json_scan import check_json
 from keep_agent.server.limits.websocket_inbox import Inbox
@@ -93,11 +93,9 @@ class SocketRoutes:
                 async for name, data in self._events(agent, asked):
                     await self._send(socket, {"type": name, **data})
         except Exception as error:
-            refused = expected(error)
-            if refused is None:
+            if expected(error) is None:
                 raise
-            said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
-            await self._send(socket, {"type": "error", "status": status_of(refused), **said})
+            await self._send(socket, {"type": "error"} | event_of(socket.url.path, error))
 
     async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
         """Raises WebSocketDisconnect where the peer does not take it in time: it holds a share of what all need."""

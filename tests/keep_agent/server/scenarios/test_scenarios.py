@@ -323,8 +323,9 @@ class Scripted(SharedPlayer):
         story.prompt(speaker)
         said = story.say(phase, speaker, f"secret{index}x")
         return turns.Turn(
-            index, f"{phase.name}/{number}/{speaker}", phase.name, number, speaker, speaker, said.text, said.audience,
-            "m", "miss", "cold", 0, 1, 1, 0.0, 0.0,
+            index=index, id=f"{phase.name}/{number}/{speaker}", phase=phase.name, round=number, agent=speaker,
+            name=speaker, text=said.text, audience=said.audience, memory="m", kind="miss", origin="cold", kept=0, new=1,
+            generated=1, ttft_ms=0.0, decode_ms=0.0,
         )  # fmt: skip
 
 
