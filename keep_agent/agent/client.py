@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -94,7 +95,7 @@ class Client:
         """The agent of that id; one that is not there yet is created, unless ``create`` is false."""
         if create:
             try:
-                self.ask("POST", "/v1/agents", _about, {"id": name})
+                self.ask("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
                 if error.status != 409:  # it is there
                     raise
@@ -119,28 +120,20 @@ class Client:
 
         self.patiently(once)
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[Any], T],
-        body: Mapping[str, Any] | None = None,
-        content: bytes | None = None,
-    ) -> T:
-        """What ``read`` makes of the JSON that is answered."""
-        return _read(read, self.send(method, path, body, content).text)
+    def ask(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
+        """What ``read`` makes of the JSON that is answered; ``body`` as for `send`."""
+        return _read(read, self.send(method, path, **body).text)
 
-    def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
-    ) -> httpx.Response:
-        """The answer, if it is a good one."""
-        return self.patiently(lambda: self._once(method, path, body, content))
+    def send(self, method: str, path: str, **body: Any) -> httpx.Response:
+        """The answer, if it is a good one.
 
-    def _once(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
-    ) -> httpx.Response:
+        :param body: ``json`` or ``content``, as httpx takes them
+        """
+        return self.patiently(partial(self._once, method, path, **body))
+
+    def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
         with self._reached():
-            return _good(self._http.request(method, path, json=body, content=content))
+            return _good(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Names and data of what is answered bit by bit. Sent once: see `patiently`."""
@@ -215,7 +208,7 @@ class RemoteAgent:
         path = f"{self._path}/plan"
         try:
             if ready is None:
-                found = self._client.ask("POST", path, _decision, body)
+                found = self._client.ask("POST", path, _decision, json=body)
             else:
                 found = self._client.patiently(lambda: self._heard(path, body, ready))
         except ServerError as error:
@@ -257,7 +250,7 @@ class RemoteAgent:
         return self._number
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> None:
-        self._client.ask("POST", f"{self._path}/{what}", _about, body)
+        self._client.ask("POST", f"{self._path}/{what}", _about, json=body)
 
     def _heard(self, path: str, body: Mapping[str, Any], ready: Callable[[dict[str, Any]], None]) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):

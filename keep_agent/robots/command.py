@@ -15,7 +15,7 @@ from keep_agent.robots.task.limits import Limits
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.run import Judge
+    from keep_agent.robots.session import SessionOptions
 
 TOKEN = "KEEP_AGENT_TOKEN"
 DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
@@ -25,8 +25,7 @@ DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
 class Robot:
     planner: Planning
     executor: SkillExecutor
-    limits: Limits
-    judge: Judge | None
+    options: SessionOptions
 
 
 def parser(program: str, description: str | None) -> ArgumentParser:
@@ -57,7 +56,8 @@ def robot_of(arguments: Namespace) -> Robot:
     """Raises ConfigError for what cannot be found or made."""
     executor = _named("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
-    return Robot(_planner(arguments, executor), executor, limits, getattr(executor, "judge", None))
+    options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}
+    return Robot(_planner(arguments, executor), executor, options)
 
 
 def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:

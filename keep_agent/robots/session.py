@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event as Flag
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from envs.clock import Clock
 from keep_agent.robots.errors import RobotError, RobotTimeout
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+
+
+class SessionOptions(TypedDict, total=False):
+    """What a `RobotSession` may be given beside its planner and executor."""
+
+    limits: Limits | None
+    judge: Judge | None
 
 
 class RobotSession:
