@@ -14,7 +14,11 @@ from keep_agent.errors import ConfigError
 TARGET = "_target_"
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
 METHOD = "memory.method.MemoryMethod"
-PARTS = ("memory.kv_cache.pinned_blocks.PinnedPool", "memory.segments.groups.Grouping")
+PARTS = (
+    "memory.kv_cache.pinned_blocks.PinnedPool",
+    "memory.recompute.schedule.Schedule",
+    "memory.segments.groups.Grouping",
+)
 
 
 def is_own(name: str) -> bool:
