@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.fact_validation import NAMES, listed
+from keep_agent.agent.fact_validation import fields_of, listed
 from keep_agent.agent.memory_file import MAGIC, memory_path
 from keep_agent.agent.request_validation import check_outcome
 from keep_agent.agent.types import Decision
@@ -188,7 +188,7 @@ class RemoteAgent:
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._tell("observe", {"facts": [_row(fact) for fact in listed(facts)]})
+        self._tell("observe", {"facts": [fields_of(fact) for fact in listed(facts)]})
 
     def plan(
         self,
@@ -323,10 +323,3 @@ def _wait(response: httpx.Response) -> float | None:
     """Seconds after which to come again, if the server said so."""
     after = response.headers.get("Retry-After", "")
     return float(after) if response.status_code in AGAIN and after.isdecimal() else None
-
-
-def _row(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(fact, Mapping):
-        return dict(fact)
-    row = {name: getattr(fact, name) for name in NAMES if hasattr(fact, name)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}

@@ -32,6 +32,13 @@ def listed(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Map
     return list(facts)
 
 
+def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a fact, as far as it has them."""
+    if isinstance(fact, Mapping):
+        return dict(fact)
+    return {name: getattr(fact, name) for name in NAMES if hasattr(fact, name)}
+
+
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
@@ -51,13 +58,10 @@ def checked_facts(
 
 
 def _fact(given: FactView | Mapping[str, Any]) -> Fact:
-    if isinstance(given, Mapping):
-        strange = sorted(map(str, given.keys() - set(NAMES)))
-        if strange:
-            raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(NAMES)}")
-        row: dict[str, Any] = dict(given)
-    else:
-        row = {name: getattr(given, name) for name in NAMES if hasattr(given, name)}
+    row = fields_of(given)
+    strange = sorted(map(str, row.keys() - set(NAMES)))
+    if strange:
+        raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(NAMES)}")
     for name in ("id", "category", "type"):
         if name not in row:
             raise DataError(f"fact {row.get('id', row)!r:.80} has no {name}; add it")

@@ -106,14 +106,9 @@ def _run_id(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
 
 
-def check_mode(mode: str) -> None:
-    """Raises ConfigError for a mode W&B does not know."""
-    check_choice("wandb.mode", mode, MODES)
-
-
 def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
     """A log for ``wandb.mode``; offline files go under ``folder/wandb``. Raises ConfigError if W&B cannot start."""
-    check_mode(settings["mode"])
+    check_choice("wandb.mode", settings["mode"], MODES)
     if settings["mode"] == "disabled":
         return NoLog()
     import wandb
@@ -123,13 +118,10 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     )
     try:
         run = wandb.init(
-            project=settings["project"],
-            entity=settings["entity"],
-            group=settings["group"],
+            **{name: settings[name] for name in ("project", "entity", "group", "mode")},
             name=settings["name"] or folder.name,
             id=_run_id(folder),
             resume="allow",
-            mode=settings["mode"],
             dir=folder,
             config=dict(config),
             settings=quiet,
