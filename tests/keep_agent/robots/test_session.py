@@ -21,9 +21,11 @@ from tests.keep_agent.robots.robots import (
     ScriptPlanner,
     ScriptRobot,
     fact,
+    greeted,
     in_background,
     limited,
     limits,
+    scripted,
     thinking,
     until_cancelled,
 )
@@ -63,17 +65,15 @@ def test_what_changes_during_a_skill_is_told_at_once() -> None:
 
 
 def test_a_failure_is_reported_and_the_task_goes_on() -> None:
-    planner = ScriptPlanner(["wave", "nod"])
-    robot = ScriptRobot(deeds={"wave": lambda robot: failed("no arm")})
-    report = RobotSession(planner, robot, limits=QUICK).run("greet")
+    report, planner, _ = greeted(["wave", "nod"], wave=lambda robot: failed("no arm"))
     assert report.success
     assert planner.named("report")[0] == (failed("no arm"),)
 
 
 def test_the_same_failure_again_and_again_ends_the_task() -> None:
-    planner = ScriptPlanner(["wave", "nod", *["wave"] * 9])
-    robot = ScriptRobot(deeds={"wave": lambda robot: failed("no arm")})
-    report = RobotSession(planner, robot, limits=limits(failures=3)).run("greet")
+    report, planner, robot = greeted(
+        ["wave", "nod", *["wave"] * 9], wave=lambda robot: failed("no arm"), limits=limits(failures=3)
+    )
     assert (report.stop, report.success) == ("stuck", False)
     assert robot.executed == ["wave", "nod", "wave", "wave", "wave"]
     assert "no arm" in report.message
@@ -81,23 +81,20 @@ def test_the_same_failure_again_and_again_ends_the_task() -> None:
 
 
 def test_a_skill_that_cannot_be_done_now_is_not_tried() -> None:
-    planner, robot = ScriptPlanner(["fly"]), ScriptRobot()
-    report = RobotSession(planner, robot, limits=QUICK).run("greet")
+    report, planner, robot = greeted(["fly"])
     assert report.success
     assert robot.executed == []
     assert planner.named("report")[0] == (failed("'fly' cannot be done now"),)
 
 
 def test_so_many_skills_and_no_more() -> None:
-    planner, robot = ScriptPlanner(["wave", "nod"] * 9), ScriptRobot()
-    report = RobotSession(planner, robot, limits=limits(steps=3)).run("greet")
+    report, planner, _ = greeted(["wave", "nod"] * 9, limits=limits(steps=3))
     assert (report.stop, len(report.steps)) == ("max_steps", 3)
     assert [len(planner.named(name)) for name in ("plan", "report", "finish")] == [3, 3, 1]
 
 
 def test_two_tasks_at_once_are_refused() -> None:
-    robot = ScriptRobot(deeds={"wave": until_cancelled})
-    session = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK)
+    session, _, robot = scripted(["wave"], wave=until_cancelled)
     running = in_background(session)
     assert robot.begun.wait(WAIT)
     with pytest.raises(RobotError, match="a task is on"):
@@ -150,8 +147,7 @@ def test_errors_of_the_robot_have_a_name(method: str) -> None:
 
 
 def test_a_result_that_is_none_is_an_error_of_the_robot() -> None:
-    robot = ScriptRobot(deeds={"wave": lambda robot: None})
-    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK).run("greet")
+    report, _, _ = greeted(["wave"], wave=lambda robot: None)
     assert report.stop == "executor_error"
     assert "None" in report.message
 

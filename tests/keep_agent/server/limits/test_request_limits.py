@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from envs.fact import Fact
-from keep_agent.agent.client import _row
+from keep_agent.agent.fact_validation import fields_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import access_of
@@ -222,7 +222,9 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 def test_all_the_things_of_an_agent_can_be_told_at_once() -> None:
     """As the client writes them; refused, an agent that may remember so many could not be told."""
-    rows = [_row(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)]
+    rows = [
+        fields_of(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)
+    ]
     assert len(rows) == AgentLimits().things
     check_json(json.dumps({"facts": rows}).encode(), 32, Limits().values)
 
