@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import without_simulator, world_of
 from keep_agent.config.model_names import check_encoder, check_model
-from keep_agent.config.setting_types import check_groups, check_kinds
+from keep_agent.config.setting_types import Kind, check_kinds
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
 from keep_agent.rollout.frames import ENDINGS
@@ -65,7 +65,7 @@ def check_settings(
     switches: Collection[str] = SWITCHES,
 ) -> None:
     """Raises ConfigError that names the setting, its value and what it may be."""
-    check_groups(OmegaConf.to_container(config, resolve=True))
+    check_kinds(OmegaConf.to_container(config, resolve=True), only=[Kind.GROUP])
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
         if value is None and key in optional:

@@ -45,7 +45,7 @@ REFUSED = [
     ("alfred", "planner=KEEP", "did you mean 'keep'?"),
     ("alfred", "memory/recompute=mult_hop", "did you mean 'multi_hop'?"),
     ("alfred", "memory.recompute=full", "did you mean memory/recompute=...?"),
-    ("alfred", "prompt.style=plain,link", "prompt.style=link does not work; .*did you mean 'linked'?"),
+    ("alfred", "prompt.style=plain,link", "prompt.style='link' is unknown; .*did you mean 'linked'?"),
     ("alfred", "planner=random memory.layout=append", "there is no setting 'memory.layout'"),
     ("locomo", "+env=wah", "there is no setting 'env'"),
     ("phases", "max_token=3", "did you mean 'max_tokens'?"),

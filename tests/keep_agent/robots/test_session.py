@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 from threading import Event
 
@@ -186,16 +184,6 @@ def test_a_limit_that_nobody_can_wait_for_is_refused(value: float) -> None:
 def test_limits_are_above_nothing(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         Limits(**{name: 0})
-
-
-def test_importing_robots_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, keep_agent.robots\n"
-        "heavy = ('torch', 'transformers', 'rospy', 'roslibpy', 'rclpy', 'mcap')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_skill_that_ends_in_the_middle_of_a_look_waits_for_it() -> None:
