@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +19,7 @@ from keep_agent.agent.agent import Agent
 from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError, StaleError
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
+from tests.threads import at_once
 
 METHODS = "keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"
 ALWAYS = ("keep", "linked"), ("prefix_cache", "plain")
@@ -338,11 +338,7 @@ def test_several_threads_may_share_an_engine(brain: Callable[..., Brain]) -> Non
         with Agent(made.planner(f"agent-{number}")) as agent:
             found[number] = [step["skill"] for step in play(AsPlanner(agent), 8)]
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, number) for number in range(6)))
     assert found == dict.fromkeys(range(6), alone)
 
 
