@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from keep_agent.server.chat.ignored_fields import check_model
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import Events, begun, event, failed, pieces, telling, whole
+from keep_agent.server.chat.server_sent_events import event, failed, pieces, reply, telling
 from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
 
 COUNT = f"{PATH}/count_tokens"
@@ -52,12 +53,8 @@ class AnthropicRoutes:
         agent = agent_of(caller, agent_id, asked.metadata and asked.metadata.user_id)
         check_model(asked.model, self._conversations.model)
         generation = self._begin(agent, asked)
-        if asked.stream:
-            await begun(request, generation)
-            return Events(telling(PATH, self._events(generation), failed), generation)
-        text = await whole(request, generation)
-        answer = self._head() | {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
-        return Response(MessageAnswer(**answer).model_dump_json(), media_type="application/json")
+        events = telling(PATH, self._events(generation), failed) if asked.stream else None
+        return await reply(request, generation, events, partial(self._whole, generation))
 
     async def count(self, asked: MessagePrompt) -> TokenCount:
         """Count what the messages are for an agent without a memory; none is asked, or changed."""
@@ -70,6 +67,10 @@ class AnthropicRoutes:
         said = said_in(asked)
         most, stops = most_tokens(limits, asked.max_tokens), stops_of(limits, asked.stop_sequences)
         return self._conversations.chat(agent, said, most, stops, goes_on(said))
+
+    def _whole(self, generation: Generation, text: str) -> MessageAnswer:
+        content = {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
+        return MessageAnswer(**self._head(), **content)
 
     def _head(self) -> dict[str, Any]:
         model = self._conversations.model

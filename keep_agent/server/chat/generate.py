@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from functools import partial
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -15,7 +16,7 @@ from keep_agent.server.chat.caller import agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.strict_models import Items, Strict
 
@@ -60,14 +61,11 @@ class GenerateRoutes:
         agent = agent_of(caller, agent)
         tokens, stops = most_tokens(limits, asked.tokens), stops_of(limits, asked.stop)
         generation = self._conversations.say(GenerationRequest(agent, lambda: asked.prompt, tokens, stops))
-        if asked.stream:
-            await begun(request, generation)
-            return Events(telling(PATH, _events(agent, generation)), generation)
-        text = await whole(request, generation)
-        return Response(generated(agent, text, generation).model_dump_json(), media_type="application/json")
+        events = telling(PATH, _events(agent, generation)) if asked.stream else None
+        return await reply(request, generation, events, partial(generated, agent, generation))
 
 
-def generated(agent: str, text: str, generation: Generation) -> Generated:
+def generated(agent: str, generation: Generation, text: str) -> Generated:
     prefilled, ended = generation.prefilled, generation.ended
     assert prefilled is not None and ended is not None
     return Generated(
@@ -83,5 +81,5 @@ async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
         if piece is not None:
             said.append(piece)
         yield ALIVE if piece is None else event({"text": piece})
-    yield event(generated(agent, "".join(said), generation).model_dump(), "end")
+    yield event(generated(agent, generation, "".join(said)).model_dump(), "end")
     yield DONE

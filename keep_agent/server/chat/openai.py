@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from keep_agent.server.chat.openai_format import (
 )
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
 ROLES = {"developer": "system"}  # their newer word for the same
@@ -65,12 +66,9 @@ class OpenAIRoutes:
         agent = agent_of(caller, agent_id, asked.user, hints=hints)
         check_model(asked.model, self._conversations.model)
         generation = self._begin(agent, asked)
-        if asked.stream:
-            await begun(request, generation)
-            usage = asked.stream_options is not None and asked.stream_options.include_usage
-            return Events(telling(PATH, self._chunks(generation, usage)), generation)
-        answer = completed(generation, await whole(request, generation), self._conversations.model)
-        return Response(answer.model_dump_json(), media_type="application/json")
+        usage = asked.stream_options is not None and asked.stream_options.include_usage
+        chunks = telling(PATH, self._chunks(generation, usage)) if asked.stream else None
+        return await reply(request, generation, chunks, partial(completed, generation, self._conversations.model))
 
     def _begin(self, agent: str, asked: Completion) -> Generation:
         limits = self._conversations.limits
@@ -91,7 +89,7 @@ class OpenAIRoutes:
         yield DONE
 
 
-def completed(generation: Generation, text: str, model: str) -> Completed:
+def completed(generation: Generation, model: str, text: str) -> Completed:
     choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(generation))
     return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))
 

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.server.chat.conversations import Generation
@@ -69,17 +70,19 @@ async def _until_gone(request: Request, generation: Generation) -> None:
     generation.cancel()
 
 
-async def whole(request: Request, generation: Generation) -> str:
-    """The answer when it is over. Raises what went wrong."""
+async def reply(
+    request: Request, generation: Generation, events: AsyncIterator[bytes] | None, answer: Callable[[str], BaseModel]
+) -> Response:
+    """Answer with ``events`` where there are some, else with the whole text. Raises what went wrong.
+
+    The prompt is accepted before the first event, so that what is wrong with it has a status of its own.
+    """
     async with attended(request, generation):
         await generation.begin()
-        return "".join([piece async for piece in generation.pieces()])
-
-
-async def begun(request: Request, generation: Generation) -> None:
-    """Wait until the prompt is accepted, so that what is wrong with it has a status of its own."""
-    async with attended(request, generation):
-        await generation.begin()
+        if events is None:
+            text = "".join([piece async for piece in generation.pieces()])
+            return Response(answer(text).model_dump_json(), media_type="application/json")
+    return Events(events, generation)
 
 
 async def pieces(generation: Generation) -> AsyncIterator[str | None]:
