@@ -15,9 +15,9 @@ from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.async_calls import Asynchronous
 from keep_agent.agent.fact_validation import UNTOLD, checked_facts, listed
 from keep_agent.agent.memory_file import memory_path, read_memory, write_memory
-from keep_agent.agent.prefetch import Ahead
+from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.request_validation import check_number, check_report, checked_request, digest, read_own
-from keep_agent.agent.snapshot_validation import check_foreign, check_size
+from keep_agent.agent.snapshot_validation import check_size, check_snapshot
 from keep_agent.agent.trace_recorder import quietly
 from keep_agent.agent.types import Decision
 from keep_agent.errors import CapacityError, ConfigError, StaleError
@@ -79,7 +79,7 @@ class Agent(Asynchronous):
         self.name, self._limit = name, limit
         self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
-        self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
+        self._ahead = Prefetcher(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
         self._owns = self._again = self._warned = False
         self._forget()
@@ -192,7 +192,7 @@ class Agent(Asynchronous):
         planner = read_state(found, self._planner.style)
         texts = [segment.text for segment in planner.memory.segments]
         if bounded:
-            check_foreign(state)
+            check_snapshot(state)
             check_size(texts, self._limit)
         for start in range(0, len(texts), EMBEDDED):  # other agents' plans should not have to wait for all of them
             self._engine.run(partial(self._session.embed, texts[start : start + EMBEDDED]))

@@ -235,7 +235,7 @@ class RemoteAgent:
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
-            raise _foreign(content[:80].decode(errors="replace"))
+            raise _unexpected(content[:80].decode(errors="replace"))
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
@@ -259,7 +259,7 @@ class RemoteAgent:
             elif name == "decision":
                 return _read(_decision, data)
             elif name == "error":
-                raise _read(_told, data)
+                raise _read(_error_event, data)
         raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
 
 
@@ -285,7 +285,7 @@ def _decision(found: Any) -> Decision:
     return Decision(found["skill"], scores, found["trace"], found["number"], tuple(found.get("warnings", ())))
 
 
-def _told(found: Any) -> ServerError:
+def _error_event(found: Any) -> ServerError:
     """An error that came when the answer had begun."""
     status, said = found.get("status", 0), found["error"]
     return ServerError(said["message"], status, said["type"], PAUSE if status in AGAIN else None)
@@ -296,10 +296,10 @@ def _read(read: Callable[[Any], T], text: str) -> T:
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _foreign(text) from error
+        raise _unexpected(text) from error
 
 
-def _foreign(text: str) -> ServerError:
+def _unexpected(text: str) -> ServerError:
     return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
 
 

@@ -1,4 +1,4 @@
-"""A memory that somebody else may have written: what no agent of ours would have saved, though its form is right."""
+"""Snapshot validation: refuses a memory of the right form that no agent of ours would have saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT, SMALL = 128, 1 << 20  # characters: of a segment on average; that any memo
 KINDS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
-def check_foreign(state: Mapping[str, Any]) -> None:
+def check_snapshot(state: Mapping[str, Any]) -> None:
     """Raises DataError. ``state`` has the form that `Agent.dump` gives."""
     planner = state["planner"]
     memory = planner["memory"]

@@ -58,7 +58,7 @@ class Turn(Cost):
         return cls(**{**row, "audience": tuple(row["audience"])})
 
 
-class PhasesFolder(RunFolder):
+class ScenarioFolder(RunFolder):
     """A line per turn, each written whole before the next turn begins; then the summary."""
 
     lines: ClassVar[str] = TURNS

@@ -1,4 +1,4 @@
-"""Answers to errors: a status, a kind and a sentence. Nothing of what is inside gets out."""
+"""Error handlers: every error becomes a status, a kind and a sentence, and nothing of what is inside gets out."""
 
 from __future__ import annotations
 

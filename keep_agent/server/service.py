@@ -18,7 +18,7 @@ from keep_agent.server.chat.generate import GenerateRoutes
 from keep_agent.server.chat.openai import OpenAIRoutes
 from keep_agent.server.chat.unsupported_routes import elsewhere_router
 from keep_agent.server.landing_page import landing_router
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.routes import Planner, PlanningRoutes
@@ -35,7 +35,10 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
     """The application. When it ends it puts all agents to sleep, and closes the engine."""
     settings = settings or Settings()
     metrics, most, each = Metrics(), settings.limits.requests, settings.limits.per_agent
-    plans, talks = Gate(most, each), Gate(most, each)  # so that robots get in however much is talked
+    plans, talks = (
+        ConcurrencyLimiter(most, each),
+        ConcurrencyLimiter(most, each),
+    )  # so that robots get in however much is talked
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
     conversations = Conversations.of(

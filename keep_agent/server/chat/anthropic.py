@@ -43,29 +43,29 @@ class AnthropicRoutes:
         self.router.add_api_route(COUNT, self.count, methods=["POST"], summary="Count the tokens of a prompt")
 
     async def answer(
-        self, request: Request, asked: Messages, caller: Caller,
+        self, request: Request, body: Messages, caller: Caller,
         agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
     ) -> Response:  # fmt: skip
         """The agent is named by the header, else by ``metadata.user_id``, else it is the token's only one.
 
         Where the last message is the assistant's, the answer goes on with it.
         """
-        agent = agent_of(caller, agent_id, asked.metadata and asked.metadata.user_id)
-        check_model(asked.model, self._conversations.model)
-        generation = self._begin(agent, asked)
-        events = telling(PATH, self._events(generation), failed) if asked.stream else None
+        agent = agent_of(caller, agent_id, body.metadata and body.metadata.user_id)
+        check_model(body.model, self._conversations.model)
+        generation = self._begin(agent, body)
+        events = telling(PATH, self._events(generation), failed) if body.stream else None
         return await reply(request, generation, events, partial(self._whole, generation))
 
-    async def count(self, asked: MessagePrompt) -> TokenCount:
+    async def count(self, body: MessagePrompt) -> TokenCount:
         """Count what the messages are for an agent without a memory; none is asked, or changed."""
-        check_model(asked.model, self._conversations.model)
-        said = said_in(asked)
+        check_model(body.model, self._conversations.model)
+        said = said_in(body)
         return TokenCount(input_tokens=await self._conversations.count(said, goes_on(said)))
 
-    def _begin(self, agent: str, asked: Messages) -> Generation:
+    def _begin(self, agent: str, body: Messages) -> Generation:
         limits = self._conversations.limits
-        said = said_in(asked)
-        most, stops = most_tokens(limits, asked.max_tokens), stops_of(limits, asked.stop_sequences)
+        said = said_in(body)
+        most, stops = most_tokens(limits, body.max_tokens), stops_of(limits, body.stop_sequences)
         return self._conversations.chat(agent, said, most, stops, goes_on(said))
 
     def _whole(self, generation: Generation, text: str) -> MessageAnswer:
@@ -89,10 +89,10 @@ class AnthropicRoutes:
         yield _named({"type": "message_stop"})
 
 
-def said_in(asked: MessagePrompt) -> list[ChatMessage]:
+def said_in(body: MessagePrompt) -> list[ChatMessage]:
     """The messages, with the system's text as the first of them."""
-    said = [ChatMessage(message.role, joined(message.content)) for message in asked.messages]
-    return [ChatMessage("system", joined(asked.system)), *said] if asked.system else said
+    said = [ChatMessage(message.role, joined(message.content)) for message in body.messages]
+    return [ChatMessage("system", joined(body.system)), *said] if body.system else said
 
 
 def goes_on(said: Sequence[ChatMessage]) -> bool:

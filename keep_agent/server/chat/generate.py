@@ -56,12 +56,12 @@ class GenerateRoutes:
             response_model=Generated, summary="Go on with a text",
         )  # fmt: skip
 
-    async def generate(self, request: Request, agent: str, asked: Generate, caller: Caller) -> Response:
+    async def generate(self, request: Request, agent: str, body: Generate, caller: Caller) -> Response:
         limits = self._conversations.limits
         agent = agent_of(caller, agent)
-        tokens, stops = most_tokens(limits, asked.tokens), stops_of(limits, asked.stop)
-        generation = self._conversations.say(GenerationRequest(agent, lambda: asked.prompt, tokens, stops))
-        events = telling(PATH, _events(agent, generation)) if asked.stream else None
+        tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
+        generation = self._conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
+        events = telling(PATH, _events(agent, generation)) if body.stream else None
         return await reply(request, generation, events, partial(generated, agent, generation))
 
 

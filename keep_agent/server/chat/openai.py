@@ -54,7 +54,7 @@ class OpenAIRoutes:
         return Model(id=model)
 
     async def complete(
-        self, request: Request, asked: Completion, caller: Caller,
+        self, request: Request, body: Completion, caller: Caller,
         agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
     ) -> Response:  # fmt: skip
         """Answer greedily. The agent is named by the header, else by ``user``.
@@ -62,19 +62,19 @@ class OpenAIRoutes:
         Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and
         the token may use that agent, else the token's only agent.
         """
-        hints = asked.prompt_cache_key, asked.safety_identifier
-        agent = agent_of(caller, agent_id, asked.user, hints=hints)
-        check_model(asked.model, self._conversations.model)
-        generation = self._begin(agent, asked)
-        usage = asked.stream_options is not None and asked.stream_options.include_usage
-        chunks = telling(PATH, self._chunks(generation, usage)) if asked.stream else None
+        hints = body.prompt_cache_key, body.safety_identifier
+        agent = agent_of(caller, agent_id, body.user, hints=hints)
+        check_model(body.model, self._conversations.model)
+        generation = self._begin(agent, body)
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        chunks = telling(PATH, self._chunks(generation, usage)) if body.stream else None
         return await reply(request, generation, chunks, partial(completed, generation, self._conversations.model))
 
-    def _begin(self, agent: str, asked: Completion) -> Generation:
+    def _begin(self, agent: str, body: Completion) -> Generation:
         limits = self._conversations.limits
-        most = most_tokens(limits, asked.max_completion_tokens, asked.max_tokens)
-        said = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in asked.messages]
-        return self._conversations.chat(agent, said, most, stops_of(limits, asked.stop))
+        most = most_tokens(limits, body.max_completion_tokens, body.max_tokens)
+        said = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
+        return self._conversations.chat(agent, said, most, stops_of(limits, body.stop))
 
     async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
         head = _head("chat.completion.chunk", self._conversations.model)

@@ -17,7 +17,7 @@ from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.auth.revocable_websocket import POLICY
 from keep_agent.server.auth.tokens import OPEN, Access
 from keep_agent.server.error_handlers import Refused, answer_to, described, event_of, expected
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.json_scan import check_json
 from keep_agent.server.limits.websocket_inbox import Inbox
 from keep_agent.server.planning.routes import Planner, tell
@@ -50,8 +50,8 @@ class SocketRoutes:
     def __init__(self, planner: Planner, settings: Settings) -> None:
         most = settings.sockets
         self._planner, self._limits = planner, settings.limits
-        self._agents = Gate(most, settings.agent_sockets, "websockets")
-        self._tokens = Gate(most, max(1, most * 3 // 4), "websockets", "this token")
+        self._agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
+        self._tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
         self.router = APIRouter(tags=["planning"])
         self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
 
@@ -75,7 +75,7 @@ class SocketRoutes:
         token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
         await held.enter_async_context(self._tokens.entered(token))
         await held.enter_async_context(self._agents.entered(agent))
-        async with self._planner.gate.entered(agent):
+        async with self._planner.limiter.entered(agent):
             await self._planner.on(agent, lambda one: None)
 
     async def _listen(self, socket: WebSocket, inbox: Inbox) -> None:
@@ -88,9 +88,9 @@ class SocketRoutes:
 
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:
-            asked = self._read(content)
-            async with self._planner.gate.entered(agent):
-                async for name, data in self._events(agent, asked):
+            body = self._read(content)
+            async with self._planner.limiter.entered(agent):
+                async for name, data in self._events(agent, body):
                     await self._send(socket, {"type": name, **data})
         except Exception as error:
             if expected(error) is None:
@@ -114,10 +114,10 @@ class SocketRoutes:
         except ValidationError as error:
             raise Refused(described(error.errors(include_input=False, include_url=False))) from None
 
-    async def _events(self, agent: str, asked: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        if isinstance(asked, PlanMessage):
-            async for event in self._planner.plan(agent, asked):
+    async def _events(self, agent: str, body: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        if isinstance(body, PlanMessage):
+            async for event in self._planner.plan(agent, body):
                 yield event
         else:
-            await self._planner.on(agent, lambda one: tell(one, asked))
-            yield TOLD[asked.type], {}
+            await self._planner.on(agent, lambda one: tell(one, body))
+            yield TOLD[body.type], {}

@@ -11,7 +11,7 @@ from keep_agent.agent.request_validation import check_report
 from keep_agent.errors import ConfigError
 from keep_agent.robots import Executed, Feedback, Finished, Limits, Observed, Planned, RobotError, RobotSession, Started
 from keep_agent.robots.task.dialogue import Dialogue
-from keep_agent.robots.task.pending_facts import Unseen
+from keep_agent.robots.task.pending_facts import PendingFacts
 from keep_agent.robots.task.single_plans import SinglePlans
 from tests.keep_agent.robots.robots import (
     QUICK,
@@ -262,7 +262,7 @@ def test_a_report_that_was_not_taken_is_made_again_and_before_the_task_ends() ->
 
 def test_a_single_plans_report_may_be_made_again() -> None:
     planner = Deaf(["wave"])
-    plans = SinglePlans(planner, Unseen())
+    plans = SinglePlans(planner, PendingFacts())
     plans.asked("greet", ["wave"])()
     with pytest.raises(ConnectionError):
         plans.reported(failed("no arm"))()

@@ -22,7 +22,7 @@ from keep_agent.rollout.run_folder import SUMMARY
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
 from keep_agent.scenarios.transcript import Story
-from keep_agent.scenarios.turn_records import TURNS, PhasesFolder, Turn, summarize
+from keep_agent.scenarios.turn_records import TURNS, ScenarioFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.load import from_config
@@ -195,12 +195,12 @@ def test_sums_are_over_turns_and_agents(stage: Stage) -> None:
 
 def test_a_torn_line_is_no_turn(stage: Stage, tmp_path: Path) -> None:
     turns, _ = stage.play("handover")
-    run = PhasesFolder.create(tmp_path / "run", {})
+    run = ScenarioFolder.create(tmp_path / "run", {})
     for turn in turns:
         run.commit(turn)
     with (run.path / TURNS).open("a") as stream:
         stream.write('{"index": 99, "te')
-    assert [(turn.id, turn.text, turn.audience) for turn in PhasesFolder.read(run.path)] == [
+    assert [(turn.id, turn.text, turn.audience) for turn in ScenarioFolder.read(run.path)] == [
         (turn.id, turn.text, turn.audience) for turn in turns
     ]
 
@@ -256,11 +256,11 @@ def test_a_run_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
     assert process.wait() != 0
     (run,) = (tmp_path / "out").iterdir()
     lines = lines_of(tmp_path)
-    assert len(PhasesFolder.read(run)) == len(lines) >= 7 and lines[-1].endswith(b"\n")
+    assert len(ScenarioFolder.read(run)) == len(lines) >= 7 and lines[-1].endswith(b"\n")
     assert not (run / SUMMARY).exists()
     subprocess.run([*command, "--folder", "rows", "max_tokens=1"], cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
     later = max((tmp_path / "out").iterdir(), key=lambda path: path.stat().st_mtime)
-    assert PhasesFolder.read(later)[0].origin == "warm"
+    assert ScenarioFolder.read(later)[0].origin == "warm"
 
 
 def lines_of(folder: Path) -> list[bytes]:

@@ -21,7 +21,7 @@ from keep_agent.server.chat.generate import GenerateRoutes
 from keep_agent.server.chat.openai import OpenAIRoutes
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.unsupported_routes import elsewhere_router
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
@@ -48,7 +48,7 @@ class Whole:
     app: FastAPI
     conversations: Conversations
     scenarios: Scenarios
-    gate: Gate
+    limiter: ConcurrencyLimiter
     metrics: Metrics
 
 
@@ -75,8 +75,8 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
         limits, metrics = patient(limits or Limits()), Metrics()
-        gate = Gate(limits.requests, limits.per_agent)
-        talks = Conversations.of(engine, chat, MODEL, gate, folder, chat_limits, metrics, **knobs)
+        limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
+        talks = Conversations.of(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
 
         @asynccontextmanager
@@ -86,9 +86,9 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await talks.close()
 
         routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
-        routers += [elsewhere_router(), ScenarioRoutes(scenarios, talks, gate).router]
+        routers += [elsewhere_router(), ScenarioRoutes(scenarios, talks, limiter).router]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
-        return Whole(app, talks, scenarios, gate, metrics)
+        return Whole(app, talks, scenarios, limiter, metrics)
 
     return made
 

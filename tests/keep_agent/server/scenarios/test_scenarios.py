@@ -263,11 +263,11 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine)
         with served.socket() as made:
             asked = post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all")
             made.sendall(asked)
-            until(lambda: whole.gate.inside == 1)
+            until(lambda: whole.limiter.inside == 1)
             refused = served.http.post(f"{place}/turns", json={})
             assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
             told.set()
-        until(lambda: whole.gate.inside == 0)
+        until(lambda: whole.limiter.inside == 0)
         assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
