@@ -19,7 +19,7 @@ from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.request_validation import check_number, check_report, checked_request, digest, read_own
 from keep_agent.agent.snapshot_validation import check_size, check_snapshot
 from keep_agent.agent.trace_recorder import quietly
-from keep_agent.agent.types import Decision
+from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.step_numbers import step_numbers
@@ -127,11 +127,7 @@ class Agent(Asynchronous):
         return self._engine.run(partial(self._observe, listed(facts)))
 
     def plan(
-        self,
-        instruction: str,
-        skills: Sequence[str],
-        ready: Callable[[Entry], None] | None = None,
-        after: int | None = None,
+        self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
     ) -> Decision:
         """Choose the next of ``skills``: those that make sense now, in any order. All of it happens, or nothing.
 
@@ -296,7 +292,7 @@ class Agent(Asynchronous):
             self._ahead.wake()
 
     def _plan(
-        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Callable[[Entry], None], after: int | None
+        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Ready, after: int | None
     ) -> Decision:
         key = digest(instruction, skills)
         made = self._made(key, after)

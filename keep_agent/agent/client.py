@@ -16,7 +16,7 @@ from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.fact_validation import fields_of, listed
 from keep_agent.agent.memory_file import MAGIC, memory_path
 from keep_agent.agent.request_validation import check_outcome
-from keep_agent.agent.types import Decision
+from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, KeepError
 from memory.files.atomic import write_atomic
 
@@ -191,11 +191,7 @@ class RemoteAgent:
         self._tell("observe", {"facts": [fields_of(fact) for fact in listed(facts)]})
 
     def plan(
-        self,
-        instruction: str,
-        skills: Sequence[str],
-        ready: Callable[[dict[str, Any]], None] | None = None,
-        trace: str = "summary",
+        self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
         """Choose the next of ``skills``.
 
@@ -252,7 +248,7 @@ class RemoteAgent:
     def _tell(self, what: str, body: Mapping[str, Any]) -> None:
         self._client.ask("POST", f"{self._path}/{what}", _about, json=body)
 
-    def _heard(self, path: str, body: Mapping[str, Any], ready: Callable[[dict[str, Any]], None]) -> Decision:
+    def _heard(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
                 ready(_read(dict, data))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.task.events import Event, Watch
 
+Tell = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +42,7 @@ class RobotService:
         executor: SkillExecutor,
         *,
         watch: Watch | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        tell: Tell = lambda text: None,
         **options: Unpack[SessionOptions],
     ) -> None:
         self.status = Status()
@@ -49,10 +50,7 @@ class RobotService:
         self.session = RobotSession(planner, executor, watch=together(watch, self._watch), **options)
 
     def run(
-        self,
-        instruction: str,
-        feedback: Callable[[str], None] = lambda text: None,
-        stopped: Callable[[], bool] = lambda: False,
+        self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
         """Do a whole task. ``stopped``: whether somebody wanted it to stop before it began."""
 
