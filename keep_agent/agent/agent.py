@@ -356,13 +356,9 @@ class Agent(Asynchronous):
     def _entry(self, decided: Decided, wall_ms: float) -> Entry:
         """The step as the trace has it, as if all will go well."""
         numbers = step_numbers(decided, self._tasks, wall_ms)
-        told: dict[str, Any] = {
-            "instruction": self._instruction,
-            "facts": list(self._facts.values()),
-            "ok": True,
-            "message": "",
-        }
-        return step_entry(self.name, numbers, self._steps, decision=decided, **told)
+        facts = list(self._facts.values())
+        outcome: dict[str, Any] = {"instruction": self._instruction, "facts": facts, "ok": True, "message": ""}
+        return step_entry(self.name, numbers, self._steps, decision=decided, **outcome)
 
     def _begin(self, instruction: str, skills: str) -> None:
         """The task is ``instruction`` from here on; what nobody reported on was carried out."""

@@ -32,12 +32,8 @@ AGAIN = (429, 503)  # the server said when to come again
 TIMEOUT = 60.0  # seconds for one answer
 PATIENCE = 30.0  # seconds after the first failure in which a request is sent again
 PAUSE = 0.5  # seconds before that, where the server did not say
-USELESS = (
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-    httpx.DecodingError,
-    httpx.TooManyRedirects,
-)  # the same again would end the same
+# the same request again would end the same
+USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 

@@ -20,17 +20,8 @@ from planners.base import POLICIES
 from planners.prompts.formats import FORMATS
 from planners.prompts.styles import STYLES
 
-LEAST = {
-    "env.stream": 1,
-    "env.limit": 1,
-    "env.max_steps": 1,
-    "eval.episodes": 1,
-    "eval.seed": 0,
-    "eval.threads": 1,
-    "eval.workers": 1,
-    "prompt.budget": 1,
-    "prompt.examples": 0,
-}
+COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
+LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
 MOST = {"eval.threads": 4096}
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")

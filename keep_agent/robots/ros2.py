@@ -71,15 +71,9 @@ class Ros2Node:
         self.node.create_subscription(string, f"{name}/{FACTS}", self._facts, 100, callback_group=together)
         self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=together)
         self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=together)
+        callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": together}
         self.server = action.ActionServer(
-            self.node,
-            self._task,
-            f"{name}/{ACTION}",
-            self._execute,
-            goal_callback=self._admit,
-            handle_accepted_callback=self._begin,
-            cancel_callback=self._cancel,
-            callback_group=together,
+            self.node, self._task, f"{name}/{ACTION}", self._execute, handle_accepted_callback=self._begin, **callbacks
         )
         self.service.announce()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import ConfigError, check_choice
@@ -77,11 +78,8 @@ def _metrics(result: EpisodeResult) -> dict[str, float]:
         "crashed": int(result.crashed),
         "seconds": result.seconds,
     }
-    if asked:
-        metrics["ttft_ms"] = sum(step.ttft_ms for step in asked) / len(asked)
-        metrics["decision_ms"] = sum(step.decision_ms for step in asked) / len(asked)
-        metrics["computed_ratio"] = sum(step.computed_ratio for step in asked) / len(asked)
-    return metrics
+    means = ("ttft_ms", "decision_ms", "computed_ratio") if asked else ()
+    return metrics | {name: fmean(getattr(step, name) for step in asked) for name in means}
 
 
 def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
@@ -97,7 +95,7 @@ def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
 
 def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
     times = [step.ttft_ms for step in result.steps if step.task == task and step.layers]
-    return sum(times) / len(times) if times else None
+    return fmean(times) if times else None
 
 
 def _run_id(folder: Path) -> str:

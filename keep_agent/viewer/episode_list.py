@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nicegui import run, ui
@@ -22,17 +23,8 @@ from keep_agent.viewer.episode_filters import (
 from keep_agent.viewer.runs import Library
 
 PERIOD = 1.5  # seconds between two looks at the folder
-COLUMNS = [
-    ("outcome", "outcome"),
-    ("method", "method"),
-    ("episode", "episode"),
-    ("instruction", "instruction"),
-    ("types", "task type"),
-    ("goal", "goal"),
-    ("steps", "steps"),
-    ("failures", "failed"),
-    ("run", "run"),
-]
+COLUMNS = ("outcome", "method", "episode", "instruction", "types", "goal", "steps", "failures", "run")
+LABELS = {"types": "task type", "failures": "failed"}  # else a column's name
 SIGNS = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}
 NUMBERS = ("goal", "steps", "failures")
 
@@ -60,7 +52,7 @@ class Listing:
             ui.space()
             self._compare = ui.button("compare the two chosen", on_click=self._open_two).props("no-caps unelevated")
         self._table = ui.table(
-            columns=[_column(name, label) for name, label in COLUMNS],
+            columns=[_column(name) for name in COLUMNS],
             rows=[],
             row_key="key",
             selection="multiple",
@@ -129,10 +121,10 @@ class Listing:
         ui.navigate.to(address(*(found[key] for key in keys if key in found)))
 
 
-def _column(name: str, label: str) -> dict[str, Any]:
+def _column(name: str) -> dict[str, Any]:
     align = "right" if name in NUMBERS else "left"
-    told = {"name": name, "label": label, "field": name, "align": align, "sortable": True}
-    return told | {":classes": f"row => 'keep-{name} keep-' + row.status"}
+    column = {"name": name, "label": LABELS.get(name, name), "field": name, "align": align, "sortable": True}
+    return column | {":classes": f"row => 'keep-{name} keep-' + row.status"}
 
 
 def _key(row: EpisodeRow) -> str:
@@ -142,16 +134,11 @@ def _key(row: EpisodeRow) -> str:
 def _line(row: EpisodeRow) -> dict[str, Any]:
     goal = f"{row.goal[0]} of {row.goal[1]}" if row.goal else "–"
     tasks = f" (+{row.tasks - 1} more)" if row.tasks > 1 else ""
-    return {
+    return asdict(row) | {
         "key": _key(row),
         "outcome": f"{SIGNS[row.status]} {row.status}",
-        "status": row.status,
         "method": row.method or "–",
-        "episode": row.episode,
         "instruction": row.instruction + tasks,
         "types": ", ".join(row.types),
         "goal": goal,
-        "steps": row.steps,
-        "failures": row.failures,
-        "run": row.run,
     }

@@ -88,16 +88,12 @@ def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
-    told, extra = episode.outlines[step], entry.get("extra", {})
+    outline, extra = episode.outlines[step], entry.get("extra", {})
     return StepView(
         number=step,
-        task=told.task,
-        step=told.step,
+        **{name: getattr(outline, name) for name in ("task", "step", "skill", "ok", "goal", "restarted")},
         instruction=str(entry.get("instruction", "")),
-        skill=told.skill,
-        ok=told.ok,
         message=str(entry.get("message", "")),
-        goal=told.goal,
         understood=str(extra.get("understood", "")),
         focus=str(extra.get("focus", "")),
         scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
@@ -105,7 +101,6 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         world=world(episode.facts, step),
         before=step - 1 if step - 1 in episode.frames else None,
         after=step if step in episode.frames else None,
-        restarted=told.restarted,
         end=_end(episode, step),
         crash=_crash(episode, step),
     )
@@ -121,10 +116,7 @@ def _prompt(entry: Entry, episode: EpisodeIndex, step: int) -> PromptView:
         segments=segment_views(entry, episode.texts, step),
         units=len(units),
         units_hit=sum(unit["hit"] for unit in units),
-        hops=tuple(entry.get("hops", ())),
-        loads=tuple(entry.get("loads", ())),
-        computes=tuple(entry.get("computes", ())),
-        flips=tuple(entry.get("flips", ())),
+        **{name: tuple(entry.get(name, ())) for name in ("hops", "loads", "computes", "flips")},
         cold=bool(entry.get("cold")),
         parts=tuple((part, timings[part]) for part in PARTS if part in timings),
         ttft_ms=timings.get("ttft", 0.0),
