@@ -90,8 +90,8 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
-    given = parser.parse_args()
-    code = guarded(lambda: _run(given.command, given.arguments))
+    options = parser.parse_args()
+    code = guarded(lambda: _run(options.command, options.arguments))
     if code:
         sys.exit(code)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.async_calls import Asynchronous
-from keep_agent.agent.fact_validation import UNTOLD, checked_facts, listed
+from keep_agent.agent.fact_validation import UNTOLD, as_list, checked_facts
 from keep_agent.agent.memory_file import memory_path, read_memory, write_memory
 from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.request_validation import check_number, check_report, checked_request, digest, read_own
@@ -124,7 +124,7 @@ class Agent(Asynchronous):
         :raises DataError: for a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
-        return self._engine.run(partial(self._observe, listed(facts)))
+        return self._engine.run(partial(self._observe, as_list(facts)))
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None

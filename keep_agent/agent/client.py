@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.fact_validation import fields_of, listed
+from keep_agent.agent.fact_validation import as_list, fields_of
 from keep_agent.agent.memory_file import MAGIC, memory_path
 from keep_agent.agent.request_validation import check_outcome
 from keep_agent.agent.types import Decision, Ready
@@ -184,7 +184,7 @@ class RemoteAgent:
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._tell("observe", {"facts": [fields_of(fact) for fact in listed(facts)]})
+        self._tell("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keep_agent.agent.fact_validation import MOST, OURS
+from keep_agent.agent.fact_validation import MOST, PLANNER_IDS
 from keep_agent.agent.request_validation import LONGEST, SKILL, on_one_line
 from keep_agent.errors import CapacityError, DataError
 
@@ -66,7 +66,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 def _is_named(id: str, category: str, planner: Mapping[str, Any]) -> bool:
     """What the planner writes itself has its names, as many as it has counted, and nothing else has them."""
-    found = OURS.fullmatch(id)
+    found = PLANNER_IDS.fullmatch(id)
     if found is None:
         return category not in ("history", "task")
     kind, counted = KINDS[found[1]]

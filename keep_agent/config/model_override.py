@@ -48,5 +48,5 @@ def _names(argument: str) -> list[str]:
     parsed = OverridesParser.create().parse_override(argument)
     if not parsed.is_sweep_override():
         return [str(parsed.value())]
-    found = parsed.sweep_iterator(transformer=Transformer.identity)
-    return [one.text if isinstance(one, QuotedString) else str(one) for one in found]
+    values = parsed.sweep_iterator(transformer=Transformer.identity)
+    return [value.text if isinstance(value, QuotedString) else str(value) for value in values]

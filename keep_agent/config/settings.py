@@ -70,8 +70,8 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
-    for key in named:
+    names = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
+    for key in names:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
     check_values(config)

@@ -1,4 +1,4 @@
-"""What a robot's planner offers over a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
+"""Planner of a robot behind a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class RosbridgeServer:
     def _run_task(self, instruction: str) -> None:
         report = self.service.run(instruction)
         if report.stop == "busy":
-            refused = {"refused": instruction, "report": str(report)}
-            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refused))
+            refusal = {"refused": instruction, "report": str(report)}
+            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
 
     def _on_stop(self, text: str) -> None:
         self.service.stop(text or "somebody pressed stop")

@@ -69,7 +69,7 @@ class WandbLog:
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
     """What one episode came to; times and rows only where a model was asked."""
-    asked = [step for step in result.steps if step.layers]
+    decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,
         "success": sum(task.success for task in result.tasks) / len(result.tasks),
@@ -78,8 +78,8 @@ def _metrics(result: EpisodeResult) -> dict[str, float]:
         "crashed": int(result.crashed),
         "seconds": result.seconds,
     }
-    means = ("ttft_ms", "decision_ms", "computed_ratio") if asked else ()
-    return metrics | {name: fmean(getattr(step, name) for step in asked) for name in means}
+    means = ("ttft_ms", "decision_ms", "computed_ratio") if decisions else ()
+    return metrics | {name: fmean(getattr(step, name) for step in decisions) for name in means}
 
 
 def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:

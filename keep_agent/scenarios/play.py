@@ -58,13 +58,13 @@ def _place(scenario: Scenario, config: DictConfig) -> Path:
 def _show(player: Player, run: ScenarioFolder, console: Console) -> None:
     """Commit each turn and print it; an interrupted run keeps those it has."""
     with _progress(console, player.scenario) as bar:
-        shown = ""
+        phase_name = ""
         for turn in player.play():
             run.commit(turn)
-            if turn.phase != shown:
+            if turn.phase != phase_name:
                 phase = next(phase for phase in player.scenario.phases if phase.name == turn.phase)
                 bar.console.print(phase_text(phase, player.scenario), highlight=False)
-                shown = turn.phase
+                phase_name = turn.phase
             bar.console.print(turn_text(turn), soft_wrap=True, highlight=False)
             bar.update(bar.task_ids[0], advance=1)
 

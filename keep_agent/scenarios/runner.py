@@ -1,4 +1,4 @@
-"""Plays a scenario: turn by turn an agent's prompt is opened in its memory, computed as far as new, and answered."""
+"""Player of a scenario: turn by turn it opens an agent's prompt in its memory, computes what is new, and answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whate
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Cost):
-    """What the model says to a prompt, word for word, and what it cost."""
+    """Model's words to a prompt, as it wrote them, and their cost."""
 
     text: str
 
@@ -59,7 +59,7 @@ class Player:
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
         memory = self.scenario.memory_key(speaker, self.run_id)
         answer = self._answer(memory, story.prompt(speaker), self.max_tokens or phase.max_tokens)
-        said = story.say(phase, speaker, answer.text)
+        message = story.say(phase, speaker, answer.text)
         return Turn(
             index=index,
             id=f"{phase.name}/{number}/{speaker}",
@@ -67,8 +67,8 @@ class Player:
             round=number,
             agent=speaker,
             name=self.scenario.agents[speaker].name,
-            text=said.text,
-            audience=said.audience,
+            text=message.text,
+            audience=message.audience,
             memory=memory,
             **answer.costs,
         )
@@ -81,7 +81,7 @@ class Player:
         computed = time.perf_counter()
         room = engine.spec.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
-        ended = time.perf_counter()
+        end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         return Answer(
             text=self._words(ids),
@@ -91,14 +91,14 @@ class Player:
             new=len(prompt.new),
             generated=len(ids),
             ttft_ms=1e3 * (computed - began),
-            decode_ms=1e3 * (ended - computed),
+            decode_ms=1e3 * (end - computed),
         )
 
     def _words(self, ids: Sequence[int]) -> str:
         """What generated tokens say, as the memory has it: without a character whose last bytes are missing."""
-        told = TokenText.of("", self.memories.coder)
-        told.extend(ids, self.memories.coder)
-        return told.text
+        text = TokenText.of("", self.memories.coder)
+        text.extend(ids, self.memories.coder)
+        return text.text
 
     def _forget(self, phase: Phase) -> None:
         for agent in phase.participants:
@@ -108,8 +108,8 @@ class Player:
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
     """Tokens that end a turn, which is one line of text: those that hold a newline, and all that are special."""
-    said = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    return (special.ends | special.hidden).union(token for token, text in enumerate(said) if "\n" in text)
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return (special.ends | special.hidden).union(token for token, text in enumerate(texts) if "\n" in text)
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

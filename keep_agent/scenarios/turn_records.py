@@ -1,4 +1,4 @@
-"""What a turn leaves behind, the folder of a run, and the sums over it."""
+"""Records of turns: words and cost of each, the folder of a run, and the sums over it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the model's words cost. Times in ms, the rest in tokens."""
+    """Cost of the model's words. Times in ms, the rest in tokens."""
 
     kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
     origin: str  # where the rows were: hot | warm | cold
@@ -47,7 +47,7 @@ class Turn(Cost):
 
     @property
     def hit(self) -> bool:
-        """Was anything there?"""
+        """Tell whether any rows were there."""
         return self.origin != COLD
 
     def to_json(self) -> dict[str, Any]:

@@ -52,14 +52,14 @@ class Metrics:
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
         """A gauge that is asked for when somebody reads the figures; NaN where asking fails."""
 
-        def asked() -> float:
+        def reading() -> float:
             try:
                 return float(value())
             except Exception:
                 log.exception("gauge %s", name)
                 return math.nan
 
-        Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(asked)
+        Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
     def chatted(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
         """A chat request has ended."""

@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Settings | None = None) -> FastAPI:
     """The application. When it ends it puts all agents to sleep, and closes the engine."""
     settings = settings or Settings()
-    metrics, most, each = Metrics(), settings.limits.requests, settings.limits.per_agent
+    metrics, most, per_agent = Metrics(), settings.limits.requests, settings.limits.per_agent
     plans, talks = (
-        ConcurrencyLimiter(most, each),
-        ConcurrencyLimiter(most, each),
+        ConcurrencyLimiter(most, per_agent),
+        ConcurrencyLimiter(most, per_agent),
     )  # so that robots get in however much is talked
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)

@@ -69,14 +69,14 @@ class Listing:
 
     async def look(self) -> None:
         """Show what there is by now."""
-        found = await run.io_bound(self._read)
-        if found is not None:  # else the server ends
-            self._take(*found)
+        data = await run.io_bound(self._read)
+        if data is not None:  # else the server ends
+            self._take(*data)
 
     def _read(self) -> tuple[list[EpisodeRow], list[str]]:
         """Rows, and what is wrong with traces."""
         runs = self._library.runs()
-        return episode_rows(runs), [each.index.problem for each in runs if each.index.problem]
+        return episode_rows(runs), [item.index.problem for item in runs if item.index.problem]
 
     def _take(self, rows: list[EpisodeRow], problems: list[str]) -> None:
         self._problem.set_text(" ".join(problems))
@@ -97,14 +97,14 @@ class Listing:
 
     def _show(self) -> None:
         filters = Filters(self._status.value, self._method.value, self._type.value, self._text.value or "")
-        kept = [row for row in self._rows if filters.keep(row)]
-        self._table.rows = [_line(row) for row in kept]
-        self._table.selected = [line for line in self._table.rows if line["key"] in self._chosen()]
-        self._count.set_text(f"{len(kept)} of {len(self._rows)} episodes")
+        visible = [row for row in self._rows if filters.keep(row)]
+        self._table.rows = [_line(row) for row in visible]
+        self._table.selected = [line for line in self._table.rows if line["key"] in self._selection()]
+        self._count.set_text(f"{len(visible)} of {len(self._rows)} episodes")
         self._empty.set_visibility(not self._rows)
         self._choose()
 
-    def _chosen(self) -> list[str]:
+    def _selection(self) -> list[str]:
         return [line["key"] for line in self._table.selected]
 
     def _choose(self) -> None:
@@ -114,11 +114,11 @@ class Listing:
         self._go([event.args])
 
     def _open_two(self) -> None:
-        self._go(self._chosen())
+        self._go(self._selection())
 
     def _go(self, keys: Sequence[str]) -> None:
-        found = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
-        ui.navigate.to(address(*(found[key] for key in keys if key in found)))
+        data = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
+        ui.navigate.to(address(*(data[key] for key in keys if key in data)))
 
 
 def _column(name: str) -> dict[str, Any]:

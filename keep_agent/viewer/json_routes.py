@@ -29,21 +29,21 @@ def data_router(library: Library, prefix: str) -> APIRouter:
 
     @router.get("/episode")
     def episode(run: str, episode: str, since: int = 0) -> JSONResponse:
-        found = library.run(run)
-        return JSONResponse(dict(overview(found, found.index.episode(episode), max(since, 0))))
+        source = library.run(run)
+        return JSONResponse(dict(overview(source, source.index.episode(episode), max(since, 0))))
 
     @router.get("/step")
     def step(run: str, episode: str, step: int) -> Response:
-        found = library.run(run)
-        return Response(step_json(found, found.index.episode(episode), step), media_type="application/json")
+        source = library.run(run)
+        return Response(step_json(source, source.index.episode(episode), step), media_type="application/json")
 
     @router.get("/picture")
     def picture_of(run: str, episode: str, step: int) -> FileResponse:
-        found = library.run(run)
-        name = found.index.episode(episode).frames.get(step)
+        source = library.run(run)
+        name = source.index.episode(episode).frames.get(step)
         if name is None:
             raise DataError(f"step {step} of episode {episode!r} has no picture")
-        path = picture(found.path, name)
+        path = picture(source.path, name)
         return FileResponse(path, media_type=KINDS[path.suffix], headers={"X-Content-Type-Options": "nosniff"})
 
     return router

@@ -1,4 +1,4 @@
-"""A step as a page draws it: plain data, made of its entry and of what was told before."""
+"""Step model: a step as a page draws it, plain data made of its entry and of earlier ones."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class StepView:
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
     """Raises DataError for a step that is not there, or whose entry lacks what it must have."""
     entry = run.index.entry(episode, step)
-    with _shown(run, episode, step):
+    with _readable(run, episode, step):
         return _view(episode, step, entry)
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
     """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
     view = step_view(run, episode, step)
-    with _shown(run, episode, step):
+    with _readable(run, episode, step):
         return view.to_json()
 
 
 @contextmanager
-def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
+def _readable(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
     with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
         yield
 
@@ -138,8 +138,8 @@ def _crash(episode: EpisodeIndex, step: int) -> str:
 
 def overview(run: Run, episode: EpisodeIndex, since: int = 0) -> Mapping[str, Any]:
     """What a page needs before any step: the episode, and the outlines of its steps from ``since`` on."""
-    told = asdict(row(run.key, run.method, episode))
-    return told | {
+    values = asdict(row(run.key, run.method, episode))
+    return values | {
         "outlines": [asdict(step) for step in episode.outlines[since:]],
         "since": since,
         "problem": run.index.problem,

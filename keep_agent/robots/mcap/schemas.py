@@ -27,7 +27,7 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _each(schema: Schema, names: str) -> dict[str, Schema]:
+def _fields(schema: Schema, names: str) -> dict[str, Schema]:
     """Several fields of one schema."""
     return dict.fromkeys(names.split(), schema)
 
@@ -35,34 +35,34 @@ def _each(schema: Schema, names: str) -> dict[str, Schema]:
 SCORE = _record("keep.Score", {"skill": TEXT, "score": NUMBER}, "skill score")
 DECISION = _record(
     "keep.Decision",
-    _each(TEXT, "episode instruction skill message")
-    | _each(WHOLE, "task step")
+    _fields(TEXT, "episode instruction skill message")
+    | _fields(WHOLE, "task step")
     | {"ok": TRUTH, "goal": _list(WHOLE), "scores": _list(SCORE)}
     | {"timings": {"type": "object", "additionalProperties": NUMBER}},
     "skill",
 )
 FACT = _record(
     "keep.Fact",
-    _each(TEXT, "id category type place holds") | _each(_list(TEXT), "sees states") | {"gone": TRUTH},
+    _fields(TEXT, "id category type place holds") | _fields(_list(TEXT), "sees states") | {"gone": TRUTH},
     "id category type",
 )
 FACTS = _record("keep.Facts", {"episode": TEXT, "facts": _list(FACT)}, "facts")
 MEMORY = _record(
     "keep.Memory",
-    _each(WHOLE, "tokens context query hits")
+    _fields(WHOLE, "tokens context query hits")
     | {"cold": TRUTH, "active_rows": _list(WHOLE)}
-    | _each(_list({"type": "object"}), "units segments hops flips"),
+    | _fields(_list({"type": "object"}), "units segments hops flips"),
     "tokens units segments",
 )
 LOG = _record(
     "foxglove.Log",
-    {"timestamp": TIME} | _each(WHOLE, "level line") | _each(TEXT, "message name file"),
+    {"timestamp": TIME} | _fields(WHOLE, "level line") | _fields(TEXT, "message name file"),
     "timestamp level message",
 )
 BYTES: Schema = {"type": "string", "contentEncoding": "base64"}
 IMAGE = _record(
     "foxglove.CompressedImage",
-    {"timestamp": TIME, "data": BYTES} | _each(TEXT, "frame_id format"),
+    {"timestamp": TIME, "data": BYTES} | _fields(TEXT, "frame_id format"),
     "timestamp data format",
 )
 

@@ -78,9 +78,9 @@ class Rules:
 
     def of(self, path: str) -> tuple[Rule, Mapping[str, str]]:
         for pattern, rule in self._rules:
-            found = pattern.match(path)
-            if found is not None:
-                return rule, found.groupdict()
+            match = pattern.match(path)
+            if match is not None:
+                return rule, match.groupdict()
         return UNKNOWN, {}
 
 
@@ -110,12 +110,12 @@ class AccessMiddleware:
         if rule.need is Need.NOTHING:
             scope[KEY] = NO_TOKEN
             return self._app
-        asked = in_query(scope) if rule.browser else None
-        token = asked or _presented(rule, headers)
+        query_token = in_query(scope) if rule.browser else None
+        token = query_token or _presented(rule, headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
         scope[KEY] = decide()
-        if asked:
-            return into_cookie(scope, asked, VIEWER)
+        if query_token:
+            return into_cookie(scope, query_token, VIEWER)
         return self._app if scope["type"] == "http" else Revocable(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:

@@ -66,20 +66,20 @@ class GenerateRoutes:
 
 
 def generated(agent: str, generation: Generation, text: str) -> Generated:
-    prefilled, ended = generation.prefilled, generation.ended
-    assert prefilled is not None and ended is not None
+    prefilled, end = generation.prefilled, generation.ended
+    assert prefilled is not None and end is not None
     return Generated(
-        agent=agent, text=text, finish=ended.reason, **asdict(prefilled),
-        generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
+        agent=agent, text=text, finish=end.reason, **asdict(prefilled),
+        generated=end.generated, ttft_ms=end.ttft_ms, decode_ms=end.decode_ms,
     )  # fmt: skip
 
 
 async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
     """Pieces, each as ``{"text": ...}``; then what `Generated` says, the whole text included."""
-    said = []
+    texts = []
     async for piece in pieces(generation):
         if piece is not None:
-            said.append(piece)
+            texts.append(piece)
         yield ALIVE if piece is None else event({"text": piece})
-    yield event(generated(agent, generation, "".join(said)).model_dump(), "end")
+    yield event(generated(agent, generation, "".join(texts)).model_dump(), "end")
     yield DONE

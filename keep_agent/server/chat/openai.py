@@ -43,8 +43,8 @@ class OpenAIRoutes:
             response_model=Completed, summary="Go on with a conversation (OpenAI)",
         )  # fmt: skip
         self.router.add_api_route(MODELS, self.models, methods=["GET"], summary="The models that are served")
-        one = f"{MODELS}/{{model:path}}"
-        self.router.add_api_route(one, self.model, methods=["GET"], summary="Whether a model is served")
+        model_path = f"{MODELS}/{{model:path}}"
+        self.router.add_api_route(model_path, self.model, methods=["GET"], summary="Whether a model is served")
 
     async def models(self) -> Models:
         return Models(data=[Model(id=self._conversations.model)])
@@ -73,8 +73,8 @@ class OpenAIRoutes:
     def _begin(self, agent: str, body: Completion) -> Generation:
         limits = self._conversations.limits
         most = most_tokens(limits, body.max_completion_tokens, body.max_tokens)
-        said = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
-        return self._conversations.chat(agent, said, most, stops_of(limits, body.stop))
+        messages = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
+        return self._conversations.chat(agent, messages, most, stops_of(limits, body.stop))
 
     async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
         head = _head("chat.completion.chunk", self._conversations.model)

@@ -109,11 +109,11 @@ async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mappi
 ):  # fmt: skip
     """``events``; what goes wrong on the way becomes the last of them, with the status that the answer would have."""
     try:
-        async for one in events:
-            yield one
+        async for item in events:
+            yield item
     except Exception as error:
-        if (refused := expected(error)) is None:
+        if (refusal := expected(error)) is None:
             log.exception("%s", path)
         else:
-            log.warning("%s: %s: %s", path, kind_of(refused), refused)
+            log.warning("%s: %s: %s", path, kind_of(refusal), refusal)
         yield wrap(event_of(path, error))

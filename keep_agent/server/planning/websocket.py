@@ -42,7 +42,7 @@ class FinishMessage(Finish):
 
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
-TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
+REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -56,25 +56,25 @@ class SocketRoutes:
         self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
 
     async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as resources:
             try:
-                await self._enter(agent, caller, held)
+                await self._enter(agent, caller, resources)
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
             await socket.accept()
             inbox = Inbox(self._limits.body_bytes)
-            listening = asyncio.create_task(self._listen(socket, inbox))
-            held.callback(listening.cancel)
+            listener = asyncio.create_task(self._listen(socket, inbox))
+            resources.callback(listener.cancel)
             with suppress(WebSocketDisconnect):
                 async for content in inbox:
                     await self._answer(socket, agent, content)
 
-    async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
+    async def _enter(self, agent: str, caller: Access, resources: AsyncExitStack) -> None:
         """Take a share of the websockets, and wake the agent. Raises KeepError."""
         token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
-        await held.enter_async_context(self._tokens.entered(token))
-        await held.enter_async_context(self._agents.entered(agent))
+        await resources.enter_async_context(self._tokens.entered(token))
+        await resources.enter_async_context(self._agents.entered(agent))
         async with self._planner.limiter.entered(agent):
             await self._planner.on(agent, lambda one: None)
 
@@ -120,4 +120,4 @@ class SocketRoutes:
                 yield event
         else:
             await self._planner.on(agent, lambda one: tell(one, body))
-            yield TOLD[body.type], {}
+            yield REPLIES[body.type], {}
