@@ -16,8 +16,9 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+from tests.waiting import PATIENCE
+
 CHROMIUM, DRIVER = ("chromium", "chromium-browser", "google-chrome"), "chromedriver"
-PATIENCE = 240.0  # seconds that a busy machine may take for an answer
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # a container's root has none

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 
 from rich.console import Console
@@ -26,40 +27,21 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
     console.print(methods_table())
 
 
-def _phases(arguments: Sequence[str], console: Console) -> None:
-    from keep_agent.scenarios.command import main as phases
-
-    phases(arguments, console)
-
-
-def _serve(arguments: Sequence[str], console: Console) -> None:
-    _part("keep_agent.server.command", "server")(arguments, console)
-
-
-def _token(arguments: Sequence[str], console: Console) -> None:
-    _part("keep_agent.server.auth.token_command", "server")(arguments, console)
-
-
-def _part(module: str, extra: str) -> Callable[[Sequence[str], Console], None]:
-    """The command of a module whose libraries are an extra. Raises ConfigError where they are missing."""
+def _command_of(module: str, arguments: Sequence[str], console: Console) -> None:
+    """Run the command of a module. Raises ConfigError where a library of the extra `server` is missing."""
     try:
-        return import_module(module).main
+        command = import_module(module).main
     except ModuleNotFoundError as error:
-        raise ConfigError(f"this command needs {error.name}: pip install 'keep-agent[{extra}]'") from error
-
-
-def _view(arguments: Sequence[str], console: Console) -> None:
-    from keep_agent.viewer.command import main as view
-
-    view(arguments, console)
+        raise ConfigError(f"this command needs {error.name}: pip install 'keep-agent[server]'") from error
+    command(arguments, console)
 
 
 COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
     "methods": _methods,
-    "phases": _phases,
-    "serve": _serve,
-    "token": _token,
-    "view": _view,
+    "phases": partial(_command_of, "keep_agent.scenarios.command"),
+    "serve": partial(_command_of, "keep_agent.server.command"),
+    "token": partial(_command_of, "keep_agent.server.auth.token_command"),
+    "view": partial(_command_of, "keep_agent.viewer.command"),
 }
 HELP = (
     "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents; "
@@ -79,8 +61,8 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
-    given = parser.parse_args()
-    code = guarded(lambda: _run(given.command, given.arguments))
+    options = parser.parse_args()
+    code = guarded(lambda: _run(options.command, options.arguments))
     if code:
         sys.exit(code)
 

@@ -15,7 +15,7 @@ from eval.common.accepted_overrides import key_of, within
 from eval.common.external_settings import check_outside
 from keep_agent.config.known_settings import keys_of
 from keep_agent.config.literal import as_config, literal, looked_up
-from keep_agent.config.setting_types import check_groups, check_kinds
+from keep_agent.config.setting_types import Kind, check_kinds
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.rollout.run_folder import AGAIN, CONFIG, RunFolder
 from memory.config.component_names import check_names, named_classes
@@ -88,7 +88,7 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
     if "eval" not in saved:
         raise DataError(f"{file} is of a run of another command; resume it with that one")
     with _read_from(file):
-        check_groups(saved)
+        check_kinds(saved, only=[Kind.GROUP])
     like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
     like += [key for key in NEEDED if key.partition(".")[0] in config]
     if _at(saved, "planner.kind") == "kv":

@@ -24,11 +24,11 @@ from eval.workers.base import CrewError, Played, Setup
 from eval.workers.factory import make_crew
 from keep_agent.config.factory import make_episodes
 from keep_agent.config.settings import check_settings
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError, KeepError, check_choice
 from keep_agent.files import unpacking
 from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder, read_summary
-from keep_agent.rollout.wandb_logging import check_mode, open_log
+from keep_agent.rollout.wandb_logging import MODES, open_log
 
 VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
 
@@ -51,7 +51,7 @@ def _evaluate(
     mine = Shard.parse(config.eval.get("shard")).indices(count)
     todo = [index for index in mine if earlier is None or index not in earlier.finished]
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    check_mode(config.wandb.mode)
+    check_choice("wandb.mode", config.wandb.mode, MODES)
     with closing(make_crew(config, len(todo))) as crew:
         _check(crew.setup, episodes, earlier)
         plain |= {"weights": crew.setup.weights, "episodes": count}

@@ -10,6 +10,7 @@ from eval.workers.base import Crew
 from eval.workers.in_process import Here
 from eval.workers.processes import Pool
 from eval.workers.supervisor import Crowd
+from keep_agent.config.settings import RAY
 from keep_agent.errors import ConfigError
 
 
@@ -23,7 +24,7 @@ def make_crew(config: DictConfig, episodes: int) -> Crew:
         )
     count = max(1, min(wanted, episodes))
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    if launcher == "ray":
+    if launcher == RAY:
         from eval.workers.ray_actors import RayActors  # here: an extra
 
         return Crowd(RayActors(plain, count), count)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.async_calls import Asynchronous
-from keep_agent.agent.fact_validation import UNTOLD, checked_facts, listed
+from keep_agent.agent.fact_validation import UNTOLD, as_list, checked_facts
 from keep_agent.agent.memory_file import memory_path, read_memory, write_memory
-from keep_agent.agent.prefetch import Ahead
+from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.request_validation import check_number, check_report, checked_request, digest, read_own
-from keep_agent.agent.snapshot_validation import check_foreign, check_size
+from keep_agent.agent.snapshot_validation import check_size, check_snapshot
 from keep_agent.agent.trace_recorder import quietly
-from keep_agent.agent.types import Decision
+from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.step_numbers import step_numbers
@@ -79,7 +79,7 @@ class Agent(Asynchronous):
         self.name, self._limit = name, limit
         self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
-        self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
+        self._ahead = Prefetcher(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
         self._owns = self._again = self._warned = False
         self._forget()
@@ -124,14 +124,10 @@ class Agent(Asynchronous):
         :raises DataError: for a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
-        return self._engine.run(partial(self._observe, listed(facts)))
+        return self._engine.run(partial(self._observe, as_list(facts)))
 
     def plan(
-        self,
-        instruction: str,
-        skills: Sequence[str],
-        ready: Callable[[Entry], None] | None = None,
-        after: int | None = None,
+        self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
     ) -> Decision:
         """Choose the next of ``skills``: those that make sense now, in any order. All of it happens, or nothing.
 
@@ -192,7 +188,7 @@ class Agent(Asynchronous):
         planner = read_state(found, self._planner.style)
         texts = [segment.text for segment in planner.memory.segments]
         if bounded:
-            check_foreign(state)
+            check_snapshot(state)
             check_size(texts, self._limit)
         for start in range(0, len(texts), EMBEDDED):  # other agents' plans should not have to wait for all of them
             self._engine.run(partial(self._session.embed, texts[start : start + EMBEDDED]))
@@ -296,12 +292,7 @@ class Agent(Asynchronous):
             self._ahead.wake()
 
     def _plan(
-        self,
-        instruction: str,
-        skills: tuple[str, ...],
-        asked: float,
-        ready: Callable[[Entry], None],
-        after: int | None,
+        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Ready, after: int | None
     ) -> Decision:
         key = digest(instruction, skills)
         made = self._made(key, after)
@@ -365,13 +356,9 @@ class Agent(Asynchronous):
     def _entry(self, decided: Decided, wall_ms: float) -> Entry:
         """The step as the trace has it, as if all will go well."""
         numbers = step_numbers(decided, self._tasks, wall_ms)
-        told: dict[str, Any] = {
-            "instruction": self._instruction,
-            "facts": list(self._facts.values()),
-            "ok": True,
-            "message": "",
-        }
-        return step_entry(self.name, numbers, self._steps, decision=decided, **told)
+        facts = list(self._facts.values())
+        outcome: dict[str, Any] = {"instruction": self._instruction, "facts": facts, "ok": True, "message": ""}
+        return step_entry(self.name, numbers, self._steps, decision=decided, **outcome)
 
     def _begin(self, instruction: str, skills: str) -> None:
         """The task is ``instruction`` from here on; what nobody reported on was carried out."""

@@ -1,4 +1,4 @@
-"""An agent's calls for who lives in an event loop, which stays free meanwhile."""
+"""Asynchronous calls of an agent: the event loop stays free meanwhile."""
 
 from __future__ import annotations
 

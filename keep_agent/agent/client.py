@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.fact_validation import NAMES, listed
+from keep_agent.agent.fact_validation import as_list, fields_of
 from keep_agent.agent.memory_file import MAGIC, memory_path
 from keep_agent.agent.request_validation import check_outcome
-from keep_agent.agent.types import Decision
+from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, KeepError
 from memory.files.atomic import write_atomic
 
@@ -31,12 +32,8 @@ AGAIN = (429, 503)  # the server said when to come again
 TIMEOUT = 60.0  # seconds for one answer
 PATIENCE = 30.0  # seconds after the first failure in which a request is sent again
 PAUSE = 0.5  # seconds before that, where the server did not say
-USELESS = (
-    httpx.UnsupportedProtocol,
-    httpx.LocalProtocolError,
-    httpx.DecodingError,
-    httpx.TooManyRedirects,
-)  # the same again would end the same
+# the same request again would end the same
+USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
@@ -94,7 +91,7 @@ class Client:
         """The agent of that id; one that is not there yet is created, unless ``create`` is false."""
         if create:
             try:
-                self.ask("POST", "/v1/agents", _about, {"id": name})
+                self.ask("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
                 if error.status != 409:  # it is there
                     raise
@@ -119,28 +116,20 @@ class Client:
 
         self.patiently(once)
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[Any], T],
-        body: Mapping[str, Any] | None = None,
-        content: bytes | None = None,
-    ) -> T:
-        """What ``read`` makes of the JSON that is answered."""
-        return _read(read, self.send(method, path, body, content).text)
+    def ask(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
+        """What ``read`` makes of the JSON that is answered; ``body`` as for `send`."""
+        return _read(read, self.send(method, path, **body).text)
 
-    def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
-    ) -> httpx.Response:
-        """The answer, if it is a good one."""
-        return self.patiently(lambda: self._once(method, path, body, content))
+    def send(self, method: str, path: str, **body: Any) -> httpx.Response:
+        """The answer, if it is a good one.
 
-    def _once(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
-    ) -> httpx.Response:
+        :param body: ``json`` or ``content``, as httpx takes them
+        """
+        return self.patiently(partial(self._once, method, path, **body))
+
+    def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
         with self._reached():
-            return _good(self._http.request(method, path, json=body, content=content))
+            return _good(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Names and data of what is answered bit by bit. Sent once: see `patiently`."""
@@ -195,14 +184,10 @@ class RemoteAgent:
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._tell("observe", {"facts": [_row(fact) for fact in listed(facts)]})
+        self._tell("observe", {"facts": [fields_of(fact) for fact in as_list(facts)]})
 
     def plan(
-        self,
-        instruction: str,
-        skills: Sequence[str],
-        ready: Callable[[dict[str, Any]], None] | None = None,
-        trace: str = "summary",
+        self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
         """Choose the next of ``skills``.
 
@@ -215,7 +200,7 @@ class RemoteAgent:
         path = f"{self._path}/plan"
         try:
             if ready is None:
-                found = self._client.ask("POST", path, _decision, body)
+                found = self._client.ask("POST", path, _decision, json=body)
             else:
                 found = self._client.patiently(lambda: self._heard(path, body, ready))
         except ServerError as error:
@@ -242,7 +227,7 @@ class RemoteAgent:
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
-            raise _foreign(content[:80].decode(errors="replace"))
+            raise _unexpected(content[:80].decode(errors="replace"))
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
@@ -257,16 +242,16 @@ class RemoteAgent:
         return self._number
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> None:
-        self._client.ask("POST", f"{self._path}/{what}", _about, body)
+        self._client.ask("POST", f"{self._path}/{what}", _about, json=body)
 
-    def _heard(self, path: str, body: Mapping[str, Any], ready: Callable[[dict[str, Any]], None]) -> Decision:
+    def _heard(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
                 ready(_read(dict, data))
             elif name == "decision":
                 return _read(_decision, data)
             elif name == "error":
-                raise _read(_told, data)
+                raise _read(_error_event, data)
         raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
 
 
@@ -292,7 +277,7 @@ def _decision(found: Any) -> Decision:
     return Decision(found["skill"], scores, found["trace"], found["number"], tuple(found.get("warnings", ())))
 
 
-def _told(found: Any) -> ServerError:
+def _error_event(found: Any) -> ServerError:
     """An error that came when the answer had begun."""
     status, said = found.get("status", 0), found["error"]
     return ServerError(said["message"], status, said["type"], PAUSE if status in AGAIN else None)
@@ -303,10 +288,10 @@ def _read(read: Callable[[Any], T], text: str) -> T:
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _foreign(text) from error
+        raise _unexpected(text) from error
 
 
-def _foreign(text: str) -> ServerError:
+def _unexpected(text: str) -> ServerError:
     return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
 
 
@@ -330,10 +315,3 @@ def _wait(response: httpx.Response) -> float | None:
     """Seconds after which to come again, if the server said so."""
     after = response.headers.get("Retry-After", "")
     return float(after) if response.status_code in AGAIN and after.isdecimal() else None
-
-
-def _row(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(fact, Mapping):
-        return dict(fact)
-    row = {name: getattr(fact, name) for name in NAMES if hasattr(fact, name)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}

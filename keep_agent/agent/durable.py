@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.journal import Journal
 from keep_agent.agent.memory_file import digest_of, packed, read_packed, unpacked, write_packed
-from keep_agent.agent.types import Decision
+from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import writing
-from keep_agent.rollout.trace import Entry, fact_entry
+from keep_agent.rollout.trace import fact_entry
 from memory.files.json_lines import Chain
 
 if TYPE_CHECKING:
@@ -67,11 +67,7 @@ class DurableAgent:
             self._keep("observe", facts=[fact_entry(fact) for fact in found])
 
     def plan(
-        self,
-        instruction: str,
-        skills: Sequence[str],
-        ready: Callable[[Entry], None] | None = None,
-        after: int | None = None,
+        self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
     ) -> Decision:
         with self._open():
             before = self.agent.number

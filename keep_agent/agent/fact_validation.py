@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
-OURS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
+PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
 MOST = 64  # states of a thing, or things that the agent sees
 UNTOLD = (
     "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
@@ -25,11 +25,18 @@ UNTOLD = (
 NAMES = tuple(field.name for field in fields(Fact))
 
 
-def listed(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Mapping[str, Any]]:
+def as_list(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Mapping[str, Any]]:
     """Several facts as a list, none of them checked. Raises DataError for what is not several, such as one fact."""
     if isinstance(facts, str | Mapping) or not isinstance(facts, Iterable):
         raise DataError(f"facts={facts!r:.80}: give a list of facts, such as [Fact('mug_1', 'object', 'mug')]")
     return list(facts)
+
+
+def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a fact, as far as it has them."""
+    if isinstance(fact, Mapping):
+        return dict(fact)
+    return {name: getattr(fact, name) for name in NAMES if hasattr(fact, name)}
 
 
 def checked_facts(
@@ -40,24 +47,21 @@ def checked_facts(
     :param category_of: of a thing that is known already
     :raises DataError: naming the fact and what to do about it
     """
-    found = [_fact(fact) for fact in facts]
+    items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
-    for fact in found:
+    for fact in items:
         before = known.get(fact.id) or category_of(fact.id)
         if before not in (None, fact.category):
             raise DataError(f"fact {fact.id!r} was a {before} before, not a {fact.category}: give it another id")
         known[fact.id] = fact.category
-    return list({fact.id: fact for fact in found}.values())
+    return list({fact.id: fact for fact in items}.values())
 
 
-def _fact(given: FactView | Mapping[str, Any]) -> Fact:
-    if isinstance(given, Mapping):
-        strange = sorted(map(str, given.keys() - set(NAMES)))
-        if strange:
-            raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(NAMES)}")
-        row: dict[str, Any] = dict(given)
-    else:
-        row = {name: getattr(given, name) for name in NAMES if hasattr(given, name)}
+def _fact(source: FactView | Mapping[str, Any]) -> Fact:
+    row = fields_of(source)
+    strange = sorted(map(str, row.keys() - set(NAMES)))
+    if strange:
+        raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(NAMES)}")
     for name in ("id", "category", "type"):
         if name not in row:
             raise DataError(f"fact {row.get('id', row)!r:.80} has no {name}; add it")
@@ -70,16 +74,16 @@ def _words(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
     value = row[name]
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DataError(f"fact {row.get('id')!r:.80} has {name}={value!r:.80}; give a list of words")
-    found = tuple(value)
-    if len(found) > MOST:
-        raise DataError(f"fact {row.get('id')!r:.80} has {len(found)} {name}; give up to {MOST}")
-    return found
+    items = tuple(value)
+    if len(items) > MOST:
+        raise DataError(f"fact {row.get('id')!r:.80} has {len(items)} {name}; give up to {MOST}")
+    return items
 
 
 def _check(fact: Fact) -> None:
     if fact.category not in CATEGORIES:
         raise DataError(f"fact {fact.id!r:.80} has category {fact.category!r:.80}; use {', '.join(CATEGORIES)}")
-    related = {"place": _given(fact.place), "holds": _given(fact.holds), "sees": fact.sees}
+    related = {"place": _ids(fact.place), "holds": _ids(fact.holds), "sees": fact.sees}
     for name, words in {"id": [fact.id], "type": [fact.type], "states": fact.states, **related}.items():
         for word in words:
             if not isinstance(word, str) or not WORD.fullmatch(word) or not on_one_line(word):
@@ -90,12 +94,12 @@ def _check(fact: Fact) -> None:
     for name, ids in related.items():
         if fact.id in ids:
             raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
-    if OURS.fullmatch(fact.id):
+    if PLANNER_IDS.fullmatch(fact.id):
         raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
     if not isinstance(fact.gone, bool):
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
 
 
-def _given(id: str | None) -> tuple[str, ...]:
+def _ids(id: str | None) -> tuple[str, ...]:
     """The id of another thing, if one is named."""
     return () if id is None or id == "" else (id,)

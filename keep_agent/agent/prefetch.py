@@ -1,4 +1,4 @@
-"""What changed is encoded while the robot moves, so that the next plan finds it done."""
+"""Prefetcher: encodes what changed while the robot moves, so that the next plan finds it done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Encoded:
     error: str = ""  # why it ended; the plan that wants the same will say so too
 
 
-class Ahead:
+class Prefetcher:
     """Encodes for one session, a chunk a job, behind every plan of any agent. Call it on the engine's worker.
 
     :param query: what the next prompt's segments are chosen by

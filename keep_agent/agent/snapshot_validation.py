@@ -1,11 +1,11 @@
-"""A memory that somebody else may have written: what no agent of ours would have saved, though its form is right."""
+"""Snapshot validation: refuses a memory of the right form that no agent of ours would have saved."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keep_agent.agent.fact_validation import MOST, OURS
+from keep_agent.agent.fact_validation import MOST, PLANNER_IDS
 from keep_agent.agent.request_validation import LONGEST, SKILL, on_one_line
 from keep_agent.errors import CapacityError, DataError
 
@@ -17,7 +17,7 @@ TEXT, SMALL = 128, 1 << 20  # characters: of a segment on average; that any memo
 KINDS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
-def check_foreign(state: Mapping[str, Any]) -> None:
+def check_snapshot(state: Mapping[str, Any]) -> None:
     """Raises DataError. ``state`` has the form that `Agent.dump` gives."""
     planner = state["planner"]
     memory = planner["memory"]
@@ -66,7 +66,7 @@ def _is_turn(skill: str, message: str) -> bool:
 
 def _is_named(id: str, category: str, planner: Mapping[str, Any]) -> bool:
     """What the planner writes itself has its names, as many as it has counted, and nothing else has them."""
-    found = OURS.fullmatch(id)
+    found = PLANNER_IDS.fullmatch(id)
     if found is None:
         return category not in ("history", "task")
     kind, counted = KINDS[found[1]]

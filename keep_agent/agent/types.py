@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from planners.prompts.styles import FactView
+
+
+Ready = Callable[[dict[str, Any]], None]  # takes what a prompt cost, when it is ready and the choice begins
 
 
 @dataclass(frozen=True, slots=True)

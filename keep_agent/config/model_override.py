@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 
 from keep_agent.config.literal import as_override, quoted
+from keep_agent.config.model_names import CUSTOM, configured_models
 from keep_agent.errors import ConfigError
 
 MODEL = "model="
-CUSTOM_MODEL = "custom"
 
 
 def choose_model(name: str) -> list[str]:
     """The overrides that choose a model by its name, folder or hub name, whatever characters it has."""
-    if name in _configured():
+    if name in configured_models():
         return [f"{MODEL}{name}"]
-    return [f"{MODEL}{CUSTOM_MODEL}", as_override("model.name", name)]
+    return [f"{MODEL}{CUSTOM}", as_override("model.name", name)]
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
@@ -30,20 +29,15 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []
-        strange = [name for name in names if name not in _configured()]
+        strange = [name for name in names if name not in configured_models()]
         if not strange:
             expanded.append(argument)
         elif len(strange) < len(names):
             raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
         else:
             swept = ",".join(quoted(name) for name in names)
-            expanded += [f"{MODEL}{CUSTOM_MODEL}", f"model.name={swept}"]
+            expanded += [f"{MODEL}{CUSTOM}", f"model.name={swept}"]
     return expanded
-
-
-def _configured() -> set[str]:
-    """The names of configs/model."""
-    return {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
 
 
 def _names(argument: str) -> list[str]:
@@ -54,5 +48,5 @@ def _names(argument: str) -> list[str]:
     parsed = OverridesParser.create().parse_override(argument)
     if not parsed.is_sweep_override():
         return [str(parsed.value())]
-    found = parsed.sweep_iterator(transformer=Transformer.identity)
-    return [one.text if isinstance(one, QuotedString) else str(one) for one in found]
+    values = parsed.sweep_iterator(transformer=Transformer.identity)
+    return [value.text if isinstance(value, QuotedString) else str(value) for value in values]

@@ -55,24 +55,19 @@ UNSET = {  # settings that are null by default, or may be of another kind than t
 }
 WIDER = {Kind.NUMBER: {Kind.WHOLE}}  # what is welcome, too, where a kind is
 CLASS_TAKES = {Kind.TEXT: {Kind.LIST, Kind.EMPTY}}  # and for an argument of a component, whose class says the rest
-Fault = tuple[str, Any, Collection[Kind]]  # dotted key, value, what it may be
+Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, what it may be
 
 
-def check_groups(values: Mapping[str, Any], source: str = "") -> None:
-    """Raises ConfigError for a value where ``configs`` have settings in groups: ``memory``, ``env.thor``, ...
+def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[Kind] = tuple(Kind)) -> None:
+    """Raises ConfigError for the first value of another kind than ``configs`` have there.
 
     :param values: a config as plain values
     :param source: what it was read from, for the message
+    :param only: look at settings that may be one of these: `Kind.GROUP` for ``memory``, ``env.thor``, ...
     """
     for key, value, wanted in faults(values):
-        if Kind.GROUP in wanted:
+        if not wanted.isdisjoint(only):
             raise ConfigError(_told(key, value, wanted, source))
-
-
-def check_kinds(values: Mapping[str, Any], source: str = "") -> None:
-    """Raises ConfigError for the first value of another kind than ``configs`` have there; see `check_groups`."""
-    for key, value, wanted in faults(values):
-        raise ConfigError(_told(key, value, wanted, source))
 
 
 def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:

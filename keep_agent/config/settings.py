@@ -9,37 +9,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import spec_of, without_simulator
 from keep_agent.config.model_names import check_encoder, check_model
-from keep_agent.config.setting_types import check_groups, check_kinds
-from keep_agent.errors import ConfigError, did_you_mean
+from keep_agent.config.setting_types import Kind, check_kinds
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device
 from keep_agent.rollout.frames import ENDINGS
 from keep_agent.rollout.wandb_logging import MODES
-from memory.config.choices import (
-    CONTEXTS,
-    DTYPES,
-    IMPORTANCE,
-    INITS,
-    LAYOUTS,
-    QUANTIZATIONS,
-    REDUCTIONS,
-    TRANSPORTS,
-)
+from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
 from memory.config.component_names import check_classes
 from planners.base import POLICIES
 from planners.prompts.formats import FORMATS
 from planners.prompts.styles import STYLES
 
-LEAST = {
-    "env.stream": 1,
-    "env.limit": 1,
-    "env.max_steps": 1,
-    "eval.episodes": 1,
-    "eval.seed": 0,
-    "eval.threads": 1,
-    "eval.workers": 1,
-    "prompt.budget": 1,
-    "prompt.examples": 0,
-}
+COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
+LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
 MOST = {"eval.threads": 4096}
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
@@ -74,7 +56,7 @@ def check_settings(
     switches: Collection[str] = SWITCHES,
 ) -> None:
     """Raises ConfigError that names the setting, its value and what it may be."""
-    check_groups(OmegaConf.to_container(config, resolve=True))
+    check_kinds(OmegaConf.to_container(config, resolve=True), only=[Kind.GROUP])
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
         if value is None and key in optional:
@@ -88,8 +70,8 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
-    for key in named:
+    names = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
+    for key in names:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
     check_values(config)
@@ -114,8 +96,5 @@ def check_word(key: str, value: Any) -> None:
         check_encoder(value)
     if key == DEVICE and isinstance(value, str):
         check_device(key, value)
-    words = WORDS.get(key)
-    if words is None or value in words or (value is None and key in OR_NULL):
-        return
-    null = " or null" if key in OR_NULL else ""
-    raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")
+    if key in WORDS:
+        check_choice(key, value, WORDS[key], null=key in OR_NULL)

@@ -23,23 +23,7 @@ from keep_agent.robots.task.events import (
 from keep_agent.robots.task.limits import Limits
 
 __all__ = [
-    "ConnectionLost",
-    "Event",
-    "Executed",
-    "Feedback",
-    "Finished",
-    "Limits",
-    "NotInstalled",
-    "Observed",
-    "Planned",
-    "RobotError",
-    "RobotSession",
-    "RobotTimeout",
-    "SkillExecutor",
-    "SkillLost",
-    "Started",
-    "Step",
-    "SymbolicExecutor",
-    "TaskReport",
-    "symbolic",
-]
+    "ConnectionLost", "Event", "Executed", "Feedback", "Finished", "Limits", "NotInstalled", "Observed", "Planned",
+    "RobotError", "RobotSession", "RobotTimeout", "SkillExecutor", "SkillLost", "Started", "Step", "SymbolicExecutor",
+    "TaskReport", "symbolic",
+]  # fmt: skip

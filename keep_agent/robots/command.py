@@ -1,4 +1,4 @@
-"""What the commands of all wires share: which planner, which robot, and how long they may take."""
+"""Options that the commands of all wires share: the planner, the robot, and how long they may take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keep_agent.robots.task.limits import Limits
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.run import Judge
+    from keep_agent.robots.session import SessionOptions
 
 TOKEN = "KEEP_AGENT_TOKEN"
 DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
@@ -25,52 +25,52 @@ DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
 class Robot:
     planner: Planning
     executor: SkillExecutor
-    limits: Limits
-    judge: Judge | None
+    options: SessionOptions
 
 
 def parser(program: str, description: str | None) -> ArgumentParser:
     """The options that every wire has."""
-    made = ArgumentParser(prog=program, description=description)
-    made.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
-    made.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
-    made.add_argument("--token", default=os.environ.get(TOKEN), help=f"for the server (default: ${TOKEN})")
-    made.add_argument(
+    options = ArgumentParser(prog=program, description=description)
+    options.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
+    options.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
+    options.add_argument("--token", default=os.environ.get(TOKEN), help=f"for the server (default: ${TOKEN})")
+    options.add_argument(
         "--planner",
         metavar="MODULE:FUNCTION",
         help="instead of a server: makes a planner from the executor; "
         "keep_agent.robots.scripted:ScriptedPlanning needs no model",
     )
-    made.add_argument(
+    options.add_argument(
         "--executor",
         default=DEMONSTRATION,
         metavar="MODULE:FUNCTION",
         help="makes your robot's SkillExecutor (default: %(default)s, a house that exists as symbols only)",
     )
-    made.add_argument("--name", default="keep_agent", help="of the node, before all names (default: %(default)s)")
+    options.add_argument("--name", default="keep_agent", help="of the node, before all names (default: %(default)s)")
     for field in fields(Limits):
-        made.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
-    return made
+        options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")
+    return options
 
 
 def robot_of(arguments: Namespace) -> Robot:
     """Raises ConfigError for what cannot be found or made."""
-    executor = _named("--executor", arguments.executor)()
+    executor = _load("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
-    return Robot(_planner(arguments, executor), executor, limits, getattr(executor, "judge", None))
+    options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}
+    return Robot(_planner(arguments, executor), executor, options)
 
 
 def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:
     if bool(arguments.server) == bool(arguments.planner):
         raise ConfigError("name either a server (--server URL) or a planner (--planner MODULE:FUNCTION)")
     if arguments.planner:
-        return _named("--planner", arguments.planner)(executor)
+        return _load("--planner", arguments.planner)(executor)
     from keep_agent.agent.client import Client  # here: --help needs no HTTP
 
     return Client(arguments.server, token=arguments.token).agent(arguments.agent)
 
 
-def _named(option: str, text: str) -> Callable[..., Any]:
+def _load(option: str, text: str) -> Callable[..., Any]:
     module, _, name = text.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from envs.clock import Clock
 from keep_agent.guard import guarded
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.run import Judge
+    from keep_agent.robots.session import SessionOptions
 
 POLL = 0.02  # seconds
 LAST_WORDS = 2.0  # seconds, for the result of a goal that was stopped to reach a client on a busy machine
@@ -35,19 +34,13 @@ class Ros1Node:
     """
 
     def __init__(
-        self,
-        planner: Planning,
-        executor: SkillExecutor,
-        *,
-        name: str = "keep_agent",
-        limits: Limits | None = None,
-        judge: Judge | None = None,
+        self, planner: Planning, executor: SkillExecutor, *, name: str = "keep_agent", **options: Unpack[SessionOptions]
     ) -> None:
         self.rospy, actionlib, self.messages = ros1("rospy"), ros1("actionlib"), classes()
         string = ros1("std_msgs.msg").String
         _reach_master()
         self.rospy.init_node(name, disable_signals=True)
-        self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
+        self.service = RobotService(planner, executor, tell=self._tell, **options)
         self._status = self.rospy.Publisher(f"{name}/{STATUS}", string, queue_size=100, latch=True)
         self.service.announce()
         self.rospy.Subscriber(f"{name}/{FACTS}", string, lambda message: self.service.facts(message.data))
@@ -81,9 +74,7 @@ class Ros1Node:
         result, feedback = self._kinds
         instruction = instruction_of(goal.task, goal.description)
         report = self.service.run(
-            instruction,
-            lambda text: self.server.publish_feedback(feedback(text)),
-            self.server.is_preempt_requested,
+            instruction, lambda text: self.server.publish_feedback(feedback(text)), self.server.is_preempt_requested
         )
         answer = result(report.success, str(report))
         if report.success:
@@ -121,7 +112,7 @@ def main() -> None:
 
 def _serve(arguments: Namespace) -> None:
     robot = robot_of(arguments)
-    node = Ros1Node(robot.planner, robot.executor, name=arguments.name, limits=robot.limits, judge=robot.judge)
+    node = Ros1Node(robot.planner, robot.executor, name=arguments.name, **robot.options)
     sys.stderr.write(f"listening on {node.rospy.resolve_name(arguments.name)}/{ACTION}; Ctrl-C ends it\n")
     try:
         node.spin()

@@ -14,7 +14,7 @@ from argparse import Namespace
 from importlib import import_module
 from threading import Condition, Lock, Thread
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
@@ -25,9 +25,8 @@ from keep_agent.robots.service import RobotService
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
+    from keep_agent.robots.session import SessionOptions
     from keep_agent.robots.task.events import TaskReport
-    from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.run import Judge
 
 
 LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
@@ -54,13 +53,7 @@ class Ros2Node:
     """
 
     def __init__(
-        self,
-        planner: Planning,
-        executor: SkillExecutor,
-        *,
-        name: str = "keep_agent",
-        limits: Limits | None = None,
-        judge: Judge | None = None,
+        self, planner: Planning, executor: SkillExecutor, *, name: str = "keep_agent", **options: Unpack[SessionOptions]
     ) -> None:
         action, qos, groups = ros2("rclpy.action"), ros2("rclpy.qos"), ros2("rclpy.callback_groups")
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
@@ -71,22 +64,16 @@ class Ros2Node:
         self._open = 0  # goals that were accepted and have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
-        self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
+        self.service = RobotService(planner, executor, tell=self._tell, **options)
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
         together: Any = groups.ReentrantCallbackGroup()
         self._status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
         self.node.create_subscription(string, f"{name}/{FACTS}", self._facts, 100, callback_group=together)
         self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=together)
         self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=together)
+        callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": together}
         self.server = action.ActionServer(
-            self.node,
-            self._task,
-            f"{name}/{ACTION}",
-            self._execute,
-            goal_callback=self._admit,
-            handle_accepted_callback=self._begin,
-            cancel_callback=self._cancel,
-            callback_group=together,
+            self.node, self._task, f"{name}/{ACTION}", self._execute, handle_accepted_callback=self._begin, **callbacks
         )
         self.service.announce()
 
@@ -174,7 +161,7 @@ def _serve(arguments: Namespace) -> None:
     robot = robot_of(arguments)
     rclpy.init(signal_handler_options=signals.SignalHandlerOptions.NO)
     try:
-        node = Ros2Node(robot.planner, robot.executor, name=arguments.name, limits=robot.limits, judge=robot.judge)
+        node = Ros2Node(robot.planner, robot.executor, name=arguments.name, **robot.options)
         threads = executors.MultiThreadedExecutor(num_threads=THREADS)
         threads.add_node(node.node)
         spinning = Thread(target=threads.spin, daemon=True)

@@ -1,4 +1,4 @@
-"""What a robot's planner offers over a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
+"""Planner of a robot behind a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
@@ -22,8 +22,7 @@ from keep_agent.robots.service import RobotService
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.run import Judge
+    from keep_agent.robots.session import SessionOptions
 
 TASK, STOP = "task", "stop"  # topics that need no message types of ours
 
@@ -43,11 +42,10 @@ class RosbridgeServer:
         *,
         distribution: Distribution = "ros1",
         name: str = "keep_agent",
-        limits: Limits | None = None,
-        judge: Judge | None = None,
+        **options: Unpack[SessionOptions],
     ) -> None:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
-        self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
+        self.service = RobotService(planner, executor, tell=self._tell, **options)
         text = string_type(distribution)
         self._status = bridge.publisher(f"{self.name}/{STATUS}", text, latch=True)
         listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
@@ -117,8 +115,8 @@ class RosbridgeServer:
     def _run_task(self, instruction: str) -> None:
         report = self.service.run(instruction)
         if report.stop == "busy":
-            refused = {"refused": instruction, "report": str(report)}
-            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refused))
+            refusal = {"refused": instruction, "report": str(report)}
+            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
 
     def _on_stop(self, text: str) -> None:
         self.service.stop(text or "somebody pressed stop")
@@ -142,15 +140,8 @@ def main() -> None:
 def _serve(arguments: Namespace) -> None:
     robot = robot_of(arguments)
     with Bridge(arguments.host, arguments.port, arguments.timeout) as bridge:
-        server = RosbridgeServer(
-            bridge,
-            robot.planner,
-            robot.executor,
-            distribution=arguments.distribution,
-            name=arguments.name,
-            limits=robot.limits,
-            judge=robot.judge,
-        )
+        choices = {"distribution": arguments.distribution, "name": arguments.name, **robot.options}
+        server = RosbridgeServer(bridge, robot.planner, robot.executor, **choices)
         sys.stderr.write(f"listening on {server.name} at {bridge.where}; Ctrl-C ends it\n")
         try:
             while True:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from envs.outcome import Outcome
 from keep_agent.errors import DataError
 from keep_agent.robots.errors import RobotError
 from keep_agent.robots.facts import read_facts
-from keep_agent.robots.session import RobotSession
+from keep_agent.robots.session import RobotSession, SessionOptions
 from keep_agent.robots.task.events import Started, TaskReport, together
-from keep_agent.robots.task.limits import Limits
 from keep_agent.robots.task.status import Status, after, sentence
 
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.task.events import Event, Watch
-    from keep_agent.robots.task.run import Judge
 
+Tell = Callable[[str], None]
 log = logging.getLogger(__name__)
 
 
@@ -42,20 +41,16 @@ class RobotService:
         planner: Planning,
         executor: SkillExecutor,
         *,
-        limits: Limits | None = None,
-        judge: Judge | None = None,
         watch: Watch | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        tell: Tell = lambda text: None,
+        **options: Unpack[SessionOptions],
     ) -> None:
         self.status = Status()
         self._tell = tell
-        self.session = RobotSession(planner, executor, limits=limits, watch=together(watch, self._watch), judge=judge)
+        self.session = RobotSession(planner, executor, watch=together(watch, self._watch), **options)
 
     def run(
-        self,
-        instruction: str,
-        feedback: Callable[[str], None] = lambda text: None,
-        stopped: Callable[[], bool] = lambda: False,
+        self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
         """Do a whole task. ``stopped``: whether somebody wanted it to stop before it began."""
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event as Flag
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from envs.clock import Clock
 from keep_agent.robots.errors import RobotError, RobotTimeout
 from keep_agent.robots.task.bounded_call import Call
 from keep_agent.robots.task.events import Finished, Started, TaskReport, together
 from keep_agent.robots.task.limits import Limits
-from keep_agent.robots.task.pending_facts import Unseen
+from keep_agent.robots.task.pending_facts import PendingFacts
 from keep_agent.robots.task.run import Judge, TaskRun
 from keep_agent.robots.task.single_plans import SinglePlans
 
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+
+
+class SessionOptions(TypedDict, total=False):
+    """What a `RobotSession` may be given beside its planner and executor."""
+
+    limits: Limits | None
+    judge: Judge | None
 
 
 class RobotSession:
@@ -54,8 +61,8 @@ class RobotSession:
         self._closed = ""  # why nothing begins any more
         self._stop_requested: Future[str] | None = None  # to be done with the reason; of the task that is on
         self._left: list[Call[Any]] = []  # calls that may not have returned
-        self._unseen = Unseen()
-        self._plans = SinglePlans(planner, self._unseen)
+        self._pending = PendingFacts()
+        self._plans = SinglePlans(planner, self._pending)
         self._ends = 0  # how often what was planned singly was ended
 
     def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
@@ -76,7 +83,7 @@ class RobotSession:
                 instruction,
                 limits=self.limits,
                 stop_requested=stop_requested,
-                unseen=self._unseen,
+                pending=self._pending,
                 watch=tell,
                 judge=self.judge,
             )
@@ -116,7 +123,7 @@ class RobotSession:
 
     def tell(self, facts: Iterable[FactView]) -> None:
         """Facts from elsewhere, for the next look, plan or task."""
-        self._unseen.add(facts)
+        self._pending.add(facts)
 
     def stop(self, reason: str = "somebody pressed stop") -> bool:
         """End the task that is on, soon; from any thread. The first reason counts.

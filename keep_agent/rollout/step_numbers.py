@@ -22,28 +22,16 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
     prefill = decision.prefill
     if prefill is None:
         return StepNumbers(task=task)
-    counts, times = prefill.counts, prefill.timings
+    times = prefill.timings
     ttft = max(wall_ms - prefill.after_ms - decision.score_ms, times.total)
     return StepNumbers(
         task=task,
-        layers=counts.layers,
+        **asdict(prefill.counts),
         parts={**asdict(times), "update": times.update + ttft - times.total},
         ttft_ms=ttft,
         ttft_overlapped_ms=ttft - (0.0 if prefill.cold else times.encode),
         score_ms=decision.score_ms,
-        prompt_tokens=counts.prompt_tokens,
-        memory_tokens=counts.memory_tokens,
-        fresh_tokens=counts.fresh_tokens,
-        hit_tokens=counts.hit_tokens,
-        invalidated_tokens=counts.invalidated_tokens,
-        token_layers=counts.token_layers,
-        recomputed_token_layers=counts.recomputed_token_layers,
-        encoded_token_layers=counts.encoded_token_layers,
         score_tokens=decision.score_tokens,
-        loaded_bytes=counts.loaded_bytes,
-        prefix_tokens=counts.prefix_tokens,
-        live_tokens=counts.live_tokens,
-        longest_tokens=counts.longest_tokens,
         raw_reads=prefill.reads.raw,
         live_reads=prefill.reads.live,
         cold=prefill.cold,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import ConfigError, check_choice
@@ -68,7 +69,7 @@ class WandbLog:
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
     """What one episode came to; times and rows only where a model was asked."""
-    asked = [step for step in result.steps if step.layers]
+    decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,
         "success": sum(task.success for task in result.tasks) / len(result.tasks),
@@ -77,11 +78,8 @@ def _metrics(result: EpisodeResult) -> dict[str, float]:
         "crashed": int(result.crashed),
         "seconds": result.seconds,
     }
-    if asked:
-        metrics["ttft_ms"] = sum(step.ttft_ms for step in asked) / len(asked)
-        metrics["decision_ms"] = sum(step.decision_ms for step in asked) / len(asked)
-        metrics["computed_ratio"] = sum(step.computed_ratio for step in asked) / len(asked)
-    return metrics
+    means = ("ttft_ms", "decision_ms", "computed_ratio") if decisions else ()
+    return metrics | {name: fmean(getattr(step, name) for step in decisions) for name in means}
 
 
 def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
@@ -97,7 +95,7 @@ def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
 
 def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
     times = [step.ttft_ms for step in result.steps if step.task == task and step.layers]
-    return sum(times) / len(times) if times else None
+    return fmean(times) if times else None
 
 
 def _run_id(folder: Path) -> str:
@@ -106,14 +104,9 @@ def _run_id(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
 
 
-def check_mode(mode: str) -> None:
-    """Raises ConfigError for a mode W&B does not know."""
-    check_choice("wandb.mode", mode, MODES)
-
-
 def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
     """A log for ``wandb.mode``; offline files go under ``folder/wandb``. Raises ConfigError if W&B cannot start."""
-    check_mode(settings["mode"])
+    check_choice("wandb.mode", settings["mode"], MODES)
     if settings["mode"] == "disabled":
         return NoLog()
     import wandb
@@ -123,13 +116,10 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     )
     try:
         run = wandb.init(
-            project=settings["project"],
-            entity=settings["entity"],
-            group=settings["group"],
+            **{name: settings[name] for name in ("project", "entity", "group", "mode")},
             name=settings["name"] or folder.name,
             id=_run_id(folder),
             resume="allow",
-            mode=settings["mode"],
             dir=folder,
             config=dict(config),
             settings=quiet,

@@ -18,7 +18,7 @@ from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.scenarios.display import phase_text, sums_table, turn_text
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.scenarios.scenario import Scenario
-from keep_agent.scenarios.turn_records import PhasesFolder, summarize
+from keep_agent.scenarios.turn_records import ScenarioFolder, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.special_tokens import special_tokens
@@ -28,7 +28,7 @@ from memory.kv_cache.quantization import PackFormat
 
 def play(
     scenario: Scenario, config: DictConfig, console: Console, folder: Path | None = None, bits: int = 4
-) -> PhasesFolder:
+) -> ScenarioFolder:
     """Play ``scenario`` with the model of ``config``; the run folder with its turns."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # what is wrong with it shows before anything is computed
@@ -37,17 +37,12 @@ def play(
     with TransformersEngine(make_model(config.model, config.eval.seed)) as engine:
         tokenizer = make_tokenizer(config.model, engine.model)
         memories = AgentMemories(
-            engine,
-            TokenizerCoder(tokenizer),
-            PackFormat(bits),
-            folder,
-            threshold=REUSE,
-            start=start_tokens(tokenizer),
+            engine, TokenizerCoder(tokenizer), PackFormat(bits), folder, threshold=REUSE, start=start_tokens(tokenizer)
         )
         run_id = secrets.token_hex(4)
         settings = {"scenario": scenario.name, "run_id": run_id, "bits": bits, "folder": folder and str(folder)}
         settings |= {"weights": engine.model_key, **OmegaConf.to_container(config, resolve=True)}
-        with PhasesFolder.create(_place(scenario, config), settings) as run:
+        with ScenarioFolder.create(_place(scenario, config), settings) as run:
             with memories:
                 stops = stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
                 player = Player(scenario, memories, stops, run_id, config.max_tokens)
@@ -60,16 +55,16 @@ def _place(scenario: Scenario, config: DictConfig) -> Path:
     return Path(config.eval.out) / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{scenario.name}"
 
 
-def _show(player: Player, run: PhasesFolder, console: Console) -> None:
+def _show(player: Player, run: ScenarioFolder, console: Console) -> None:
     """Commit each turn and print it; an interrupted run keeps those it has."""
     with _progress(console, player.scenario) as bar:
-        shown = ""
+        phase_name = ""
         for turn in player.play():
             run.commit(turn)
-            if turn.phase != shown:
+            if turn.phase != phase_name:
                 phase = next(phase for phase in player.scenario.phases if phase.name == turn.phase)
                 bar.console.print(phase_text(phase, player.scenario), highlight=False)
-                shown = turn.phase
+                phase_name = turn.phase
             bar.console.print(turn_text(turn), soft_wrap=True, highlight=False)
             bar.update(bar.task_ids[0], advance=1)
 
@@ -82,7 +77,7 @@ def _progress(console: Console, scenario: Scenario) -> Iterator[Progress]:
         yield bar
 
 
-def _finish(run: PhasesFolder, settings: dict[str, Any], console: Console) -> None:
+def _finish(run: ScenarioFolder, settings: dict[str, Any], console: Console) -> None:
     summary = summarize(run.results)
     path = run.write_summary({**summary, "config": settings})
     console.print()

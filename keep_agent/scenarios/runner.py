@@ -1,4 +1,4 @@
-"""Plays a scenario: turn by turn an agent's prompt is opened in its memory, computed as far as new, and answered."""
+"""Player of a scenario: turn by turn it opens an agent's prompt in its memory, computes what is new, and answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keep_agent.scenarios.scenario import Phase, Scenario
 from keep_agent.scenarios.transcript import Story
-from keep_agent.scenarios.turn_records import Turn
+from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
 from memory.engine.chunking import ChunkSchedule
@@ -21,18 +21,11 @@ if TYPE_CHECKING:
 REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whatever its prompts begin with
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the model says to a prompt, word for word, and what it cost, as in `Turn`."""
+@dataclass(frozen=True, kw_only=True)
+class Answer(Cost):
+    """Model's words to a prompt, as it wrote them, and their cost."""
 
     text: str
-    kind: str
-    origin: str
-    kept: int
-    new: int
-    generated: int
-    ttft_ms: float
-    decode_ms: float
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Player:
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
         memory = self.scenario.memory_key(speaker, self.run_id)
         answer = self._answer(memory, story.prompt(speaker), self.max_tokens or phase.max_tokens)
-        said = story.say(phase, speaker, answer.text)
+        message = story.say(phase, speaker, answer.text)
         return Turn(
             index=index,
             id=f"{phase.name}/{number}/{speaker}",
@@ -74,16 +67,10 @@ class Player:
             round=number,
             agent=speaker,
             name=self.scenario.agents[speaker].name,
-            text=said.text,
-            audience=said.audience,
+            text=message.text,
+            audience=message.audience,
             memory=memory,
-            kind=answer.kind,
-            origin=answer.origin,
-            kept=answer.kept,
-            new=answer.new,
-            generated=answer.generated,
-            ttft_ms=answer.ttft_ms,
-            decode_ms=answer.decode_ms,
+            **answer.costs,
         )
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
@@ -94,7 +81,7 @@ class Player:
         computed = time.perf_counter()
         room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
-        ended = time.perf_counter()
+        end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         return Answer(
             text=self._words(ids),
@@ -104,14 +91,14 @@ class Player:
             new=len(prompt.new),
             generated=len(ids),
             ttft_ms=1e3 * (computed - began),
-            decode_ms=1e3 * (ended - computed),
+            decode_ms=1e3 * (end - computed),
         )
 
     def _words(self, ids: Sequence[int]) -> str:
         """What generated tokens say, as the memory has it: without a character whose last bytes are missing."""
-        told = TokenText.of("", self.memories.coder)
-        told.extend(ids, self.memories.coder)
-        return told.text
+        text = TokenText.of("", self.memories.coder)
+        text.extend(ids, self.memories.coder)
+        return text.text
 
     def _forget(self, phase: Phase) -> None:
         for agent in phase.participants:
@@ -121,8 +108,8 @@ class Player:
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
     """Tokens that end a turn, which is one line of text: those that hold a newline, and all that are special."""
-    said = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    return (special.ends | special.hidden).union(token for token, text in enumerate(said) if "\n" in text)
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return (special.ends | special.hidden).union(token for token, text in enumerate(texts) if "\n" in text)
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,9 +1,9 @@
-"""What a turn leaves behind, the folder of a run, and the sums over it."""
+"""Records of turns: words and cost of each, the folder of a run, and the sums over it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any, ClassVar
 
@@ -13,9 +13,27 @@ TURNS = "turns.jsonl"
 COLD = "cold"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One agent's words and what they cost. Times in ms, the rest in tokens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Cost of the model's words. Times in ms, the rest in tokens."""
+
+    kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
+    origin: str  # where the rows were: hot | warm | cold
+    kept: int  # tokens of the prompt whose rows were there
+    new: int  # those that were computed
+    generated: int
+    ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
+    decode_ms: float
+
+    @property
+    def costs(self) -> dict[str, Any]:
+        """The fields above, without those of a subclass."""
+        return {field.name: getattr(self, field.name) for field in fields(Cost)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Cost):
+    """One agent's words and what they cost."""
 
     index: int
     id: str  # phase/round/agent
@@ -26,17 +44,10 @@ class Turn:
     text: str
     audience: tuple[str, ...]
     memory: str  # the id of the agent's rows
-    kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
-    origin: str  # where the rows were: hot | warm | cold
-    kept: int  # tokens of the prompt whose rows were there
-    new: int  # those that were computed
-    generated: int
-    ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
-    decode_ms: float
 
     @property
     def hit(self) -> bool:
-        """Was anything there?"""
+        """Tell whether any rows were there."""
         return self.origin != COLD
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +58,7 @@ class Turn:
         return cls(**{**row, "audience": tuple(row["audience"])})
 
 
-class PhasesFolder(RunFolder):
+class ScenarioFolder(RunFolder):
     """A line per turn, each written whole before the next turn begins; then the summary."""
 
     lines: ClassVar[str] = TURNS

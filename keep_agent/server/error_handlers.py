@@ -1,4 +1,4 @@
-"""Answers to errors: a status, a kind and a sentence. Nothing of what is inside gets out."""
+"""Error handlers: every error becomes a status, a kind and a sentence, and nothing of what is inside gets out."""
 
 from __future__ import annotations
 
@@ -138,6 +138,14 @@ def kind_of(error: Exception) -> str:
     return type(error).__name__
 
 
+def event_of(path: str, error: Exception) -> dict[str, Any]:
+    """The JSON of an error that comes when the answer has begun, with the status that the answer would have had."""
+    status, kind, message = 500, "InternalError", UNKNOWN
+    if (refused := expected(error)) is not None:
+        status, kind, message = status_of(refused), kind_of(refused), str(refused)
+    return {**body_of(path, status, kind, message), "status": status}
+
+
 def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
     if len(message) > LONGEST:
@@ -153,10 +161,13 @@ def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str
     return JSONResponse(body_of(path, status, kind, message), status, headers)
 
 
-def answer_to(path: str, error: KeepError) -> Response:
-    """What an error of ours is answered with."""
+def answer_to(path: str, error: KeepError, closing: bool = False) -> Response:
+    """What an error of ours is answered with.
+
+    :param closing: the connection ends behind it
+    """
     status = status_of(error)
-    headers = dict(error.headers) if isinstance(error, Refused) else {}
+    headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSING if closing else {})}
     if status == 503:
         headers["Retry-After"] = LATER
     if status >= 500:

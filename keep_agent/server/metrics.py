@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -26,28 +27,17 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         labels = ("method", "route", "status")
-        self.requests = Counter("keep_agent_requests", "Requests that were answered", labels, registry=self.registry)
-        self.seconds = Histogram(
-            "keep_agent_request_seconds", "From a request to the end of its answer", ("route",), buckets=SECONDS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.tokens = Counter(
-            "keep_agent_chat_tokens", "Of prompts, of these those whose rows were there, and generated ones",
-            ("kind",), registry=self.registry,
-        )  # fmt: skip
-        self.ttft = Histogram(
-            "keep_agent_chat_ttft_seconds", "From a chat request to its first token, the wait included",
-            buckets=SECONDS, registry=self.registry,
-        )  # fmt: skip
-
-        self.plans = Histogram(
-            "keep_agent_plan_seconds", "Of a plan: parts of the time to the first token, the wait and the choice",
-            ("part",), buckets=SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.encoded = Counter(
-            "keep_agent_encoded_tokens", "Tokens of memory that were encoded: ahead, or while a plan waited for them",
-            ("when",), registry=self.registry,
-        )  # fmt: skip
+        counter = partial(Counter, namespace="keep_agent", registry=self.registry)
+        seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
+        self.requests = counter("requests", "Requests that were answered", labels)
+        self.seconds = seconds("request_seconds", "From a request to the end of its answer", ("route",))
+        spent = "Of prompts, of these those whose rows were there, and generated ones"
+        self.tokens = counter("chat_tokens", spent, ("kind",))
+        self.ttft = seconds("chat_ttft_seconds", "From a chat request to its first token, the wait included")
+        planned = "Of a plan: parts of the time to the first token, the wait and the choice"
+        self.plans = seconds("plan_seconds", planned, ("part",))
+        encoded = "Tokens of memory that were encoded: ahead, or while a plan waited for them"
+        self.encoded = counter("encoded_tokens", encoded, ("when",))
 
     def planned(self, trace: Mapping[str, Any]) -> None:
         """A decision was made; of one that was made before there is no trace."""
@@ -62,14 +52,14 @@ class Metrics:
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
         """A gauge that is asked for when somebody reads the figures; NaN where asking fails."""
 
-        def asked() -> float:
+        def reading() -> float:
             try:
                 return float(value())
             except Exception:
                 log.exception("gauge %s", name)
                 return math.nan
 
-        Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(asked)
+        Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
     def chatted(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
         """A chat request has ended."""

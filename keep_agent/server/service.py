@@ -12,19 +12,19 @@ from fastapi import FastAPI
 from keep_agent.config.planner_factory import Brain
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.tokens import TokenSource
-from keep_agent.server.chat.anthropic import anthropic_router
+from keep_agent.server.chat.anthropic import AnthropicRoutes
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import generate_router
-from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.generate import GenerateRoutes
+from keep_agent.server.chat.openai import OpenAIRoutes
 from keep_agent.server.chat.unsupported_routes import elsewhere_router
 from keep_agent.server.landing_page import landing_router
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.routes import Planner, PlanningRoutes
 from keep_agent.server.planning.websocket import SocketRoutes
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import scenario_router
+from keep_agent.server.scenarios.routes import ScenarioRoutes
 from keep_agent.server.settings import Settings
 
 CHAT = "chat"  # conversations' rows, in the server's folder
@@ -34,8 +34,11 @@ log = logging.getLogger(__name__)
 def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Settings | None = None) -> FastAPI:
     """The application. When it ends it puts all agents to sleep, and closes the engine."""
     settings = settings or Settings()
-    metrics, most, each = Metrics(), settings.limits.requests, settings.limits.per_agent
-    plans, talks = Gate(most, each), Gate(most, each)  # so that robots get in however much is talked
+    metrics, most, per_agent = Metrics(), settings.limits.requests, settings.limits.per_agent
+    plans, talks = (
+        ConcurrencyLimiter(most, per_agent),
+        ConcurrencyLimiter(most, per_agent),
+    )  # so that robots get in however much is talked
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
     conversations = Conversations.of(
@@ -60,11 +63,9 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
     routers = [
         PlanningRoutes(planner, conversations.forget).router,
         SocketRoutes(planner, settings).router,
-        openai_router(conversations),
-        anthropic_router(conversations),
+        *(routes(conversations).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)),
+        ScenarioRoutes(scenarios, conversations, talks).router,
         elsewhere_router(),
-        generate_router(conversations),
-        scenario_router(scenarios, conversations, talks),
         landing_router(settings.viewer),
     ]
     app = make_app(routers, tokens=tokens, limits=settings.limits, metrics=metrics, lifespan=lifespan)

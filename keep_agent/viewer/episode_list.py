@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nicegui import run, ui
@@ -22,17 +23,8 @@ from keep_agent.viewer.episode_filters import (
 from keep_agent.viewer.runs import Library
 
 PERIOD = 1.5  # seconds between two looks at the folder
-COLUMNS = [
-    ("outcome", "outcome"),
-    ("method", "method"),
-    ("episode", "episode"),
-    ("instruction", "instruction"),
-    ("types", "task type"),
-    ("goal", "goal"),
-    ("steps", "steps"),
-    ("failures", "failed"),
-    ("run", "run"),
-]
+COLUMNS = ("outcome", "method", "episode", "instruction", "types", "goal", "steps", "failures", "run")
+LABELS = {"types": "task type", "failures": "failed"}  # else a column's name
 SIGNS = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}
 NUMBERS = ("goal", "steps", "failures")
 
@@ -60,7 +52,7 @@ class Listing:
             ui.space()
             self._compare = ui.button("compare the two chosen", on_click=self._open_two).props("no-caps unelevated")
         self._table = ui.table(
-            columns=[_column(name, label) for name, label in COLUMNS],
+            columns=[_column(name) for name in COLUMNS],
             rows=[],
             row_key="key",
             selection="multiple",
@@ -77,14 +69,14 @@ class Listing:
 
     async def look(self) -> None:
         """Show what there is by now."""
-        found = await run.io_bound(self._read)
-        if found is not None:  # else the server ends
-            self._take(*found)
+        data = await run.io_bound(self._read)
+        if data is not None:  # else the server ends
+            self._take(*data)
 
     def _read(self) -> tuple[list[EpisodeRow], list[str]]:
         """Rows, and what is wrong with traces."""
         runs = self._library.runs()
-        return episode_rows(runs), [each.index.problem for each in runs if each.index.problem]
+        return episode_rows(runs), [item.index.problem for item in runs if item.index.problem]
 
     def _take(self, rows: list[EpisodeRow], problems: list[str]) -> None:
         self._problem.set_text(" ".join(problems))
@@ -105,14 +97,14 @@ class Listing:
 
     def _show(self) -> None:
         filters = Filters(self._status.value, self._method.value, self._type.value, self._text.value or "")
-        kept = [row for row in self._rows if filters.keep(row)]
-        self._table.rows = [_line(row) for row in kept]
-        self._table.selected = [line for line in self._table.rows if line["key"] in self._chosen()]
-        self._count.set_text(f"{len(kept)} of {len(self._rows)} episodes")
+        visible = [row for row in self._rows if filters.keep(row)]
+        self._table.rows = [_line(row) for row in visible]
+        self._table.selected = [line for line in self._table.rows if line["key"] in self._selection()]
+        self._count.set_text(f"{len(visible)} of {len(self._rows)} episodes")
         self._empty.set_visibility(not self._rows)
         self._choose()
 
-    def _chosen(self) -> list[str]:
+    def _selection(self) -> list[str]:
         return [line["key"] for line in self._table.selected]
 
     def _choose(self) -> None:
@@ -122,17 +114,17 @@ class Listing:
         self._go([event.args])
 
     def _open_two(self) -> None:
-        self._go(self._chosen())
+        self._go(self._selection())
 
     def _go(self, keys: Sequence[str]) -> None:
-        found = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
-        ui.navigate.to(address(*(found[key] for key in keys if key in found)))
+        data = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
+        ui.navigate.to(address(*(data[key] for key in keys if key in data)))
 
 
-def _column(name: str, label: str) -> dict[str, Any]:
+def _column(name: str) -> dict[str, Any]:
     align = "right" if name in NUMBERS else "left"
-    told = {"name": name, "label": label, "field": name, "align": align, "sortable": True}
-    return told | {":classes": f"row => 'keep-{name} keep-' + row.status"}
+    column = {"name": name, "label": LABELS.get(name, name), "field": name, "align": align, "sortable": True}
+    return column | {":classes": f"row => 'keep-{name} keep-' + row.status"}
 
 
 def _key(row: EpisodeRow) -> str:
@@ -142,16 +134,11 @@ def _key(row: EpisodeRow) -> str:
 def _line(row: EpisodeRow) -> dict[str, Any]:
     goal = f"{row.goal[0]} of {row.goal[1]}" if row.goal else "–"
     tasks = f" (+{row.tasks - 1} more)" if row.tasks > 1 else ""
-    return {
+    return asdict(row) | {
         "key": _key(row),
         "outcome": f"{SIGNS[row.status]} {row.status}",
-        "status": row.status,
         "method": row.method or "–",
-        "episode": row.episode,
         "instruction": row.instruction + tasks,
         "types": ", ".join(row.types),
         "goal": goal,
-        "steps": row.steps,
-        "failures": row.failures,
-        "run": row.run,
     }

@@ -5,11 +5,11 @@ Runs and episodes are named by key and looked up among those that are there: a r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Depends, HTTPException
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from keep_agent.errors import DataError
@@ -18,12 +18,10 @@ from keep_agent.viewer.pictures import KINDS, picture
 from keep_agent.viewer.runs import Library
 from keep_agent.viewer.step_model import overview, step_json
 
-Answer = TypeVar("Answer")
-
 
 def data_router(library: Library, prefix: str) -> APIRouter:
     """Routes below ``prefix``: ``episodes``, ``episode``, ``step`` and ``picture``; 404 says what is not there."""
-    router = APIRouter(prefix=prefix, include_in_schema=False)
+    router = APIRouter(prefix=prefix, include_in_schema=False, dependencies=[Depends(_missing)])
 
     @router.get("/episodes")
     def episodes() -> list[dict[str, Any]]:
@@ -31,40 +29,29 @@ def data_router(library: Library, prefix: str) -> APIRouter:
 
     @router.get("/episode")
     def episode(run: str, episode: str, since: int = 0) -> JSONResponse:
-        return _found(lambda: JSONResponse(_overview(library, run, episode, max(since, 0))))
+        source = library.run(run)
+        return JSONResponse(dict(overview(source, source.index.episode(episode), max(since, 0))))
 
     @router.get("/step")
     def step(run: str, episode: str, step: int) -> Response:
-        return _found(lambda: Response(_step(library, run, episode, step), media_type="application/json"))
+        source = library.run(run)
+        return Response(step_json(source, source.index.episode(episode), step), media_type="application/json")
 
     @router.get("/picture")
     def picture_of(run: str, episode: str, step: int) -> FileResponse:
-        return _found(lambda: _picture(library, run, episode, step))
+        source = library.run(run)
+        name = source.index.episode(episode).frames.get(step)
+        if name is None:
+            raise DataError(f"step {step} of episode {episode!r} has no picture")
+        path = picture(source.path, name)
+        return FileResponse(path, media_type=KINDS[path.suffix], headers={"X-Content-Type-Options": "nosniff"})
 
     return router
 
 
-def _found(look: Callable[[], Answer]) -> Answer:
+def _missing() -> Iterator[None]:
+    """Answer 404 for what is not there."""
     try:
-        return look()
+        yield
     except DataError as error:
         raise HTTPException(404, detail=str(error)) from None
-
-
-def _overview(library: Library, run: str, key: str, since: int) -> dict[str, Any]:
-    found = library.run(run)
-    return dict(overview(found, found.index.episode(key), since))
-
-
-def _step(library: Library, run: str, key: str, step: int) -> str:
-    found = library.run(run)
-    return step_json(found, found.index.episode(key), step)
-
-
-def _picture(library: Library, run: str, key: str, step: int) -> FileResponse:
-    found = library.run(run)
-    name = found.index.episode(key).frames.get(step)
-    if name is None:
-        raise DataError(f"step {step} of episode {key!r} has no picture")
-    path = picture(found.path, name)
-    return FileResponse(path, media_type=KINDS[path.suffix], headers={"X-Content-Type-Options": "nosniff"})

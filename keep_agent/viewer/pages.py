@@ -23,12 +23,7 @@ def add_pages(library: Library, base: str) -> None:
 
     @ui.page(STEP, title="KEEP Agent: episode", response_timeout=INDEXING)
     async def episode(
-        run: str = "",
-        episode: str = "",
-        step: int = 0,
-        segment: str = "",
-        other: str = "",
-        other_episode: str = "",
+        run: str = "", episode: str = "", step: int = 0, segment: str = "", other: str = "", other_episode: str = ""
     ) -> None:
         _dress()
         wanted = [(run, episode)] + ([(other, other_episode or episode)] if other else [])

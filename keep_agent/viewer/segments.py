@@ -1,4 +1,4 @@
-"""What became of every segment of a prompt: served from a block, repaired, changed, or new."""
+"""Segments of a prompt and their states: served from a block, repaired, changed, or new."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.history import History
 
 HIT, RECOMPUTED, CHANGED, FRESH = "hit", "recomputed", "changed", "fresh"
+Ranks = Mapping[str, tuple[tuple[int, int, float], ...]]  # by segment: (layer, rank from 1, mass)
 STATES = (HIT, RECOMPUTED, CHANGED, FRESH)
 DYNAMIC = {"static_group": "static", "segment": "dynamic"}
 
@@ -39,41 +40,32 @@ class SegmentView:
 def segment_views(entry: Entry, texts: History[str], step: int) -> tuple[SegmentView, ...]:
     """The segments of a step's prompt, in its order. Raises KeyError or TypeError for a broken entry."""
     spans, units = entry.get("segments", ()), entry.get("units", ())
-    starts = [unit["start"] for unit in units]
-    ranks, left = ranks_of(entry.get("hops", ())), Counter(span["id"] for span in spans)
+    ranks, remaining = ranks_of(entry.get("hops", ())), Counter(span["id"] for span in spans)
     views = []
     for span in spans:
-        left[span["id"]] -= 1
-        views.append(_view(span, units, starts, texts, step, left[span["id"]], ranks))
+        remaining[span["id"]] -= 1
+        views.append(_view(span, units, texts, step, remaining[span["id"]], ranks))
     return tuple(views)
 
 
-def ranks_of(hops: Sequence[Entry]) -> Mapping[str, tuple[tuple[int, int, float], ...]]:
+def ranks_of(hops: Sequence[Entry]) -> Ranks:
     """By segment: at every layer that chose it, its place among the chosen by the attention mass they received."""
-    found: dict[str, list[tuple[int, int, float]]] = {}
+    places_by_id: dict[str, list[tuple[int, int, float]]] = {}
     for hop in hops:
         received: Counter[str] = Counter()
         for _, target, mass in hop["edges"]:
             received[target] += mass
         for rank, (target, mass) in enumerate(received.most_common(), 1):
-            found.setdefault(target, []).append((hop["layer"], rank, mass))
-    return {id: tuple(places) for id, places in found.items()}
+            places_by_id.setdefault(target, []).append((hop["layer"], rank, mass))
+    return {id: tuple(places) for id, places in places_by_id.items()}
 
 
-def _view(
-    span: Entry,
-    units: Sequence[Entry],
-    starts: Sequence[int],
-    texts: History[str],
-    step: int,
-    newer: int,
-    ranks: Mapping[str, tuple[tuple[int, int, float], ...]],
-) -> SegmentView:
+def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, newer: int, ranks: Ranks) -> SegmentView:
     """``newer``: how many later versions of it stand behind it in the same prompt."""
     id, start, stop = span["id"], span["start"], span["stop"]
-    first, last = _units(units, starts, start, stop)
-    mine = units[first : last + 1] if first >= 0 else ()
-    served = sum(_overlap(unit, start, stop) for unit in mine if unit["hit"])
+    first, last = _units(units, start, stop)
+    own_units = units[first : last + 1] if first >= 0 else ()
+    served = sum(_overlap(unit, start, stop) for unit in own_units if unit["hit"])
     versions = texts.versions(step, id)
     known = versions[: len(versions) - newer]
     written, text = known[-1] if known else (-1, None)
@@ -85,8 +77,8 @@ def _view(
         stop=stop,
         first_unit=first,
         last_unit=last,
-        kind=DYNAMIC.get(mine[0]["kind"], mine[0]["kind"]) if mine else "",
-        block=mine[0]["block"] if len(mine) == 1 else "",
+        kind=DYNAMIC.get(own_units[0]["kind"], own_units[0]["kind"]) if own_units else "",
+        block=own_units[0]["block"] if len(own_units) == 1 else "",
         from_block=served,
         last_layer=span["last_layer"],
         state=_state(served == stop - start, span["last_layer"], written == step and len(known) > 1),
@@ -103,8 +95,9 @@ def _state(served: bool, last_layer: int, rewritten: bool) -> str:
     return CHANGED if rewritten else FRESH
 
 
-def _units(units: Sequence[Entry], starts: Sequence[int], start: int, stop: int) -> tuple[int, int]:
+def _units(units: Sequence[Entry], start: int, stop: int) -> tuple[int, int]:
     """First and last unit that rows ``start:stop`` are in; (-1, -1) where they are in none."""
+    starts = [unit["start"] for unit in units]
     first, last = max(bisect_right(starts, start) - 1, 0), bisect_right(starts, stop - 1) - 1
     inside = [number for number in range(first, last + 1) if _overlap(units[number], start, stop) > 0]
     return (inside[0], inside[-1]) if inside else (-1, -1)

@@ -1,4 +1,4 @@
-"""A step as a page draws it: plain data, made of its entry and of what was told before."""
+"""Step model: a step as a page draws it, plain data made of its entry and of earlier ones."""
 
 from __future__ import annotations
 
@@ -70,34 +70,30 @@ class StepView:
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
     """Raises DataError for a step that is not there, or whose entry lacks what it must have."""
     entry = run.index.entry(episode, step)
-    with _shown(run, episode, step):
+    with _readable(run, episode, step):
         return _view(episode, step, entry)
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
     """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
     view = step_view(run, episode, step)
-    with _shown(run, episode, step):
+    with _readable(run, episode, step):
         return view.to_json()
 
 
 @contextmanager
-def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
+def _readable(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
     with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
         yield
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
-    told, extra = episode.outlines[step], entry.get("extra", {})
+    outline, extra = episode.outlines[step], entry.get("extra", {})
     return StepView(
         number=step,
-        task=told.task,
-        step=told.step,
+        **{name: getattr(outline, name) for name in ("task", "step", "skill", "ok", "goal", "restarted")},
         instruction=str(entry.get("instruction", "")),
-        skill=told.skill,
-        ok=told.ok,
         message=str(entry.get("message", "")),
-        goal=told.goal,
         understood=str(extra.get("understood", "")),
         focus=str(extra.get("focus", "")),
         scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
@@ -105,7 +101,6 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         world=world(episode.facts, step),
         before=step - 1 if step - 1 in episode.frames else None,
         after=step if step in episode.frames else None,
-        restarted=told.restarted,
         end=_end(episode, step),
         crash=_crash(episode, step),
     )
@@ -121,10 +116,7 @@ def _prompt(entry: Entry, episode: EpisodeIndex, step: int) -> PromptView:
         segments=segment_views(entry, episode.texts, step),
         units=len(units),
         units_hit=sum(unit["hit"] for unit in units),
-        hops=tuple(entry.get("hops", ())),
-        loads=tuple(entry.get("loads", ())),
-        computes=tuple(entry.get("computes", ())),
-        flips=tuple(entry.get("flips", ())),
+        **{name: tuple(entry.get(name, ())) for name in ("hops", "loads", "computes", "flips")},
         cold=bool(entry.get("cold")),
         parts=tuple((part, timings[part]) for part in PARTS if part in timings),
         ttft_ms=timings.get("ttft", 0.0),
@@ -146,8 +138,8 @@ def _crash(episode: EpisodeIndex, step: int) -> str:
 
 def overview(run: Run, episode: EpisodeIndex, since: int = 0) -> Mapping[str, Any]:
     """What a page needs before any step: the episode, and the outlines of its steps from ``since`` on."""
-    told = asdict(row(run.key, run.method, episode))
-    return told | {
+    values = asdict(row(run.key, run.method, episode))
+    return values | {
         "outlines": [asdict(step) for step in episode.outlines[since:]],
         "since": since,
         "problem": run.index.problem,

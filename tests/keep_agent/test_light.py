@@ -50,6 +50,7 @@ sys.meta_path.insert(0, heavy)
 print(json.dumps([run(*words) for words in json.load(sys.stdin)]))
 """
 Answer = tuple[int, list[str], str]
+Answers = dict[tuple[str, str], Answer]  # by command and words
 
 
 def documented() -> list[str]:
@@ -159,7 +160,7 @@ IMPOSSIBLE = [  # with what says how to go on
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Answer]:
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """By command and words: exit code, what was imported of torch and transformers, what was said. In one process."""
     calls = [(module, word, [*NEEDED.get(module, []), word]) for module in documented() for word in REFUSED]
     calls += [(module, words, words.split()) for module, words, _ in (*MISTYPED, *MORE, *IMPOSSIBLE)]
@@ -178,22 +179,20 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
 
 @pytest.mark.parametrize("word", REFUSED)
 @pytest.mark.parametrize("module", documented())
-def test_no_documented_command_loads_torch_for_what_is_mistyped(
-    answered: dict[tuple[str, str], Answer], module: str, word: str
-) -> None:
+def test_no_documented_command_loads_torch_for_what_is_mistyped(answered: Answers, module: str, word: str) -> None:
     code, loaded, said = answered[module, word]
     assert (code, loaded) == (0 if word == "--help" else 2, []), said
 
 
 @pytest.mark.parametrize(("words", "shown"), HELP)
-def test_help_and_lists_load_no_torch(answered: dict[tuple[str, str], Answer], words: str, shown: str) -> None:
+def test_help_and_lists_load_no_torch(answered: Answers, words: str, shown: str) -> None:
     code, loaded, said = answered["keep_agent.cli", words]
     assert (code, loaded) == (0, []) and shown.lower() in said.replace("\n", "").lower()
 
 
 @pytest.mark.parametrize(("module", "words", "meant"), MISTYPED, ids=[f"{m} {w}" for m, w, _ in MISTYPED])
 def test_what_is_mistyped_is_refused_with_what_was_meant(
-    answered: dict[tuple[str, str], Answer], module: str, words: str, meant: str
+    answered: Answers, module: str, words: str, meant: str
 ) -> None:
     code, loaded, said = answered[module, words]
     assert (code, loaded, said.count("\n")) == (2, [], 1)
@@ -201,19 +200,33 @@ def test_what_is_mistyped_is_refused_with_what_was_meant(
 
 
 @pytest.mark.parametrize(("module", "words", "meant"), MORE, ids=[f"{m} {w}" for m, w, _ in MORE])
-def test_a_mistyped_value_is_refused_without_torch(
-    answered: dict[tuple[str, str], Answer], module: str, words: str, meant: str
-) -> None:
+def test_a_mistyped_value_is_refused_without_torch(answered: Answers, module: str, words: str, meant: str) -> None:
     code, loaded, said = answered[module, words]
     assert (code, loaded) == (2, []) and meant in said
 
 
 @pytest.mark.parametrize(("module", "words", "way"), IMPOSSIBLE, ids=[f"{m} {w}" for m, w, _ in IMPOSSIBLE])
 def test_what_cannot_be_is_refused_in_a_sentence_without_torch(
-    answered: dict[tuple[str, str], Answer], module: str, words: str, way: str
+    answered: Answers, module: str, words: str, way: str
 ) -> None:
     code, loaded, said = answered[module, words]
     assert (code, loaded, said.count("\n")) == (2, [], 1) and said.startswith("error: ") and way in said
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("robots", ["torch", "transformers", "rospy", "roslibpy", "rclpy", "mcap"]),
+        ("viewer.pages viewer.json_routes", ["torch"]),
+        ("viewer.server viewer.command viewer.export.html viewer.export.rrd viewer.step_model", ["torch", "nicegui"]),
+        ("viewer.export.rrd viewer.runs viewer.episode_filters", ["rerun"]),
+    ],
+)
+def test_libraries_wait_until_they_are_needed(modules: str, heavy: list[str]) -> None:
+    imported = ", ".join(f"keep_agent.{name}" for name in modules.split())
+    code = f"import sys, {imported}; print({{*sys.modules}} & {{*{heavy}}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_methods_says_of_each_what_the_method_itself_says() -> None:

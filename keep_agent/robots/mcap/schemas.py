@@ -16,65 +16,54 @@ TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
 WHOLE: Schema = {"type": "integer"}
 TRUTH: Schema = {"type": "boolean"}
-WORDS: Schema = {"type": "array", "items": TEXT}
 TIME: Schema = {"type": "object", "title": "time", "properties": {"sec": WHOLE, "nsec": WHOLE}}
 
 
-def _record(title: str, properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
-    return {"title": title, "type": "object", "properties": dict(properties), "required": list(required)}
+def _record(title: str, properties: Mapping[str, Schema], required: str) -> Schema:
+    return {"title": title, "type": "object", "properties": dict(properties), "required": required.split()}
 
 
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _fields(schema: Schema, names: str) -> dict[str, Schema]:
+    """Several fields of one schema."""
+    return dict.fromkeys(names.split(), schema)
+
+
+SCORE = _record("keep.Score", {"skill": TEXT, "score": NUMBER}, "skill score")
 DECISION = _record(
     "keep.Decision",
-    {
-        "episode": TEXT,
-        "instruction": TEXT,
-        "task": WHOLE,
-        "step": WHOLE,
-        "skill": TEXT,
-        "ok": TRUTH,
-        "message": TEXT,
-        "goal": {"type": "array", "items": WHOLE},
-        "scores": {
-            "type": "array",
-            "items": _record("keep.Score", {"skill": TEXT, "score": NUMBER}, ("skill", "score")),
-        },
-        "timings": {"type": "object", "additionalProperties": NUMBER},
-    },
-    ("skill",),
+    _fields(TEXT, "episode instruction skill message")
+    | _fields(WHOLE, "task step")
+    | {"ok": TRUTH, "goal": _list(WHOLE), "scores": _list(SCORE)}
+    | {"timings": {"type": "object", "additionalProperties": NUMBER}},
+    "skill",
 )
 FACT = _record(
     "keep.Fact",
-    {"id": TEXT, "category": TEXT, "type": TEXT, "place": TEXT, "holds": TEXT}
-    | {"sees": WORDS, "states": WORDS, "gone": TRUTH},
-    ("id", "category", "type"),
+    _fields(TEXT, "id category type place holds") | _fields(_list(TEXT), "sees states") | {"gone": TRUTH},
+    "id category type",
 )
-FACTS = _record("keep.Facts", {"episode": TEXT, "facts": {"type": "array", "items": FACT}}, ("facts",))
+FACTS = _record("keep.Facts", {"episode": TEXT, "facts": _list(FACT)}, "facts")
 MEMORY = _record(
     "keep.Memory",
-    {
-        "tokens": WHOLE,
-        "context": WHOLE,
-        "query": WHOLE,
-        "hits": WHOLE,
-        "cold": TRUTH,
-        "active_rows": {"type": "array", "items": WHOLE},
-        "units": {"type": "array", "items": {"type": "object"}},
-        "segments": {"type": "array", "items": {"type": "object"}},
-        "hops": {"type": "array", "items": {"type": "object"}},
-        "flips": {"type": "array", "items": {"type": "object"}},
-    },
-    ("tokens", "units", "segments"),
+    _fields(WHOLE, "tokens context query hits")
+    | {"cold": TRUTH, "active_rows": _list(WHOLE)}
+    | _fields(_list({"type": "object"}), "units segments hops flips"),
+    "tokens units segments",
 )
 LOG = _record(
     "foxglove.Log",
-    {"timestamp": TIME, "level": WHOLE, "message": TEXT, "name": TEXT, "file": TEXT, "line": WHOLE},
-    ("timestamp", "level", "message"),
+    {"timestamp": TIME} | _fields(WHOLE, "level line") | _fields(TEXT, "message name file"),
+    "timestamp level message",
 )
+BYTES: Schema = {"type": "string", "contentEncoding": "base64"}
 IMAGE = _record(
     "foxglove.CompressedImage",
-    {"timestamp": TIME, "frame_id": TEXT, "data": {"type": "string", "contentEncoding": "base64"}, "format": TEXT},
-    ("timestamp", "data", "format"),
+    {"timestamp": TIME, "data": BYTES} | _fields(TEXT, "frame_id format"),
+    "timestamp data format",
 )
 
 

@@ -1,4 +1,4 @@
-"""Received messages, which may hold anything: their fields read as a text or a flag, or refused with a DataError."""
+"""Fields of received messages, which may hold anything: read as a text or a flag, or refused with a DataError."""
 
 from __future__ import annotations
 

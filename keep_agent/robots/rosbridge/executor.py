@@ -146,12 +146,8 @@ class RosbridgeExecutor:
     def _on_lost(self) -> None:
         pending = self._pending
         if pending is not None:
-            pending.fail(
-                SkillLost(
-                    f"the connection to the rosbridge at {self.bridge.where} broke while {pending.skill!r} was carried "
-                    "out: the robot may still be moving"
-                )
-            )
+            where = f"the connection to the rosbridge at {self.bridge.where} broke"
+            pending.fail(SkillLost(f"{where} while {pending.skill!r} was carried out: the robot may still be moving"))
 
 
 def read_skills(text: str) -> tuple[str, ...]:

@@ -21,17 +21,9 @@ from keep_agent.robots.rosbridge.connection import Bridge
 log = logging.getLogger(__name__)
 HALT = 2.0  # seconds for the answer of a service that cancels
 Kind = Literal["ros2_action", "ros1_action", "service"]
-SUCCEEDED = 4
 # of action_msgs/GoalStatus, ROS 2
-STATUSES = {
-    0: "unknown",
-    1: "accepted",
-    2: "executing",
-    3: "canceling",
-    SUCCEEDED: "succeeded",
-    5: "cancelled",
-    6: "aborted",
-}
+STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
+SUCCEEDED = 4
 # of actionlib_msgs/GoalStatus, ROS 1
 REACHED = 3
 ENDS = {2: "preempted", REACHED: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}

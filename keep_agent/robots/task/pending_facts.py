@@ -1,4 +1,4 @@
-"""Facts on their way from a robot, and from whoever else knows something, to the planner."""
+"""Pending facts: those of a robot, or of another source, that the planner has not taken in yet."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BATCH = 100  # facts per call: a request to a server has a limit
 WRONG, FULL = (400, 422), 507  # what a server answers to a fact that it will never take, or has no room for
 
 
-class Unseen:
-    """What no planner has taken in yet, the latest fact of each thing. It is told by the next look, plan or task."""
+class PendingFacts:
+    """Latest fact of each thing that no planner has taken in yet. The next look, plan or task hands them over."""
 
     def __init__(self) -> None:
         self._facts: dict[str, FactView] = {}

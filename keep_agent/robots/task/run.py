@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.task.events import Watch
     from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.pending_facts import Unseen
+    from keep_agent.robots.task.pending_facts import PendingFacts
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,14 +64,14 @@ class TaskRun:
         *,
         limits: Limits,
         stop_requested: Future[str],
-        unseen: Unseen,
+        pending: PendingFacts,
         watch: Watch,
         judge: Judge | None = None,
     ) -> None:
         self.executor, self.instruction, self.limits = executor, instruction, limits
         self.stop_requested, self._say, self.judge = stop_requested, watch, judge
         self.dialogue = Dialogue(planner, instruction)
-        self.unseen = unseen
+        self.pending = pending
         self._looking_at: Literal["executor", "planner"] = "executor"  # whom a look waits for, or who broke it off
         self.clock = Clock(limits.task)
         self.calls: list[Call[Any]] = []  # those that were not done when last looked at
@@ -235,9 +235,9 @@ class TaskRun:
 
         def look() -> None:
             self._looking_at = "executor"
-            self.unseen.add(self.executor.observe())
+            self.pending.add(self.executor.observe())
             self._looking_at = "planner"
-            if told := self.unseen.tell(self.dialogue):
+            if told := self.pending.tell(self.dialogue):
                 self._say(Observed(told, skill))
 
         return self._begin("look", look)
@@ -276,13 +276,7 @@ class TaskRun:
         if self._hanging:
             message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))
         report = TaskReport(
-            self.instruction,
-            ended.success,
-            ended.stop,
-            message,
-            tuple(self.steps),
-            self.clock.gone,
-            self._hanging,
+            self.instruction, ended.success, ended.stop, message, tuple(self.steps), self.clock.gone, self._hanging
         )
         self._say(Finished(report))
         return report

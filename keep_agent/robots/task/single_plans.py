@@ -15,7 +15,7 @@ from planners.base import DONE
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision, Planning
-    from keep_agent.robots.task.pending_facts import Unseen
+    from keep_agent.robots.task.pending_facts import PendingFacts
 
 
 class SinglePlans:
@@ -24,8 +24,8 @@ class SinglePlans:
     A decision that nobody reported on when the next is asked for counts as carried out well; "done" as the task's end.
     """
 
-    def __init__(self, planner: Planning, unseen: Unseen) -> None:
-        self.planner, self.unseen = planner, unseen
+    def __init__(self, planner: Planning, pending: PendingFacts) -> None:
+        self.planner, self.pending = planner, pending
         self._dialogue: Dialogue | None = None
 
     def asked(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
@@ -40,7 +40,7 @@ class SinglePlans:
             before.end(WELL)
         elif dialogue.open:
             dialogue.report(WELL)
-        self.unseen.tell(dialogue)
+        self.pending.tell(dialogue)
         decision = dialogue.plan(skills)
         if decision.skill == DONE:
             dialogue.report(WELL)

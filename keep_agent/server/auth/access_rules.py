@@ -21,7 +21,8 @@ from keep_agent.server.auth.credentials import from_cookie, from_headers, in_que
 from keep_agent.server.auth.origin import check_own_page, check_this_machine
 from keep_agent.server.auth.revocable_websocket import Revocable
 from keep_agent.server.auth.tokens import OPEN, Access, TokenSource
-from keep_agent.server.error_handlers import CLOSING, Refused, Unauthorized, answer, kind_of, status_of
+from keep_agent.server.chat.unsupported_routes import INSTEAD
+from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
 
 KEY = "keep_agent.access"  # where a request's scope holds its `Access`
 NO_TOKEN = Access("no token", frozenset())
@@ -47,7 +48,6 @@ class Rule:
     browser: bool = False
 
 
-NOT_SERVED = ("/v1/responses", "/v1/completions", "/v1/complete", "/v1/messages/batches", "/v1/embeddings")
 RULES = (
     Rule("/", Need.NOTHING),
     Rule("/healthz", Need.NOTHING),
@@ -58,7 +58,7 @@ RULES = (
     Rule("/v1/chat/completions", Need.NAMED),
     Rule("/v1/messages", Need.NAMED),
     Rule("/v1/messages/count_tokens", Need.TOKEN),
-    *(Rule(f"{path}{rest}", Need.TOKEN) for path in NOT_SERVED for rest in ("", "/{rest:path}")),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in ("", "/{rest:path}")),
     Rule(AGENTS, Need.NAMED),
     Rule(f"{AGENTS}/{{agent}}", Need.AGENT),
     Rule(f"{AGENTS}/{{agent}}/{{rest:path}}", Need.AGENT),
@@ -78,9 +78,9 @@ class Rules:
 
     def of(self, path: str) -> tuple[Rule, Mapping[str, str]]:
         for pattern, rule in self._rules:
-            found = pattern.match(path)
-            if found is not None:
-                return rule, found.groupdict()
+            match = pattern.match(path)
+            if match is not None:
+                return rule, match.groupdict()
         return UNKNOWN, {}
 
 
@@ -96,8 +96,7 @@ class AccessMiddleware:
             try:
                 app = self._admitted(scope)
             except Refused as error:
-                headers = {**error.headers, **CLOSING}  # its body is not read
-                app = answer(scope["path"], status_of(error), kind_of(error), str(error), headers)
+                app = answer_to(scope["path"], error, closing=True)  # its body is not read
         await app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> ASGIApp:
@@ -111,12 +110,12 @@ class AccessMiddleware:
         if rule.need is Need.NOTHING:
             scope[KEY] = NO_TOKEN
             return self._app
-        asked = in_query(scope) if rule.browser else None
-        token = asked or _presented(rule, headers)
+        query_token = in_query(scope) if rule.browser else None
+        token = query_token or _presented(rule, headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
         scope[KEY] = decide()
-        if asked:
-            return into_cookie(scope, asked, VIEWER)
+        if query_token:
+            return into_cookie(scope, query_token, VIEWER)
         return self._app if scope["type"] == "http" else Revocable(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:

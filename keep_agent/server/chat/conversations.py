@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -17,7 +17,7 @@ from keep_agent.server.chat.prompts import ChatMessage, prompt_of
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
 from keep_agent.server.error_handlers import Unavailable
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
@@ -78,47 +78,27 @@ class Generation:
         return heard
 
 
-class KeyedLock:
-    """Who comes for the same agent waits, first come first served."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many hold or want it
-
-    @asynccontextmanager
-    async def of(self, agent: str) -> AsyncIterator[None]:
-        lock, count = self._locks.get(agent, (asyncio.Lock(), 0))
-        self._locks[agent] = lock, count + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, count = self._locks[agent]
-            self._locks[agent] = lock, count - 1
-            if count == 1:
-                del self._locks[agent]
-
-
 class Conversations:
     """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
 
-    A turn holds a thread while it lasts, of a pool of its own: how many there are at once is the gate's matter. Rows
+    A turn holds a thread while it lasts, of a pool of its own: the limiter bounds how many there are. Rows
     stay as long as there is room for bytes; the least recently used leave first.
 
-    :param gate: holds a turn from when it is asked for until it has ended, whoever has gone by then
+    :param limiter: counts a turn from its request until it has ended, even where the client has gone
     :param model: what the model is called in requests
     :param special: the model's special tokens; None: as `special_tokens` finds them
     """
 
     def __init__(
-        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, gate: Gate,
+        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
         limits: ChatLimits | None = None, metrics: Metrics | None = None, scheduler: Scheduler | None = None,
         special: SpecialTokens | None = None,
     ) -> None:  # fmt: skip
         self.memories, self.tokenizer, self.model = memories, tokenizer, model
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
-        self._gate, self._metrics = gate, metrics
+        self._limiter, self._metrics = limiter, metrics
         self.special = special or special_tokens(tokenizer, memories.engine.model.module)
-        self._order = KeyedLock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while one is used
         self._threads = anyio.CapacityLimiter(math.inf)
         self._works: dict[asyncio.Task[None], Generation] = {}
         self._closed = False
@@ -127,15 +107,15 @@ class Conversations:
 
     @classmethod
     def of(
-        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, gate: Gate, folder: Path | None = None,
-        limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
+        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
+        folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
     ) -> Conversations:  # fmt: skip
         """With memories of their own; ``knobs`` are `AgentMemories`', whose ``threshold`` is 0 here: whatever a prompt
         has in common with the one before it is kept, however long the answer was that came behind it.
         """
         coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
         memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
-        return cls(memories, tokenizer, model, gate, limits, metrics)
+        return cls(memories, tokenizer, model, limiter, limits, metrics)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -167,7 +147,7 @@ class Conversations:
 
     async def count(self, messages: Sequence[ChatMessage], go_on: bool = False) -> int:
         """Tokens of the prompt that `chat` makes of messages, for an agent without a memory. Raises as that does."""
-        async with self._gate.entered():
+        async with self._limiter.entered():
             return await self.in_thread(lambda: self._count(prompt_of(self.tokenizer, messages, go_on)))
 
     def _count(self, text: str) -> int:
@@ -181,7 +161,7 @@ class Conversations:
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
-            async with self._gate.entered(turn.request.agent), self._order.of(turn.request.agent):
+            async with self._limiter.entered(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
                 ended = await self.in_thread(lambda: self._run(turn))
         except Exception as error:
@@ -198,6 +178,10 @@ class Conversations:
             raise Unavailable(GIVEN_UP)
         return ended
 
+    def _lock(self, agent: str) -> asyncio.Lock:
+        """Get the lock of an agent's turns; waiting ones get it in the order in which they came."""
+        return self._locks.setdefault(agent, asyncio.Lock())
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run what blocks, without a share of the threads that everybody else uses."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
@@ -206,7 +190,7 @@ class Conversations:
 
     async def forget(self, agent: str) -> bool:
         """Delete what an agent's rows hold of conversations, after its turns that wait; whether there was anything."""
-        async with self._order.of(agent):
+        async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 
     def _watch(self, metrics: Metrics) -> None:

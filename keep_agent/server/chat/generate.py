@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
+from functools import partial
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -14,7 +16,7 @@ from keep_agent.server.chat.caller import agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.strict_models import Items, Strict
 
@@ -54,37 +56,30 @@ class GenerateRoutes:
             response_model=Generated, summary="Go on with a text",
         )  # fmt: skip
 
-    async def generate(self, request: Request, agent: str, asked: Generate, caller: Caller) -> Response:
+    async def generate(self, request: Request, agent: str, body: Generate, caller: Caller) -> Response:
         limits = self._conversations.limits
         agent = agent_of(caller, agent)
-        tokens, stops = most_tokens(limits, asked.tokens), stops_of(limits, asked.stop)
-        generation = self._conversations.say(GenerationRequest(agent, lambda: asked.prompt, tokens, stops))
-        if asked.stream:
-            await begun(request, generation)
-            return Events(telling(PATH, _events(agent, generation)), generation)
-        text = await whole(request, generation)
-        return Response(generated(agent, text, generation).model_dump_json(), media_type="application/json")
+        tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
+        generation = self._conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
+        events = telling(PATH, _events(agent, generation)) if body.stream else None
+        return await reply(request, generation, events, partial(generated, agent, generation))
 
 
-def generate_router(conversations: Conversations) -> APIRouter:
-    return GenerateRoutes(conversations).router
-
-
-def generated(agent: str, text: str, generation: Generation) -> Generated:
-    prefilled, ended = generation.prefilled, generation.ended
-    assert prefilled is not None and ended is not None
+def generated(agent: str, generation: Generation, text: str) -> Generated:
+    prefilled, end = generation.prefilled, generation.ended
+    assert prefilled is not None and end is not None
     return Generated(
-        agent=agent, text=text, finish=ended.reason, kind=prefilled.kind, origin=prefilled.origin, kept=prefilled.kept,
-        new=prefilled.new, generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
+        agent=agent, text=text, finish=end.reason, **asdict(prefilled),
+        generated=end.generated, ttft_ms=end.ttft_ms, decode_ms=end.decode_ms,
     )  # fmt: skip
 
 
 async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
     """Pieces, each as ``{"text": ...}``; then what `Generated` says, the whole text included."""
-    said = []
+    texts = []
     async for piece in pieces(generation):
         if piece is not None:
-            said.append(piece)
+            texts.append(piece)
         yield ALIVE if piece is None else event({"text": piece})
-    yield event(generated(agent, "".join(said), generation).model_dump(), "end")
+    yield event(generated(agent, generation, "".join(texts)).model_dump(), "end")
     yield DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from keep_agent.server.chat.openai_format import (
 )
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
 ROLES = {"developer": "system"}  # their newer word for the same
@@ -42,8 +43,8 @@ class OpenAIRoutes:
             response_model=Completed, summary="Go on with a conversation (OpenAI)",
         )  # fmt: skip
         self.router.add_api_route(MODELS, self.models, methods=["GET"], summary="The models that are served")
-        one = f"{MODELS}/{{model:path}}"
-        self.router.add_api_route(one, self.model, methods=["GET"], summary="Whether a model is served")
+        model_path = f"{MODELS}/{{model:path}}"
+        self.router.add_api_route(model_path, self.model, methods=["GET"], summary="Whether a model is served")
 
     async def models(self) -> Models:
         return Models(data=[Model(id=self._conversations.model)])
@@ -53,7 +54,7 @@ class OpenAIRoutes:
         return Model(id=model)
 
     async def complete(
-        self, request: Request, asked: Completion, caller: Caller,
+        self, request: Request, body: Completion, caller: Caller,
         agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
     ) -> Response:  # fmt: skip
         """Answer greedily. The agent is named by the header, else by ``user``.
@@ -61,22 +62,19 @@ class OpenAIRoutes:
         Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and
         the token may use that agent, else the token's only agent.
         """
-        hints = asked.prompt_cache_key, asked.safety_identifier
-        agent = agent_of(caller, agent_id, asked.user, hints=hints)
-        check_model(asked.model, self._conversations.model)
-        generation = self._begin(agent, asked)
-        if asked.stream:
-            await begun(request, generation)
-            usage = asked.stream_options is not None and asked.stream_options.include_usage
-            return Events(telling(PATH, self._chunks(generation, usage)), generation)
-        answer = completed(generation, await whole(request, generation), self._conversations.model)
-        return Response(answer.model_dump_json(), media_type="application/json")
+        hints = body.prompt_cache_key, body.safety_identifier
+        agent = agent_of(caller, agent_id, body.user, hints=hints)
+        check_model(body.model, self._conversations.model)
+        generation = self._begin(agent, body)
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        chunks = telling(PATH, self._chunks(generation, usage)) if body.stream else None
+        return await reply(request, generation, chunks, partial(completed, generation, self._conversations.model))
 
-    def _begin(self, agent: str, asked: Completion) -> Generation:
+    def _begin(self, agent: str, body: Completion) -> Generation:
         limits = self._conversations.limits
-        most = most_tokens(limits, asked.max_completion_tokens, asked.max_tokens)
-        said = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in asked.messages]
-        return self._conversations.chat(agent, said, most, stops_of(limits, asked.stop))
+        most = most_tokens(limits, body.max_completion_tokens, body.max_tokens)
+        messages = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
+        return self._conversations.chat(agent, messages, most, stops_of(limits, body.stop))
 
     async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
         head = _head("chat.completion.chunk", self._conversations.model)
@@ -91,11 +89,7 @@ class OpenAIRoutes:
         yield DONE
 
 
-def openai_router(conversations: Conversations) -> APIRouter:
-    return OpenAIRoutes(conversations).router
-
-
-def completed(generation: Generation, text: str, model: str) -> Completed:
+def completed(generation: Generation, model: str, text: str) -> Completed:
     choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(generation))
     return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))
 

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.server.chat.conversations import Generation
-from keep_agent.server.error_handlers import UNKNOWN, body_of, expected, kind_of, status_of
+from keep_agent.server.error_handlers import event_of, expected, kind_of
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
 QUIET = 15.0  # seconds without a word, after which a sign of life is sent
@@ -69,17 +70,19 @@ async def _until_gone(request: Request, generation: Generation) -> None:
     generation.cancel()
 
 
-async def whole(request: Request, generation: Generation) -> str:
-    """The answer when it is over. Raises what went wrong."""
+async def reply(
+    request: Request, generation: Generation, events: AsyncIterator[bytes] | None, answer: Callable[[str], BaseModel]
+) -> Response:
+    """Answer with ``events`` where there are some, else with the whole text. Raises what went wrong.
+
+    The prompt is accepted before the first event, so that what is wrong with it has a status of its own.
+    """
     async with attended(request, generation):
         await generation.begin()
-        return "".join([piece async for piece in generation.pieces()])
-
-
-async def begun(request: Request, generation: Generation) -> None:
-    """Wait until the prompt is accepted, so that what is wrong with it has a status of its own."""
-    async with attended(request, generation):
-        await generation.begin()
+        if events is None:
+            text = "".join([piece async for piece in generation.pieces()])
+            return Response(answer(text).model_dump_json(), media_type="application/json")
+    return Events(events, generation)
 
 
 async def pieces(generation: Generation) -> AsyncIterator[str | None]:
@@ -106,14 +109,11 @@ async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mappi
 ):  # fmt: skip
     """``events``; what goes wrong on the way becomes the last of them, with the status that the answer would have."""
     try:
-        async for one in events:
-            yield one
+        async for item in events:
+            yield item
     except Exception as error:
-        refused = expected(error)
-        if refused is None:
+        if (refusal := expected(error)) is None:
             log.exception("%s", path)
-            status, kind, message = 500, "InternalError", UNKNOWN
         else:
-            log.warning("%s: %s: %s", path, kind_of(refused), refused)
-            status, kind, message = status_of(refused), kind_of(refused), str(refused)
-        yield wrap({**body_of(path, status, kind, message), "status": status})
+            log.warning("%s: %s: %s", path, kind_of(refusal), refusal)
+        yield wrap(event_of(path, error))

@@ -1,4 +1,4 @@
-"""So many at once, and no more: who comes too many is told when to come again."""
+"""Concurrency limiter: requests at once, in all and per agent; one too many is refused with a time to retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECENT = 32  # requests whose durations say how long the next one has to wait
 LONGEST = 60  # seconds
 
 
-class Gate:
+class ConcurrencyLimiter:
     """At most ``most`` requests are in the works, of one agent ``each``. For one event loop.
 
     :param what: they are called in messages; ``each`` is the share of ``whose``

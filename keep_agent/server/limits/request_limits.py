@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
-from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer, kind_of, status_of
+from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
 from keep_agent.server.limits.json_scan import check_json
 
 MOST = 1 << 40  # of any limit
@@ -44,7 +44,7 @@ class Limits:
     large: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        knobs = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "large"}
+        knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
         for name, limit in [*knobs.items(), *self.large.items()]:
             if not 0 < limit <= MOST:
                 raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MOST}")
@@ -86,23 +86,23 @@ class LimitsMiddleware:
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
     def _check_length(self, path: str, headers: Headers) -> None:
-        said = headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > 15 or int(said) > self._limits.most(path):
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 15 or int(length) > self._limits.most(path):
             raise _too_large(self._limits.most(path))
 
     async def _read(self, path: str, receive: Receive) -> list[Message]:
         """The messages of a whole body; none if the client went away."""
-        found: list[Message] = []
+        messages: list[Message] = []
         size, ends = 0, time.monotonic() + self._limits.body_seconds
-        while not found or found[-1].get("more_body"):
+        while not messages or messages[-1].get("more_body"):
             message = await _receive_until(receive, ends)
             if message["type"] == "http.disconnect":
                 return []
             size += len(message.get("body", b""))
             if size > self._limits.most(path):
                 raise _too_large(self._limits.most(path))
-            found.append(message)
-        body = b"".join(message.get("body", b"") for message in found)
+            messages.append(message)
+        body = b"".join(message.get("body", b"") for message in messages)
         check_json(body, self._limits.depth, self._limits.values)
         return [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -173,8 +173,7 @@ async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive,
             message = {"type": "http.response.body", "body": b""}
         await send(message)
 
-    response = answer(scope["path"], status_of(error), kind_of(error), str(error), {**error.headers, **CLOSING})
-    await response(scope, receive, lingering)
+    await answer_to(scope["path"], error, closing=True)(scope, receive, lingering)
 
 
 async def _discard(receive: Receive) -> None:

@@ -19,7 +19,7 @@ from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.server_sent_events import HEADERS, event, failed, telling
 from keep_agent.server.error_handlers import NotFound
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.schemas import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
@@ -31,25 +31,25 @@ GIVEN: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, **B
 T = TypeVar("T")
 
 
-def tell(agent: DurableAgent, asked: Observe | Report | Finish) -> None:
+def tell(agent: DurableAgent, body: Observe | Report | Finish) -> None:
     """What is asked for, done."""
-    match asked:
+    match body:
         case Observe():
-            agent.observe([fact.model_dump() for fact in asked.facts])
+            agent.observe([fact.model_dump() for fact in body.facts])
         case Report():
-            agent.report(Outcome(asked.ok, asked.message), asked.number)
+            agent.report(Outcome(body.ok, body.message), body.number)
         case Finish():
-            agent.finish(asked.success)
+            agent.finish(body.success)
 
 
 class Planner:
     """The agents as the event loop sees them: every call runs in a thread, of a pool without bounds.
 
-    How many there are at once is the gate's matter.
+    The limiter bounds how many there are at once.
     """
 
-    def __init__(self, registry: Registry, gate: Gate, metrics: Metrics) -> None:
-        self.registry, self.gate = registry, gate
+    def __init__(self, registry: Registry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
+        self.registry, self.limiter = registry, limiter
         self._metrics = metrics
         self._threads = anyio.CapacityLimiter(math.inf)
         metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.awake)
@@ -66,14 +66,14 @@ class Planner:
 
         return await self.thread(run)
 
-    async def plan(self, name: str, asked: Plan) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def plan(self, name: str, body: Plan) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """``ready`` with what the prompt cost, then ``decision``. Goes on to its end if nobody listens any more."""
         loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[str, dict[str, Any]]]()
 
         def ready(cost: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(heard.put_nowait, ("ready", cost))
 
-        work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready, asked.after))
+        work = self.on(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
         task = asyncio.ensure_future(work)
 
         def ended(done: asyncio.Task[Decision]) -> None:
@@ -86,7 +86,7 @@ class Planner:
             yield told
         decision = await task
         self._metrics.planned(decision.trace)
-        yield "decision", decided(decision, asked.trace)
+        yield "decision", decided(decision, body.trace)
 
 
 class PlanningRoutes:
@@ -94,7 +94,7 @@ class PlanningRoutes:
 
     def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> None:
         self._planner, self._forget = planner, forget
-        self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.gate.admitted)])
+        self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
         one = f"{AGENTS}/{{agent}}"
         for path, method, route, about, more in (
             (AGENTS, "POST", self.create, "Create an agent", {"status_code": 201, "response_model": About}),
@@ -110,10 +110,10 @@ class PlanningRoutes:
         ):  # fmt: skip
             self.router.add_api_route(path, route, methods=[method], summary=about, **more)
 
-    async def create(self, asked: Create, caller: Caller) -> About:
-        caller.require(asked.id)
-        await self._planner.thread(lambda: self._planner.registry.create(asked.id, reserved=not caller.all))
-        return About(id=asked.id, segments=0, decisions=0)
+    async def create(self, body: Create, caller: Caller) -> About:
+        caller.require(body.id)
+        await self._planner.thread(lambda: self._planner.registry.create(body.id, reserved=not caller.all))
+        return About(id=body.id, segments=0, decisions=0)
 
     async def names(self, caller: Caller) -> Listed:
         return Listed(agents=await self._planner.thread(lambda: self._planner.registry.names(caller.agents)))
@@ -130,23 +130,23 @@ class PlanningRoutes:
                 raise
         return Response(status_code=204)
 
-    async def observe(self, agent: str, asked: Observe) -> About:
-        return await self._told(agent, lambda one: tell(one, asked))
+    async def observe(self, agent: str, body: Observe) -> About:
+        return await self._told(agent, lambda one: tell(one, body))
 
-    async def plan(self, request: Request, agent: str, asked: Plan) -> Response | Decided:
-        events = self._planner.plan(agent, asked)
+    async def plan(self, request: Request, agent: str, body: Plan) -> Response | Decided:
+        events = self._planner.plan(agent, body)
         first = await anext(events)  # whatever is wrong with the request is known by then
-        if asked.stream:
+        if body.stream:
             content = telling(request.url.path, _events(first, events), failed)
             return StreamingResponse(content, media_type="text/event-stream", headers=HEADERS)
         found = [first, *[one async for one in events]]
         return Decided(**found[-1][1])
 
-    async def report(self, agent: str, asked: Report) -> About:
-        return await self._told(agent, lambda one: tell(one, asked))
+    async def report(self, agent: str, body: Report) -> About:
+        return await self._told(agent, lambda one: tell(one, body))
 
-    async def finish(self, agent: str, asked: Finish) -> About:
-        return await self._told(agent, lambda one: tell(one, asked))
+    async def finish(self, agent: str, body: Finish) -> About:
+        return await self._told(agent, lambda one: tell(one, body))
 
     async def save(self, agent: str) -> Response:
         content = await self._planner.on(agent, lambda one: packed(one.dump()))

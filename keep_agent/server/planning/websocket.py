@@ -16,8 +16,8 @@ from keep_agent.errors import KeepError
 from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.auth.revocable_websocket import POLICY
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.error_handlers import Refused, answer_to, body_of, described, expected, kind_of, status_of
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.error_handlers import Refused, answer_to, described, event_of, expected
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.json_scan import check_json
 from keep_agent.server.limits.websocket_inbox import Inbox
 from keep_agent.server.planning.routes import Planner, tell
@@ -42,7 +42,7 @@ class FinishMessage(Finish):
 
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
-TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
+REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -50,32 +50,32 @@ class SocketRoutes:
     def __init__(self, planner: Planner, settings: Settings) -> None:
         most = settings.sockets
         self._planner, self._limits = planner, settings.limits
-        self._agents = Gate(most, settings.agent_sockets, "websockets")
-        self._tokens = Gate(most, max(1, most * 3 // 4), "websockets", "this token")
+        self._agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
+        self._tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
         self.router = APIRouter(tags=["planning"])
         self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
 
     async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as resources:
             try:
-                await self._enter(agent, caller, held)
+                await self._enter(agent, caller, resources)
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
             await socket.accept()
             inbox = Inbox(self._limits.body_bytes)
-            listening = asyncio.create_task(self._listen(socket, inbox))
-            held.callback(listening.cancel)
+            listener = asyncio.create_task(self._listen(socket, inbox))
+            resources.callback(listener.cancel)
             with suppress(WebSocketDisconnect):
                 async for content in inbox:
                     await self._answer(socket, agent, content)
 
-    async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
+    async def _enter(self, agent: str, caller: Access, resources: AsyncExitStack) -> None:
         """Take a share of the websockets, and wake the agent. Raises KeepError."""
         token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
-        await held.enter_async_context(self._tokens.entered(token))
-        await held.enter_async_context(self._agents.entered(agent))
-        async with self._planner.gate.entered(agent):
+        await resources.enter_async_context(self._tokens.entered(token))
+        await resources.enter_async_context(self._agents.entered(agent))
+        async with self._planner.limiter.entered(agent):
             await self._planner.on(agent, lambda one: None)
 
     async def _listen(self, socket: WebSocket, inbox: Inbox) -> None:
@@ -88,16 +88,14 @@ class SocketRoutes:
 
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:
-            asked = self._read(content)
-            async with self._planner.gate.entered(agent):
-                async for name, data in self._events(agent, asked):
+            body = self._read(content)
+            async with self._planner.limiter.entered(agent):
+                async for name, data in self._events(agent, body):
                     await self._send(socket, {"type": name, **data})
         except Exception as error:
-            refused = expected(error)
-            if refused is None:
+            if expected(error) is None:
                 raise
-            said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
-            await self._send(socket, {"type": "error", "status": status_of(refused), **said})
+            await self._send(socket, {"type": "error"} | event_of(socket.url.path, error))
 
     async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
         """Raises WebSocketDisconnect where the peer does not take it in time: it holds a share of what all need."""
@@ -116,10 +114,10 @@ class SocketRoutes:
         except ValidationError as error:
             raise Refused(described(error.errors(include_input=False, include_url=False))) from None
 
-    async def _events(self, agent: str, asked: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        if isinstance(asked, PlanMessage):
-            async for event in self._planner.plan(agent, asked):
+    async def _events(self, agent: str, body: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        if isinstance(body, PlanMessage):
+            async for event in self._planner.plan(agent, body):
                 yield event
         else:
-            await self._planner.on(agent, lambda one: tell(one, asked))
-            yield TOLD[asked.type], {}
+            await self._planner.on(agent, lambda one: tell(one, body))
+            yield REPLIES[body.type], {}

@@ -1,9 +1,9 @@
-"""Plays a scenario beside everybody else: its turns go by way of the scheduler that conversations use."""
+"""Player of a scenario on a server: its turns go through the scheduler that conversations use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from keep_agent.scenarios.runner import Answer, Player
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
@@ -21,21 +21,18 @@ class SharedPlayer(Player):
     begins: Callable[[Turn], None]
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
-        heard: list[Prefilled | str] = []
+        pieces: list[Prefilled | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
         special = SpecialTokens(frozenset(self.stops))
-        turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, heard.append)
+        turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, pieces.append)
         self.begins(turn)
-        ended = turn.run()
-        if ended.reason == "cancelled" or turn.prefilled is None:
-            raise Unavailable("the turn was given up, the server is closing: play the scenario anew")
+        end = turn.run()
+        if end.reason == "cancelled" or turn.prefilled is None:
+            raise Unavailable("the turn was given up, the server is closing: begin the scenario again")
         return Answer(
-            text="".join(piece for piece in heard if isinstance(piece, str)),
-            kind=turn.prefilled.kind,
-            origin=turn.prefilled.origin,
-            kept=turn.prefilled.kept,
-            new=turn.prefilled.new,
-            generated=ended.generated,
-            ttft_ms=ended.ttft_ms or 0.0,
-            decode_ms=ended.decode_ms,
+            text="".join(piece for piece in pieces if isinstance(piece, str)),
+            **asdict(turn.prefilled),
+            generated=end.generated,
+            ttft_ms=end.ttft_ms or 0.0,
+            decode_ms=end.decode_ms,
         )

@@ -23,7 +23,7 @@ from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.turn import Turn
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.scenarios.limits import check_scenario
 from keep_agent.server.scenarios.player import SharedPlayer
 
@@ -47,7 +47,7 @@ class Running:
     done: bool = False
     failed: bool = False
     closed: bool = False
-    gate: Gate = field(default_factory=lambda: Gate(1))  # who plays on
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # who plays on
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     playing: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None

@@ -13,7 +13,7 @@ from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.error_handlers import NotFound
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.strict_models import Strict
 from keep_agent.server.scenarios.limits import sent_scenario, shipped_scenario
 from keep_agent.server.scenarios.registry import Running, Scenarios, voice
@@ -98,10 +98,10 @@ class Transcript(BaseModel):
 
 
 class ScenarioRoutes:
-    def __init__(self, scenarios: Scenarios, conversations: Conversations, gate: Gate) -> None:
+    def __init__(self, scenarios: Scenarios, conversations: Conversations, limiter: ConcurrencyLimiter) -> None:
         self._scenarios, self._conversations = scenarios, conversations
         self.router = APIRouter(tags=["scenarios"])
-        add, busy = self.router.add_api_route, [Depends(gate.admitted)]
+        add, busy = self.router.add_api_route, [Depends(limiter.admitted)]
         add(PATH, self.create, methods=["POST"], status_code=201, dependencies=busy, summary="Begin a scenario")
         add(PATH, self.all, methods=["GET"], summary="Those that are played")
         add(f"{PATH}/{{number}}", self.one, methods=["GET"], summary="How far one is")
@@ -109,13 +109,13 @@ class ScenarioRoutes:
         add(f"{PATH}/{{number}}/turns", self.play, methods=["POST"], dependencies=busy, summary="Play on")
         add(f"{PATH}/{{number}}/transcript", self.transcript, methods=["GET"], summary="What an agent heard")
 
-    async def create(self, asked: Begin, caller: Caller) -> Shown:
+    async def create(self, body: Begin, caller: Caller) -> Shown:
         """Takes a token for all agents of the scenario: ids ``persist_{scenario}_{agent}``."""
-        if asked.name is not None:
-            made = await self._conversations.in_thread(partial(shipped_scenario, asked.name))
+        if body.name is not None:
+            made = await self._conversations.in_thread(partial(shipped_scenario, body.name))
         else:
             limits = self._conversations.limits
-            made = await self._conversations.in_thread(partial(sent_scenario, asked.scenario or {}, limits))
+            made = await self._conversations.in_thread(partial(sent_scenario, body.scenario or {}, limits))
         return shown(self._scenarios.create(caller, made), caller)
 
     async def all(self, caller: Caller) -> list[Shown]:
@@ -128,16 +128,16 @@ class ScenarioRoutes:
         """Permanent agents keep their rows."""
         await self._scenarios.delete(caller, number)
 
-    async def play(self, request: Request, number: str, asked: Play, caller: Caller) -> Played:
+    async def play(self, request: Request, number: str, body: Play, caller: Caller) -> Played:
         """Plays until the token's agents have heard so many turns. Ends early where the scenario does, or the client
         goes. Nothing tells how many others were played meanwhile.
 
         One request at a time plays it on; others are told to come again, and wait nowhere.
         """
         running = self._scenarios.get(caller, number)
-        async with running.gate.entered():
+        async with running.limiter.entered():
             first = len(running.heard(caller))
-            while len(running.heard(caller)) < first + asked.turns and not await request.is_disconnected():
+            while len(running.heard(caller)) < first + body.turns and not await request.is_disconnected():
                 if await self._scenarios.play(caller, running) is None:
                     break
             heard = enumerate(running.heard(caller)[first:], first)
@@ -156,10 +156,6 @@ class ScenarioRoutes:
         return Transcript(agent=agent, phases=[heard for heard in phases if heard.text])
 
 
-def scenario_router(scenarios: Scenarios, conversations: Conversations, gate: Gate) -> APIRouter:
-    return ScenarioRoutes(scenarios, conversations, gate).router
-
-
 def shown(running: Running, access: Access) -> Shown:
     scenario, ears = running.scenario, running.ears(access)
     about = scenario.about if len(ears) == len(scenario.agents) else ""
@@ -170,9 +166,7 @@ def shown(running: Running, access: Access) -> Shown:
 
 
 def told_turn(turn: turns.Turn, index: int, ears: frozenset[str]) -> ShownTurn:
-    costs = {} if turn.agent not in ears else {
-        name: getattr(turn, name) for name in ("kind", "origin", "kept", "new", "generated", "ttft_ms", "decode_ms")
-    }  # fmt: skip
+    costs = turn.costs if turn.agent in ears else {}
     return ShownTurn(
         index=index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
         audience=[agent for agent in turn.audience if agent in ears], **costs,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from keep_agent.agent.agent import Agent
 from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError, StaleError
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
+from tests.threads import at_once
 
 METHODS = "keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"
 ALWAYS = ("keep", "linked"), ("prefix_cache", "plain")
@@ -134,6 +135,10 @@ def test_a_plan_without_a_fact_about_the_agent_warns_and_logs_it_once(
     assert agent.plan("get the mug", SKILLS).warnings == ()
 
 
+def thing(id: str = "mug_1", **fields: Any) -> dict[str, Any]:
+    return {"id": id, "category": "object", "type": "mug", **fields}
+
+
 @pytest.mark.parametrize("message", ["", " \n"])
 def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain], message: str) -> None:
     agent.plan("get the mug", SKILLS)
@@ -145,28 +150,16 @@ def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Call
 @pytest.mark.parametrize(
     ("fact", "named"),
     [
-        ({"id": "mug_1", "category": "object"}, "no type"),
-        ({"id": "mug_1", "category": "thing", "type": "mug"}, "thing"),
-        ({"id": "mug 1", "category": "object", "type": "mug"}, "mug 1"),
-        ({"id": "mug_1\n", "category": "object", "type": "mug"}, "mug_1"),
-        ({"id": "mug_1/now", "category": "object", "type": "mug"}, "mug_1/now"),
-        ({"id": "did_3", "category": "object", "type": "mug"}, "did_3"),
-        ({"id": "m" * 65, "category": "object", "type": "mug"}, "64 characters"),
-        ({"id": "mug_1", "category": "object", "type": "mug", "states": "hot"}, "list of words"),
-        ({"id": "mug_1", "category": "object", "type": "mug", "states": [1]}, "states=1"),
-        ({"id": "mug_1", "category": "object", "type": "\ud800"}, "type"),
-        ({"id": "mug_1", "category": "object", "type": "mu\x9bg"}, "type"),
-        ({"id": "mug_1", "category": "object", "type": "mug\u00a0cup"}, "type"),
-        ({"id": "mug_1", "category": "object", "type": "mug", "color": "red"}, "color"),
-        ({"id": "mug_1", "category": "object", "type": "mug", "gone": "no"}, "gone"),
-        ({"id": "cabinet_1", "category": "object", "type": "cabinet"}, "was a receptacle"),
-        ({"id": "box_1", "category": "object", "type": "box", "place": "box_1"}, "place='box_1'.*than itself"),
-        ({"id": "box_1", "category": "object", "type": "box", "holds": "box_1"}, "holds='box_1'.*than itself"),
-        ({"id": "box_1", "category": "object", "type": "box", "sees": ["a", "box_1"]}, "sees='box_1'.*than itself"),
-        ({"id": "mug_1", "category": "object", "type": "mug", "place": 0}, "place=0"),
-        (7, "no id"),
+        ({"id": "mug_1", "category": "object"}, "no type"), (thing(category="thing"), "thing"),
+        (thing("mug 1"), "mug 1"), (thing("mug_1\n"), "mug_1"), (thing("mug_1/now"), "mug_1/now"),
+        (thing("did_3"), "did_3"), (thing("m" * 65), "64 characters"), (thing("cabinet_1"), "was a receptacle"),
+        (thing(states="hot"), "list of words"), (thing(states=[1]), "states=1"), (thing(type="\ud800"), "type"),
+        (thing(type="mu\x9bg"), "type"), (thing(type="mug\u00a0cup"), "type"), (thing(color="red"), "color"),
+        (thing(gone="no"), "gone"), (thing(place=0), "place=0"), (7, "no id"),
+        (thing(place="mug_1"), "place='mug_1'.*than itself"), (thing(holds="mug_1"), "holds='mug_1'.*than itself"),
+        (thing(sees=["a", "mug_1"]), "sees='mug_1'.*than itself"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Agent, fact: Any, named: str) -> None:
     agent.observe([Fact("cabinet_1", "receptacle", "cabinet")])
     before = agent.dump()
@@ -178,23 +171,14 @@ def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Age
 @pytest.mark.parametrize(
     "call",
     [
-        lambda agent: agent.observe(None),
-        lambda agent: agent.observe(MUG_FACT),
-        lambda agent: agent.observe({"id": "mug_1", "category": "object", "type": "mug"}),
-        lambda agent: agent.plan("get the mug", SKILLS, after="1"),
-        lambda agent: agent.plan("get the mug", SKILLS, after=True),
-        lambda agent: agent.report(False),
-        lambda agent: agent.report("failed"),
-        lambda agent: agent.report({"ok": False}),
-        lambda agent: agent.report(Outcome(False), number="1"),
-        lambda agent: agent.finish("no"),
-        lambda agent: agent.finish(None),
-        lambda agent: agent.finish(0),
-        lambda agent: agent.save(None),
-        lambda agent: agent.save(""),
-        lambda agent: agent.load(b"x"),
-        lambda agent: agent.load("\0"),
-        lambda agent: agent.restore(None),
+        *(partial(Agent.observe, facts=facts) for facts in (None, MUG_FACT, thing())),
+        *(partial(Agent.plan, instruction="get the mug", skills=SKILLS, after=after) for after in ("1", True)),
+        *(partial(Agent.report, outcome=outcome) for outcome in (False, "failed", {"ok": False})),
+        partial(Agent.report, outcome=Outcome(False), number="1"),
+        *(partial(Agent.finish, success=success) for success in ("no", None, 0)),
+        *(partial(Agent.save, path=path) for path in (None, "")),
+        *(partial(Agent.load, path=path) for path in (b"x", "\0")),
+        partial(Agent.restore, state=None),
         lambda agent: Agent.from_config(overrides="prompt.style=linked"),
         lambda agent: Agent.from_config(overrides=[7]),
         lambda agent: Agent.from_config(model=None),
@@ -218,18 +202,10 @@ def test_a_report_on_nothing_is_refused_in_one_sentence(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("instruction", "skills", "named"),
     [
-        ("", SKILLS, "instruction"),
-        (" \n", SKILLS, "instruction"),
+        *((instruction, SKILLS, "instruction") for instruction in ("", " \n", "\ud800")),
         ("x" * 2001, SKILLS, "2000"),
-        ("\ud800", SKILLS, "instruction"),
-        ("get it", [], "skills"),
-        ("get it", "done", "skills"),
-        ("get it", None, "skills"),
-        ("get it", 7, "skills"),
-        ("get it", ["done", "go\nhome"], "one line"),
-        ("get it", ["done", "go\u2028home"], "one line"),
-        ("get it", ["done", "go\x85home"], "one line"),
-        ("get it", ["done", "go \ud800"], "one line"),
+        *(("get it", skills, "skills") for skills in ([], "done", None, 7)),
+        *(("get it", ["done", f"go{end}"], "one line") for end in ("\nhome", "\u2028home", "\x85home", " \ud800")),
         ("get it", ["done", 7], "skill 7"),
         ("get it", ["x"] * 1001, "1000"),
     ],
@@ -362,11 +338,7 @@ def test_several_threads_may_share_an_engine(brain: Callable[..., Brain]) -> Non
         with Agent(made.planner(f"agent-{number}")) as agent:
             found[number] = [step["skill"] for step in play(AsPlanner(agent), 8)]
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(run, number) for number in range(6)))
     assert found == dict.fromkeys(range(6), alone)
 
 
@@ -388,13 +360,13 @@ def test_of_several_facts_about_one_thing_the_last_counts(brain: Callable[..., B
     assert told[0] == told[1]
 
 
+def full(cost: dict[str, Any]) -> None:
+    raise CapacityError("no room")
+
+
 @pytest.mark.parametrize("name", ["h2o", "streaming"])
 def test_a_refused_plan_leaves_no_blocks_behind(brain: Callable[..., Brain], name: str) -> None:
     """Each begins the transcript anew, and the old one's blocks are in the index."""
-
-    def full(cost: dict[str, Any]) -> None:
-        raise CapacityError("no room")
-
     with closing(Agent(brain(f"planner={name}").planner("refused"))) as agent:
         index = agent._session._builder._provider.index
         before = len(index._blocks)
@@ -420,10 +392,6 @@ def test_what_cannot_be_recorded_has_happened(brain: Callable[..., Brain]) -> No
 
 def test_a_refused_plan_leaves_the_trace_as_it_was(brain: Callable[..., Brain]) -> None:
     """What was removed before it is told as removed behind it, and what was told is not told again."""
-
-    def full(cost: dict[str, Any]) -> None:
-        raise CapacityError("no room")
-
     told = []
     for refused in (False, True):
         with closing(Agent(brain().planner("traced"))) as agent:

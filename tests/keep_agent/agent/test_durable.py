@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,13 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 
 END = "journal.end"
 FILES = (MEMORY, JOURNAL, END)
+SOME = [set(names) for count in (1, 2) for names in combinations(FILES, count)]
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
+Opened = Callable[..., DurableAgent]
+
+
+def durable(brain: Brain, folder: Path, space: str = "robot", name: str = "agent", **choices: Any) -> DurableAgent:
+    return DurableAgent(Agent(brain.planner(space), name, ahead=False, **choices), folder)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,7 @@ def brain(tiny_model: Path) -> Iterator[Brain]:
 
 
 @pytest.fixture
-def opened(brain: Brain, tmp_path: Path) -> Callable[..., DurableAgent]:
+def opened(brain: Brain, tmp_path: Path) -> Opened:
     """Opens a folder, also one that others have open: for it they are as if they had been killed."""
     alive: list[DurableAgent] = []
 
@@ -47,7 +55,7 @@ def opened(brain: Brain, tmp_path: Path) -> Callable[..., DurableAgent]:
         for agent in alive:
             if not agent._journal.closed:
                 fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)
-        alive.append(DurableAgent(Agent(brain.planner("robot"), ahead=False), folder))
+        alive.append(durable(brain, folder))
         return alive[-1]
 
     return open_again
@@ -83,7 +91,7 @@ def test_opened_again_it_remembers_every_call(
 ) -> None:
     """Without being closed, as after a kill; some calls are in the memory file already."""
     folder = tmp_path_factory.mktemp("agent")
-    agent = DurableAgent(Agent(brain.planner("robot"), ahead=False), folder)
+    agent = durable(brain, folder)
     for number, call in enumerate(made):
         do(agent, call)
         if number in compacted:
@@ -93,7 +101,7 @@ def test_opened_again_it_remembers_every_call(
         copy.mkdir()
         for file in folder.glob("*.*"):
             shutil.copy(file, copy)
-        again = DurableAgent(Agent(brain.planner("again"), ahead=False), copy)
+        again = durable(brain, copy, "again")
         assert again.dump() == agent.dump()
         if number == len(made) - 1:
             asked = "put the plate away", SKILLS
@@ -105,24 +113,21 @@ def test_opened_again_it_remembers_every_call(
 def test_what_a_task_asks_for_is_remembered_with_its_first_decision(tmp_path: Path) -> None:
     """The model says it once per task, and every later prompt of the task tells it."""
 
-    def open_again() -> DurableAgent:
-        return DurableAgent(Agent(speaking.planner("robot"), ahead=False), tmp_path / "agent")
-
     speaking = brain_of(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
     with speaking.engine:
-        agent = open_again()
+        agent = durable(speaking, tmp_path)
         agent.observe([Fact("agent", "agent", "agent", place="cabinet_1"), Fact("cabinet_1", "receptacle", "cabinet")])
         agent.plan("put a mug in the fridge", ["find a mug", "find a fridge"])
         agent.report(Outcome(True))
         fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
-        again = open_again()
+        again = durable(speaking, tmp_path)
         assert again.agent._planner.goal == agent.agent._planner.goal != ""
         one, other = (each.plan("put a mug in the fridge", ["pick up the mug", "done"]) for each in (agent, again))
         assert [name for name, _ in one.scores] == [name for name, _ in other.scores]
         assert [score for _, score in one.scores] == pytest.approx([score for _, score in other.scores], abs=1e-4)
 
 
-def test_a_torn_last_line_was_never_acknowledged(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
+def test_a_torn_last_line_was_never_acknowledged(opened: Opened, tmp_path: Path) -> None:
     agent = opened()
     agent.observe([Fact("mug_1", "object", "mug")])
     whole, mark = ((tmp_path / "agent" / name).read_bytes() for name in (JOURNAL, END))
@@ -145,7 +150,7 @@ def two(brain: Brain, tmp_path: Path) -> dict[str, Path]:
     """Folders of two agents with a memory and two calls since, and an older copy of the first."""
     folders = {name: tmp_path / name for name in ("pp", "qq")}
     for name, folder in folders.items():
-        agent = DurableAgent(Agent(brain.planner(name), name, ahead=False), folder)
+        agent = durable(brain, folder, name, name)
         for number in range(4):
             agent.observe([Fact(f"{name}_{number}", "object", "mug")])
             if number == 1:
@@ -161,7 +166,7 @@ def two(brain: Brain, tmp_path: Path) -> dict[str, Path]:
 
 def reopened(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
     """Ids of what an agent remembers."""
-    agent = DurableAgent(Agent(brain.planner(name), name, ahead=False), folder)
+    agent = durable(brain, folder, name, name)
     try:
         return {id for id, *_ in agent.dump()["planner"]["memory"]["segments"]}
     finally:
@@ -169,9 +174,7 @@ def reopened(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["qq", "older"])
-@pytest.mark.parametrize(
-    "names", [{MEMORY}, {JOURNAL}, {END}, {JOURNAL, END}, {MEMORY, END}, {MEMORY, JOURNAL}, {*FILES}], ids=sorted
-)
+@pytest.mark.parametrize("names", [*SOME, {*FILES}], ids=sorted)
 def test_files_of_another_agent_or_another_time_are_refused(
     brain: Brain, two: dict[str, Path], source: str, names: set[str]
 ) -> None:
@@ -184,7 +187,7 @@ def test_files_of_another_agent_or_another_time_are_refused(
         reopened(brain, two["pp"])
 
 
-@pytest.mark.parametrize("names", [{MEMORY}, {JOURNAL}, {END}, {JOURNAL, END}, {MEMORY, JOURNAL}, {MEMORY, END}])
+@pytest.mark.parametrize("names", SOME, ids=sorted)
 def test_missing_files_are_noticed(brain: Brain, two: dict[str, Path], names: set[str]) -> None:
     for name in names:
         (two["pp"] / name).unlink()
@@ -222,7 +225,7 @@ def test_a_memory_of_version_0_2_is_opened_and_bound(brain: Brain, two: dict[str
 
 
 def test_killed_at_any_write_it_opens_with_every_call(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A copy is taken before and after each change of the folder's files: any of them is what a kill may leave."""
     folder = tmp_path / "agent"
@@ -257,10 +260,10 @@ def test_killed_at_any_write_it_opens_with_every_call(
 def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_path: Path) -> None:
     """It was acknowledged. What is new is refused from then on."""
     mugs = [Fact(f"mug_{number}", "object", "mug") for number in range(5)]
-    first = DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+    first = durable(brain, tmp_path)
     first.observe(mugs)
     fcntl.flock(first._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
-    again = DurableAgent(Agent(brain.planner("robot"), ahead=False, limit=3), tmp_path)
+    again = durable(brain, tmp_path, limit=3)
     assert again.agent.segments == 5
     with pytest.raises(CapacityError, match="3 are allowed"):
         again.observe([Fact("cup_1", "object", "cup")])
@@ -268,9 +271,7 @@ def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_pa
         agent.close()
 
 
-def test_the_journal_begins_anew_where_the_memory_is_written(
-    opened: Callable[..., DurableAgent], tmp_path: Path
-) -> None:
+def test_the_journal_begins_anew_where_the_memory_is_written(opened: Opened, tmp_path: Path) -> None:
     agent = opened()
     agent.plan("get the mug", SKILLS)
     for number in range(CALLS + 3):
@@ -279,26 +280,44 @@ def test_the_journal_begins_anew_where_the_memory_is_written(
     assert opened().dump() == agent.dump()
 
 
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing can be synced; the block has to say so."""
+    with monkeypatch.context() as patch, pytest.raises(MemoryError, match="No space left"):
+        patch.setattr(os, "fsync", failing(28, "No space left on device"))
+        yield
+
+
+def failing(number: int, reason: str) -> Callable[..., None]:
+    def fail(*given: object) -> None:
+        raise OSError(number, reason)
+
+    return fail
+
+
+@pytest.mark.parametrize("opened_between", [True, False])
 def test_what_the_disk_refused_is_written_with_the_next_call(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, opened_between: bool
 ) -> None:
     agent = opened()
-
-    def full(file: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch, pytest.raises(MemoryError, match="No space left"):
-        patch.setattr(os, "fsync", full)
+    with full_disk(monkeypatch):
         agent.plan("get the mug", SKILLS)
-    assert opened().agent.number == 0
+    assert not opened_between or opened().agent.number == 0
     assert agent.plan("get the mug", SKILLS).number == 1  # asked again
+    assert opened().dump() == agent.dump()
     agent.report(Outcome(True), 1)
+    assert opened().dump() == agent.dump()
+    state = agent.dump()
+    agent.finish(True)
+    with full_disk(monkeypatch):
+        agent.restore(state)
+    agent.observe([Fact("mug_9", "object", "mug")])
     assert opened().dump() == agent.dump()
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_memory_that_was_replaced_and_not_synced_loses_no_later_call(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, times: int
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """The new memory is there, but the folder could not be opened to sync it: too many files are open, say."""
     agent = opened()
@@ -325,9 +344,7 @@ def refusing_the_second() -> Callable[[Path], None]:
     return sync
 
 
-def test_a_plan_that_failed_behind_its_decision_is_kept(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_failed_behind_its_decision_is_kept(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = opened()
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(agent.agent, "_trim", lambda: 1 / 0)
@@ -337,33 +354,8 @@ def test_a_plan_that_failed_behind_its_decision_is_kept(
     assert opened().dump() == agent.dump()
 
 
-def test_what_was_decided_when_the_disk_was_full_is_written_when_it_is_asked_again(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = opened()
-
-    def full(file: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(os, "fsync", full)
-        agent.plan("get the mug", SKILLS)
-    assert agent.plan("get the mug", SKILLS).number == 1
-    assert opened().dump() == agent.dump()
-    state = agent.dump()
-    agent.finish(True)
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(os, "fsync", full)
-        agent.restore(state)
-    agent.observe([Fact("mug_9", "object", "mug")])
-    assert opened().dump() == agent.dump()
-
-
 def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tmp_path: Path) -> None:
-    def agent(limit: int) -> DurableAgent:
-        return DurableAgent(Agent(brain.planner("small"), ahead=False, limit=limit), tmp_path)
-
-    first = agent(3)
+    first = durable(brain, tmp_path, limit=3)
     first.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
     first.observe([Fact(f"mug_{i}", "object", "mug", "table_1") for i in range(3)])
     for task in range(5):
@@ -372,7 +364,7 @@ def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tm
     state = first.dump()
     first.close()
     for limit in (3, 1):
-        again = agent(limit)
+        again = durable(brain, tmp_path, limit=limit)
         assert again.dump() == state
         with pytest.raises(MemoryError, match="things"):
             again.observe([Fact("mug_9", "object", "mug")])
@@ -381,20 +373,18 @@ def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tm
 
 def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
     """Two would write over each other's journal."""
-    first = DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+    first = durable(brain, tmp_path)
     with pytest.raises(ConfigError, match=f"at work in {tmp_path}; end it"):
-        DurableAgent(Agent(brain.planner("other"), ahead=False), tmp_path)
+        durable(brain, tmp_path, "other")
     first.observe([Fact("mug_1", "object", "mug")])
     first.close()
     (tmp_path / MEMORY).write_bytes(b"damaged")
     for _ in range(2):  # who could not open it has not kept it
         with pytest.raises(DataError):
-            DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+            durable(brain, tmp_path)
 
 
-def test_a_plan_too_long_for_the_model_leaves_nothing(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_too_long_for_the_model_leaves_nothing(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the next call have to write the whole memory for it."""
     agent = opened()
     agent.plan("get the mug", SKILLS)
@@ -409,7 +399,7 @@ def test_a_plan_too_long_for_the_model_leaves_nothing(
     assert agent.dump()["planner"]["turns"] == [[before["open"][0], False, "stuck"]]
 
 
-def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., DurableAgent]) -> None:
+def test_only_what_has_changed_is_written_at_the_end(opened: Opened) -> None:
     agent = opened()
     agent.close()
     assert not (agent.folder / MEMORY).exists()
@@ -423,9 +413,7 @@ def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., Durab
     assert (agent.folder / MEMORY).stat().st_ino == written
 
 
-def test_a_long_journal_is_no_more_than_so_many_bytes(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_journal_is_no_more_than_so_many_bytes(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keep_agent.agent.durable.BYTES", 2000)
     agent = opened()
     for number in range(40):
@@ -434,22 +422,18 @@ def test_a_long_journal_is_no_more_than_so_many_bytes(
     assert opened().dump() == agent.dump()
 
 
-def stuck(*given: object) -> None:
-    raise OSError(5, "Input/output error")
-
-
 @pytest.mark.parametrize("written", [lambda agent: agent.finish(False), DurableAgent.compact, DurableAgent.close])
 def test_a_line_that_was_refused_and_stayed_is_not_played_again(
-    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, written: Callable[[DurableAgent], None]
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, written: Callable[[DurableAgent], None]
 ) -> None:
     """It was neither synced nor taken back; then the memory was written, and the journal could not begin anew."""
-    agent = opened()
+    agent, broken = opened(), failing(5, "Input/output error")
     agent.plan("get the mug", SKILLS)
     with monkeypatch.context() as patch:
         for name in ("truncate", "ftruncate"):
-            patch.setattr(os, name, stuck)
+            patch.setattr(os, name, broken)
         with patch.context() as synced, pytest.raises(StorageError, match="Input/output"):
-            synced.setattr(os, "fsync", stuck)
+            synced.setattr(os, "fsync", broken)
             agent.report(Outcome(False, "stuck"))
         assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
         with pytest.raises(StorageError, match="Input/output"):
@@ -457,7 +441,7 @@ def test_a_line_that_was_refused_and_stayed_is_not_played_again(
     assert opened().dump() == agent.dump()
 
 
-def test_a_refused_call_leaves_nothing(opened: Callable[..., DurableAgent]) -> None:
+def test_a_refused_call_leaves_nothing(opened: Opened) -> None:
     agent = opened()
     for wrong in (lambda: agent.observe([{"id": "a b"}]), lambda: agent.plan("", SKILLS), lambda: agent.restore({})):
         with pytest.raises((DataError, ConfigError)):
@@ -466,7 +450,7 @@ def test_a_refused_call_leaves_nothing(opened: Callable[..., DurableAgent]) -> N
     assert not (agent.folder / JOURNAL).read_bytes()
 
 
-def test_a_saved_memory_takes_the_place_of_what_was_there(opened: Callable[..., DurableAgent]) -> None:
+def test_a_saved_memory_takes_the_place_of_what_was_there(opened: Opened) -> None:
     agent = opened()
     agent.observe([Fact("mug_1", "object", "mug")])
     state = json.loads(json.dumps(agent.dump()))
@@ -517,7 +501,7 @@ def test_killed_at_any_moment_it_has_lost_no_call(tiny_model: Path, tmp_path: Pa
     brain.engine.close()
 
 
-def test_a_task_that_numpy_says_has_failed_is_kept(opened: Callable[..., DurableAgent]) -> None:
+def test_a_task_that_numpy_says_has_failed_is_kept(opened: Opened) -> None:
     agent = opened()
     agent.plan("get the mug", SKILLS)
     agent.finish(np.bool_(False))

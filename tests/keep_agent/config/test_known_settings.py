@@ -45,7 +45,7 @@ REFUSED = [
     ("alfred", "planner=KEEP", "did you mean 'keep'?"),
     ("alfred", "memory/recompute=mult_hop", "did you mean 'multi_hop'?"),
     ("alfred", "memory.recompute=full", "did you mean memory/recompute=...?"),
-    ("alfred", "prompt.style=plain,link", "prompt.style=link does not work; .*did you mean 'linked'?"),
+    ("alfred", "prompt.style=plain,link", "prompt.style='link' is unknown; .*did you mean 'linked'?"),
     ("alfred", "planner=random memory.layout=append", "there is no setting 'memory.layout'"),
     ("alfred", "memory=sparsex memory.frozen.capacity_bytes=9", "memory.frozen is called memory.pinned now"),
     ("alfred", "memory=sparsex +memory.frozen=null", "memory.frozen is called memory.pinned now"),

@@ -16,6 +16,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.agent.types import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
+from keep_agent.robots.service import RobotService
 from keep_agent.robots.task.bounded_call import Call
 from tests.waiting import PATIENCE
 
@@ -166,6 +167,26 @@ def later(call: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
     Thread(target=lambda: future.set_result(call()), daemon=True).start()
     return future
+
+
+def scripted(
+    script: Sequence[str] = (), limits: Limits = QUICK, facts: Sequence[Fact] = (), **deeds: Callable[..., Outcome]
+) -> tuple[RobotSession, ScriptPlanner, ScriptRobot]:
+    """A session of a planner and a robot with what they do."""
+    planner, robot = ScriptPlanner(script), ScriptRobot(deeds=deeds, facts=[*facts])
+    return RobotSession(planner, robot, limits=limits), planner, robot
+
+
+def greeted(script: Sequence[str], **choices: Any) -> tuple[TaskReport, ScriptPlanner, ScriptRobot]:
+    """The end of a task of `scripted`."""
+    session, planner, robot = scripted(script, **choices)
+    return session.run("greet"), planner, robot
+
+
+def offered(script: Sequence[Any], **choices: Any) -> tuple[RobotService, ScriptPlanner]:
+    """The same planner and robot as a service."""
+    session, planner, robot = scripted(script, **choices)
+    return RobotService(planner, robot, limits=session.limits), planner
 
 
 def in_background(session: RobotSession, instruction: str = "do it") -> Future[TaskReport]:

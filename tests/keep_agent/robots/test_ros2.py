@@ -115,7 +115,7 @@ def test_an_interrupt_ends_the_command_in_the_same_order(
         rclpy_standin.Node.server.sends.clear()
         raise KeyboardInterrupt
 
-    parts = SimpleNamespace(planner=ScriptPlanner(["wave"]), executor=robot, limits=QUICK, judge=None)
+    parts = SimpleNamespace(planner=ScriptPlanner(["wave"]), executor=robot, options={"limits": QUICK})
     monkeypatch.setattr(ros2, "robot_of", lambda arguments: parts)
     monkeypatch.setattr(ros2, "Thread", type("Spinning", (ros2.Thread,), {"join": interrupted}))
     with pytest.raises(KeyboardInterrupt):

@@ -24,6 +24,7 @@ from tests.keep_agent.robots.robots import (
     later,
     limited,
     limits,
+    offered,
     until_cancelled,
 )
 from tests.waiting import until
@@ -32,16 +33,14 @@ SKILLS = ["wave", "nod", "done"]
 
 
 def test_a_plan_nobody_reported_on_was_carried_out() -> None:
-    planner = ScriptPlanner(["wave", "nod"])
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service, planner = offered(["wave", "nod"])
     assert [service.plan("greet", SKILLS).skill for _ in range(3)] == ["wave", "nod", "done"]
     assert [call[0] for call in planner.calls] == ["plan", "report"] * 3
     assert planner.named("finish") == [], "done was reported, and that ends a task"
 
 
 def test_a_plan_is_reported_on_once() -> None:
-    planner = ScriptPlanner(["wave"])
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service, planner = offered(["wave"])
     assert not service.report(True, "").ok
     service.plan("greet", SKILLS)
     assert service.report(False, "no arm") == Answer(True)
@@ -75,8 +74,7 @@ def slow(asked: Event, answer: Event) -> Callable[[], str]:
 
 def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
     asked, answer = Event(), Event()
-    planner = ScriptPlanner([slow(asked, answer), "wave"])
-    service = RobotService(planner, ScriptRobot(), limits=limits(answer=0.05))
+    service, planner = offered([slow(asked, answer), "wave"], limits=limits(answer=0.05))
     with limited("plan", hangs=asked):
         assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
     service.session.limits = QUICK
@@ -91,8 +89,7 @@ def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
 
 
 def test_a_task_ends_what_single_plans_began() -> None:
-    planner = ScriptPlanner(["wave", "nod"])
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service, planner = offered(["wave", "nod"])
     service.plan("greet", SKILLS)
     assert service.run("bow").success
     said = [call for call in planner.calls if call[0] in ("report", "finish")]
@@ -119,8 +116,7 @@ def test_a_goal_that_was_cancelled_before_it_began_does_nothing() -> None:
 
 
 def test_facts_from_outside_join_those_of_the_robot() -> None:
-    planner = ScriptPlanner()
-    service = RobotService(planner, ScriptRobot(facts=[fact(1)]), limits=QUICK)
+    service, planner = offered((), facts=[fact(1)])
     service.facts(json.dumps([{"id": "cup_2", "place": "sink_1", "states": ["dirty"]}]))
     service.facts("nonsense")
     service.run("greet")
@@ -227,8 +223,7 @@ def test_an_older_fact_that_waited_does_not_take_the_place_of_a_newer_one() -> N
 def thinking(answer: Event) -> tuple[RobotService, ScriptPlanner, Future[Answer]]:
     """A service with a plan under way, whose decision comes with ``answer``."""
     asked = Event()
-    planner = ScriptPlanner([slow(asked, answer), "nod"])
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service, planner = offered([slow(asked, answer), "nod"])
     plan = later(lambda: service.plan("greet", SKILLS))
     assert asked.wait(WAIT)
     return service, planner, plan
@@ -325,8 +320,7 @@ def test_a_planner_that_breaks_on_facts_hears_of_them_again() -> None:
 
 
 def test_nothing_begins_when_the_service_is_closed() -> None:
-    planner = ScriptPlanner(["wave"])
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service, planner = offered(["wave"])
     service.close()
     assert str(service.run("greet")).endswith("stopped (the planner is shut down)")
     assert service.plan("greet", SKILLS) == Answer(False, "the planner is shut down")

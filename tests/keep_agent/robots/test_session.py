@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 from threading import Event
 
@@ -11,19 +9,9 @@ import pytest
 from envs.outcome import Outcome, failed
 from keep_agent.agent.request_validation import check_report
 from keep_agent.errors import ConfigError
-from keep_agent.robots import (
-    Executed,
-    Feedback,
-    Finished,
-    Limits,
-    Observed,
-    Planned,
-    RobotError,
-    RobotSession,
-    Started,
-)
+from keep_agent.robots import Executed, Feedback, Finished, Limits, Observed, Planned, RobotError, RobotSession, Started
 from keep_agent.robots.task.dialogue import Dialogue
-from keep_agent.robots.task.pending_facts import Unseen
+from keep_agent.robots.task.pending_facts import PendingFacts
 from keep_agent.robots.task.single_plans import SinglePlans
 from tests.keep_agent.robots.robots import (
     QUICK,
@@ -31,9 +19,11 @@ from tests.keep_agent.robots.robots import (
     ScriptPlanner,
     ScriptRobot,
     fact,
+    greeted,
     in_background,
     limited,
     limits,
+    scripted,
     thinking,
     until_cancelled,
 )
@@ -73,17 +63,15 @@ def test_what_changes_during_a_skill_is_told_at_once() -> None:
 
 
 def test_a_failure_is_reported_and_the_task_goes_on() -> None:
-    planner = ScriptPlanner(["wave", "nod"])
-    robot = ScriptRobot(deeds={"wave": lambda robot: failed("no arm")})
-    report = RobotSession(planner, robot, limits=QUICK).run("greet")
+    report, planner, _ = greeted(["wave", "nod"], wave=lambda robot: failed("no arm"))
     assert report.success
     assert planner.named("report")[0] == (failed("no arm"),)
 
 
 def test_the_same_failure_again_and_again_ends_the_task() -> None:
-    planner = ScriptPlanner(["wave", "nod", *["wave"] * 9])
-    robot = ScriptRobot(deeds={"wave": lambda robot: failed("no arm")})
-    report = RobotSession(planner, robot, limits=limits(failures=3)).run("greet")
+    report, planner, robot = greeted(
+        ["wave", "nod", *["wave"] * 9], wave=lambda robot: failed("no arm"), limits=limits(failures=3)
+    )
     assert (report.stop, report.success) == ("stuck", False)
     assert robot.executed == ["wave", "nod", "wave", "wave", "wave"]
     assert "no arm" in report.message
@@ -91,23 +79,20 @@ def test_the_same_failure_again_and_again_ends_the_task() -> None:
 
 
 def test_a_skill_that_cannot_be_done_now_is_not_tried() -> None:
-    planner, robot = ScriptPlanner(["fly"]), ScriptRobot()
-    report = RobotSession(planner, robot, limits=QUICK).run("greet")
+    report, planner, robot = greeted(["fly"])
     assert report.success
     assert robot.executed == []
     assert planner.named("report")[0] == (failed("'fly' cannot be done now"),)
 
 
 def test_so_many_skills_and_no_more() -> None:
-    planner, robot = ScriptPlanner(["wave", "nod"] * 9), ScriptRobot()
-    report = RobotSession(planner, robot, limits=limits(steps=3)).run("greet")
+    report, planner, _ = greeted(["wave", "nod"] * 9, limits=limits(steps=3))
     assert (report.stop, len(report.steps)) == ("max_steps", 3)
     assert [len(planner.named(name)) for name in ("plan", "report", "finish")] == [3, 3, 1]
 
 
 def test_two_tasks_at_once_are_refused() -> None:
-    robot = ScriptRobot(deeds={"wave": until_cancelled})
-    session = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK)
+    session, _, robot = scripted(["wave"], wave=until_cancelled)
     running = in_background(session)
     assert robot.begun.wait(WAIT)
     with pytest.raises(RobotError, match="a task is on"):
@@ -160,8 +145,7 @@ def test_errors_of_the_robot_have_a_name(method: str) -> None:
 
 
 def test_a_result_that_is_none_is_an_error_of_the_robot() -> None:
-    robot = ScriptRobot(deeds={"wave": lambda robot: None})
-    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK).run("greet")
+    report, _, _ = greeted(["wave"], wave=lambda robot: None)
     assert report.stop == "executor_error"
     assert "None" in report.message
 
@@ -200,16 +184,6 @@ def test_a_limit_that_nobody_can_wait_for_is_refused(value: float) -> None:
 def test_limits_are_above_nothing(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         Limits(**{name: 0})
-
-
-def test_importing_robots_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, keep_agent.robots\n"
-        "heavy = ('torch', 'transformers', 'rospy', 'roslibpy', 'rclpy', 'mcap')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_skill_that_ends_in_the_middle_of_a_look_waits_for_it() -> None:
@@ -288,7 +262,7 @@ def test_a_report_that_was_not_taken_is_made_again_and_before_the_task_ends() ->
 
 def test_a_single_plans_report_may_be_made_again() -> None:
     planner = Deaf(["wave"])
-    plans = SinglePlans(planner, Unseen())
+    plans = SinglePlans(planner, PendingFacts())
     plans.asked("greet", ["wave"])()
     with pytest.raises(ConnectionError):
         plans.reported(failed("no arm"))()

@@ -75,9 +75,7 @@ def play(case: Case, planner: ScriptPlanner, robot: ScriptRobot, events: list) -
 
 @settings(max_examples=60)
 @given(
-    st.lists(Deed, min_size=1, max_size=5),
-    st.lists(Thought, min_size=1, max_size=5),
-    st.none() | st.integers(0, 60),
+    st.lists(Deed, min_size=1, max_size=5), st.lists(Thought, min_size=1, max_size=5), st.none() | st.integers(0, 60)
 )
 def test_every_task_ends(deeds: list[str], thoughts: list[str], press: int | None) -> None:
     case = Case(deeds, thoughts, press)
@@ -123,9 +121,7 @@ def check_conversation(planner: ScriptPlanner, report: TaskReport) -> None:
 @pytest.mark.slow
 @settings(max_examples=600)
 @given(
-    st.lists(Deed, min_size=1, max_size=5),
-    st.lists(Thought, min_size=1, max_size=5),
-    st.none() | st.integers(0, 60),
+    st.lists(Deed, min_size=1, max_size=5), st.lists(Thought, min_size=1, max_size=5), st.none() | st.integers(0, 60)
 )
 def test_every_task_ends_often(deeds: list[str], thoughts: list[str], press: int | None) -> None:
     test_every_task_ends.hypothesis.inner_test(deeds, thoughts, press)

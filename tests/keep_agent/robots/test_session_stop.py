@@ -8,12 +8,7 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.robots import (
-    Finished,
-    Planned,
-    RobotSession,
-    Started,
-)
+from keep_agent.robots import Finished, Planned, RobotSession, Started
 from keep_agent.robots.task.bounded_call import Call
 from tests.keep_agent.robots.robots import (
     QUICK,
@@ -22,9 +17,11 @@ from tests.keep_agent.robots.robots import (
     ScriptRobot,
     change,
     fact,
+    greeted,
     in_background,
     limited,
     limits,
+    scripted,
     thinking,
     until_cancelled,
     until_released,
@@ -81,9 +78,7 @@ def test_a_cancellation_on_its_way_never_meets_the_next_skill() -> None:
 
 
 def test_a_cancelled_skill_that_does_not_return_ends_the_task() -> None:
-    planner = ScriptPlanner(["wave"])
-    robot = ScriptRobot(deeds={"wave": until_released})
-    session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05))
+    session, planner, robot = scripted(["wave"], wave=until_released, limits=limits(skill=0.02, cancel=0.05))
     with limited("skill", hangs=robot.begun):
         report = session.run("greet")
     assert (report.stop, report.hanging, report.success) == ("skill_hangs", "wave", False)
@@ -95,9 +90,7 @@ def test_a_cancelled_skill_that_does_not_return_ends_the_task() -> None:
 
 
 def test_the_next_task_does_not_begin_while_a_skill_hangs() -> None:
-    planner = ScriptPlanner(["wave"])
-    robot = ScriptRobot(deeds={"wave": until_released})
-    session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05))
+    session, planner, robot = scripted(["wave"], wave=until_released, limits=limits(skill=0.02, cancel=0.05))
     with limited("skill", hangs=robot.begun):
         assert session.run("greet").stop == "skill_hangs"
     session.limits = limits(answer=0.05)
@@ -112,9 +105,7 @@ def test_the_next_task_does_not_begin_while_a_skill_hangs() -> None:
 
 
 def test_stop_cancels_the_skill_and_says_why() -> None:
-    planner = ScriptPlanner(["wave", "nod"])
-    robot = ScriptRobot(deeds={"wave": until_cancelled})
-    session = RobotSession(planner, robot, limits=QUICK)
+    session, planner, robot = scripted(["wave", "nod"], wave=until_cancelled)
     running = in_background(session)
     assert robot.begun.wait(WAIT)
     assert session.stop("the cat is in the way")
@@ -143,8 +134,7 @@ def test_stop_does_not_wait_for_a_planner() -> None:
 
 
 def test_stop_without_a_task_does_nothing() -> None:
-    planner, robot = ScriptPlanner(["wave"]), ScriptRobot()
-    session = RobotSession(planner, robot, limits=QUICK)
+    session, _, _ = scripted(["wave"])
     assert not session.stop()
     assert session.run("greet").success
     assert not session.stop()
@@ -166,8 +156,7 @@ def test_the_first_event_is_early_enough_to_stop() -> None:
 
 
 def test_the_time_of_a_task_is_limited() -> None:
-    robot = ScriptRobot(deeds={"wave": until_cancelled})
-    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(task=0.05)).run("greet")
+    report, _, robot = greeted(["wave"], wave=until_cancelled, limits=limits(task=0.05))
     assert (report.stop, report.hanging) == ("task_timeout", "")
     assert not robot.running
 
@@ -196,8 +185,7 @@ def test_a_robot_that_goes_blind_during_a_skill_is_cancelled() -> None:
         robot.observe = lambda: 1 / 0
         return until_cancelled(robot)
 
-    planner, robot = ScriptPlanner(["wave"]), ScriptRobot(deeds={"wave": blind})
-    report = RobotSession(planner, robot, limits=QUICK).run("greet")
+    report, planner, robot = greeted(["wave"], wave=blind)
     assert report.stop == "executor_error"
     assert "ZeroDivisionError" in report.message
     assert not robot.running
@@ -284,8 +272,7 @@ def test_a_skill_that_is_cancelled_before_it_begins_never_begins(monkeypatch: py
             woken.set()
 
     monkeypatch.setattr(Call, "_work", late)
-    robot = ScriptRobot()
-    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(skill=0.02)).run("greet")
+    report, _, robot = greeted(["wave"], limits=limits(skill=0.02))
     over.set()
     assert woken.wait(WAIT) and robot.executed == [] and not robot.cancelled.is_set()
     assert report.hanging == "" and report.steps[0].outcome == failed(
@@ -294,8 +281,7 @@ def test_a_skill_that_is_cancelled_before_it_begins_never_begins(monkeypatch: py
 
 
 def test_the_first_reason_to_stop_counts() -> None:
-    robot = ScriptRobot(deeds={"wave": until_released})
-    session = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK)
+    session, _, robot = scripted(["wave"], wave=until_released)
     running = in_background(session)
     assert robot.begun.wait(WAIT)
     assert session.stop("first")

@@ -119,22 +119,18 @@ def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() 
     assert crash["event"] == "crash" and crash["task"] == 1 and "Traceback" in crash["traceback"]
 
 
-def test_a_crash_behind_the_last_task_fails_it() -> None:
-    class Forgetful(ExpertPlanner):
-        def finish_task(self, result: Finished, following: str | None) -> None:
-            raise RuntimeError("nothing to write with")
+class Forgetful(ExpertPlanner):
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        raise RuntimeError("nothing to write with")
 
+
+def test_a_crash_behind_the_last_task_fails_it() -> None:
     result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG), world())
     assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
 
 
 def test_a_crash_between_tasks_leaves_the_next_one_unbegun() -> None:
     """Conditions that the finished task had met are not counted for the next."""
-
-    class Forgetful(ExpertPlanner):
-        def finish_task(self, result: Finished, following: str | None) -> None:
-            raise RuntimeError("nothing to write with")
-
     result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG, APPLE), world())
     assert [(task.met, task.total, task.steps, task.stop) for task in result.tasks][1:] == [(0, 1, 0, "crash")]
     assert result.tasks[0].success

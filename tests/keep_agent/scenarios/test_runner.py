@@ -7,7 +7,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from keep_agent.rollout.run_folder import SUMMARY
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
 from keep_agent.scenarios.transcript import Story
-from keep_agent.scenarios.turn_records import TURNS, PhasesFolder, Turn, summarize
+from keep_agent.scenarios.turn_records import TURNS, ScenarioFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine, KVCache
@@ -44,11 +45,7 @@ class Babbler(TransformersEngine):
     """A tiny random model; what it says is drawn, so that it holds all there is, broken characters too."""
 
     def generate(
-        self,
-        cache: KVCache,
-        first_logits: torch.Tensor,
-        max_new_tokens: int,
-        stop_ids: Collection[int] = (),
+        self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         chance = random.Random(cache.next_position)
         drawn = [chance.randrange(first_logits.shape[-1]) for _ in range(chance.randrange(max_new_tokens + 1))]
@@ -58,18 +55,17 @@ class Babbler(TransformersEngine):
         return drawn[:stop]
 
 
+def config_of(tokenizer: PreTrainedTokenizerFast, positions: int) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=positions,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4000,
-    )  # fmt: skip
-    with Babbler(from_config(config, torch.float32, seed=3), "inline") as made:
+    with Babbler(from_config(config_of(tokenizer, 4000), torch.float32, seed=3), "inline") as made:
         yield made
-
-
-def stops_of(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    return stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
 
 
 class Recorded(Story):
@@ -84,28 +80,39 @@ class Recorded(Story):
         return self.prompts[-1][1]
 
 
-def memories_of(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, folder: Path | None = None, bits: int = 4
-) -> AgentMemories:
-    return AgentMemories(engine, TokenizerCoder(tokenizer), PackFormat(bits), folder, threshold=REUSE)
+@dataclass(frozen=True)
+class Stage:
+    """An engine with its tokenizer, on which scenarios are played."""
+
+    engine: Engine
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def stops(self) -> frozenset[int]:
+        return stop_tokens(self.tokenizer, special_tokens(self.tokenizer, self.engine.model.module))
+
+    def memories(self, folder: Path | None = None) -> AgentMemories:
+        return AgentMemories(self.engine, TokenizerCoder(self.tokenizer), PackFormat(4), folder, threshold=REUSE)
+
+    def player(self, scenario: Scenario, memories: AgentMemories, run_id: str = "7f", most: int = 3) -> Player:
+        return Player(scenario, memories, self.stops, run_id, most)
+
+    def play(self, name: str, folder: Path | None = None, run_id: str = "7f") -> tuple[list[Turn], Recorded]:
+        story = Recorded(find_scenario(name))
+        with self.memories(folder) as memories:
+            turns = list(self.player(story.scenario, memories, run_id, 12).play(story))
+            assert memories.stats()["agents"] == sum(agent.permanent for agent in story.scenario.agents.values())
+        return turns, story
 
 
-def play(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, name: str, folder: Path | None = None, run_id: str = "7f"
-) -> tuple[list[Turn], Recorded]:
-    scenario = find_scenario(name)
-    story = Recorded(scenario)
-    with memories_of(engine, tokenizer, folder) as memories:
-        turns = list(Player(scenario, memories, stops_of(engine, tokenizer), run_id, max_tokens=12).play(story))
-        assert memories.stats()["agents"] == sum(agent.permanent for agent in scenario.agents.values())
-    return turns, story
+@pytest.fixture(scope="module")
+def stage(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> Stage:
+    return Stage(engine, tokenizer)
 
 
 @pytest.mark.parametrize("name", list(shipped()))
-def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, name: str
-) -> None:
-    turns, story = play(engine, tokenizer, name)
+def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(stage: Stage, name: str) -> None:
+    turns, story = stage.play(name)
     scenario = story.scenario
     assert len(turns) == len(story.prompts) == scenario.turns
     for agent in (key for key, one in scenario.agents.items() if one.permanent):
@@ -122,38 +129,34 @@ def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(
             assert before.kept + before.new <= turn.kept <= before.kept + before.new + before.generated
 
 
-def test_other_agents_begin_cold_and_are_forgotten(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_other_agents_begin_cold_and_are_forgotten(stage: Stage) -> None:
     for name, agent in (("handover", "visitor"), ("prisoners_dilemma", "clerk")):
-        turns, _ = play(engine, tokenizer, name, run_id="ab12")
+        turns, _ = stage.play(name, run_id="ab12")
         (turn,) = (turn for turn in turns if turn.agent == agent)
         assert (turn.memory, turn.origin, turn.kept) == (f"coord_ab12_{agent}", "cold", 0)
 
 
-def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
+def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "name: mine\nagents: {a: {system: I am a, permanent: false}}\n"
         "phases: [{name: one, participants: [a], rounds: 2}, {name: two, participants: [a]}]\n"
     )
     scenario = find_scenario(str(file))
-    with memories_of(engine, tokenizer, tmp_path / "rows") as memories:
-        turns = list(Player(scenario, memories, stops_of(engine, tokenizer), "7f", 3).play())
+    with stage.memories(tmp_path / "rows") as memories:
+        turns = list(stage.player(scenario, memories).play())
     assert [turn.origin for turn in turns] == ["cold", "hot", "cold"]
     assert turns[1].kind == "extend"
     assert not list((tmp_path / "rows").glob("*.safetensors"))
 
 
-def test_a_second_run_finds_its_beginnings_on_the_disk(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    first, _ = play(engine, tokenizer, "handover", tmp_path, "1")
+def test_a_second_run_finds_its_beginnings_on_the_disk(stage: Stage, tmp_path: Path) -> None:
+    first, _ = stage.play("handover", tmp_path, "1")
     assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors")) == [
         "persist_handover_robot_a",
         "persist_handover_robot_b",
     ]
-    second, _ = play(engine, tokenizer, "handover", tmp_path, "2")
+    second, _ = stage.play("handover", tmp_path, "2")
     warm = {turn.agent: turn for turn in reversed(second)}  # the first of each
     for agent in ("robot_a", "robot_b"):
         assert (warm[agent].origin, warm[agent].kind) == ("warm", "diverge") and warm[agent].kept > 50
@@ -162,27 +165,25 @@ def test_a_second_run_finds_its_beginnings_on_the_disk(
     assert summarize(second)["saved_tokens"] > summarize(first)["saved_tokens"]
 
 
-def test_a_run_that_stops_leaves_nothing_of_those_who_forget(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    with memories_of(engine, tokenizer, tmp_path) as memories:
-        playing = Player(find_scenario("handover"), memories, stops_of(engine, tokenizer), "7f", 3).play()
+def test_a_run_that_stops_leaves_nothing_of_those_who_forget(stage: Stage, tmp_path: Path) -> None:
+    with stage.memories(tmp_path) as memories:
+        playing = stage.player(find_scenario("handover"), memories).play()
         assert any(turn.agent == "visitor" for turn in playing)
         playing.close()
         assert memories.stats()["agents"] == 2
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("coord_")]
 
 
-def test_whatever_ends_a_line_ends_a_turn(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    stops = stops_of(engine, tokenizer)
+def test_whatever_ends_a_line_ends_a_turn(stage: Stage) -> None:
+    stops, tokenizer = stage.stops, stage.tokenizer
     assert set(tokenizer.all_special_ids) <= stops and set(tokenizer.encode("\n", add_special_tokens=False)) <= stops
     for token in range(len(tokenizer)):
         assert ("\n" in tokenizer.decode([token])) <= (token in stops)
     assert start_tokens(tokenizer) in ([], [tokenizer.bos_token_id])
 
 
-def test_sums_are_over_turns_and_agents(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    turns, _ = play(engine, tokenizer, "gossip")
+def test_sums_are_over_turns_and_agents(stage: Stage) -> None:
+    turns, _ = stage.play("gossip")
     summary = summarize(turns)
     assert summary["turns"] == 20 and summary["hits"] == 16
     assert summary["kinds"]["extend"] >= 16 and sum(summary["kinds"].values()) == 20
@@ -192,14 +193,14 @@ def test_sums_are_over_turns_and_agents(engine: Engine, tokenizer: PreTrainedTok
     assert 0.5 < summary["saved"] < 1
 
 
-def test_a_torn_line_is_no_turn(engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    turns, _ = play(engine, tokenizer, "handover")
-    run = PhasesFolder.create(tmp_path / "run", {})
+def test_a_torn_line_is_no_turn(stage: Stage, tmp_path: Path) -> None:
+    turns, _ = stage.play("handover")
+    run = ScenarioFolder.create(tmp_path / "run", {})
     for turn in turns:
         run.commit(turn)
     with (run.path / TURNS).open("a") as stream:
         stream.write('{"index": 99, "te')
-    assert [(turn.id, turn.text, turn.audience) for turn in PhasesFolder.read(run.path)] == [
+    assert [(turn.id, turn.text, turn.audience) for turn in ScenarioFolder.read(run.path)] == [
         (turn.id, turn.text, turn.audience) for turn in turns
     ]
 
@@ -207,21 +208,30 @@ def test_a_torn_line_is_no_turn(engine: Engine, tokenizer: PreTrainedTokenizerFa
 # The command
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["keep-agent", "phases", *arguments])
-    main()
+Command = Callable[..., None]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """``keep-agent phases`` in a folder of its own."""
+
+    def call(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["keep-agent", "phases", *arguments])
+        main()
+
+    monkeypatch.chdir(tmp_path)
+    return call
 
 
 SMALL: Sequence[str] = ("max_tokens=3", "eval.threads=1", "model.dtype=float32")
 
 
 def test_the_command_prints_who_said_what_at_which_cost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_model: Path
+    command: Command, capsys: pytest.CaptureFixture[str], tiny_model: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     for folder in ("one", "two"):
         out = f"eval.out={folder}"
-        call(monkeypatch, "handover", "--folder", "rows", "--bits", "8", f"model={tiny_model}", *SMALL, out)
+        command("handover", "--folder", "rows", "--bits", "8", f"model={tiny_model}", *SMALL, out)
         printed = capsys.readouterr().out
         (run,) = Path(folder).iterdir()
         lines = [json.loads(line) for line in (run / TURNS).read_text().splitlines()]
@@ -246,21 +256,19 @@ def test_a_run_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
     assert process.wait() != 0
     (run,) = (tmp_path / "out").iterdir()
     lines = lines_of(tmp_path)
-    assert len(PhasesFolder.read(run)) == len(lines) >= 7 and lines[-1].endswith(b"\n")
+    assert len(ScenarioFolder.read(run)) == len(lines) >= 7 and lines[-1].endswith(b"\n")
     assert not (run / SUMMARY).exists()
     subprocess.run([*command, "--folder", "rows", "max_tokens=1"], cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
     later = max((tmp_path / "out").iterdir(), key=lambda path: path.stat().st_mtime)
-    assert PhasesFolder.read(later)[0].origin == "warm"
+    assert ScenarioFolder.read(later)[0].origin == "warm"
 
 
 def lines_of(folder: Path) -> list[bytes]:
     return [line for file in folder.glob(f"out/*/{TURNS}") for line in file.read_bytes().splitlines(keepends=True)]
 
 
-def test_without_a_scenario_they_are_listed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call(monkeypatch)
+def test_without_a_scenario_they_are_listed(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    command()
     printed = capsys.readouterr().out
     assert all(name in printed for name in shipped()) and "visitor*" in printed
 
@@ -276,39 +284,27 @@ def test_without_a_scenario_they_are_listed(
     ],
 )
 def test_what_does_not_work_is_one_line_and_leaves_no_run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    arguments: tuple[str, ...],
-    problem: str,
+    command: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("file").touch()
     with pytest.raises(SystemExit) as stop:
-        call(monkeypatch, *arguments)
+        command(*arguments)
     said = capsys.readouterr().err
     assert stop.value.code == 2 and problem in said and said.count("\n") == 1
     assert not Path("outputs").exists()
 
 
-def test_an_agent_with_a_prompt_under_way_cannot_play(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    with memories_of(engine, tokenizer) as memories:
+def test_an_agent_with_a_prompt_under_way_cannot_play(stage: Stage) -> None:
+    with stage.memories() as memories:
         memories.open("persist_gossip_ada", "busy")
         with pytest.raises(ConfigError, match="under way"):
-            next(Player(find_scenario("gossip"), memories, frozenset(), "7f").play())
+            next(stage.player(find_scenario("gossip"), memories).play())
 
 
 def test_what_outgrows_the_models_positions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     """Behind them the model reads and writes what means nothing to it."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128,
-    )  # fmt: skip
-    model, turns = from_config(config, torch.float32, seed=3), []
-    with (
-        TransformersEngine(model) as engine,
-        AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories,
-    ):
+    model, turns = from_config(config_of(tokenizer, 128), torch.float32, seed=3), []
+    with Engine(model) as engine, AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories:
         player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
         with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
             for turn in player.play():

@@ -15,17 +15,17 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
-from keep_agent.server.chat.anthropic import anthropic_router
+from keep_agent.server.chat.anthropic import AnthropicRoutes
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import generate_router
-from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.generate import GenerateRoutes
+from keep_agent.server.chat.openai import OpenAIRoutes
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.unsupported_routes import elsewhere_router
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import scenario_router
+from keep_agent.server.scenarios.routes import ScenarioRoutes
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
@@ -49,7 +49,7 @@ class Whole:
     app: FastAPI
     conversations: Conversations
     scenarios: Scenarios
-    gate: Gate
+    limiter: ConcurrencyLimiter
     metrics: Metrics
 
 
@@ -76,8 +76,8 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
         limits, metrics = patient(limits or Limits()), Metrics()
-        gate = Gate(limits.requests, limits.per_agent)
-        talks = Conversations.of(engine, chat, MODEL, gate, folder, chat_limits, metrics, **knobs)
+        limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
+        talks = Conversations.of(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
 
         @asynccontextmanager
@@ -86,10 +86,10 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await scenarios.close()
             await talks.close()
 
-        routers = [make(talks) for make in (openai_router, anthropic_router, generate_router)]
-        routers += [elsewhere_router(), scenario_router(scenarios, talks, gate)]
+        routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
+        routers += [elsewhere_router(), ScenarioRoutes(scenarios, talks, limiter).router]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
-        return Whole(app, talks, scenarios, gate, metrics)
+        return Whole(app, talks, scenarios, limiter, metrics)
 
     return made
 

@@ -12,11 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
+from websockets.sync.client import ClientConnection
 
 from keep_agent.server.limits.refusable_socket import RefusableSocket
 from keep_agent.server.limits.request_limits import Limits
+from tests.sockets import connect
 from tests.waiting import PATIENCE
 
 
@@ -46,6 +51,19 @@ class Served:
                 made.sendall(part)
                 time.sleep(pause)
             return all_of(made)
+
+    def websocket(self, path: str, **headers: str) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers)
+
+    def denied(self, path: str, **headers: str) -> Response:
+        """The answer that refuses a websocket."""
+        with pytest.raises(InvalidStatus) as refused, self.websocket(path, **headers):
+            pass
+        return refused.value.response
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
 
 
 def all_of(made: socket.socket) -> bytes:
@@ -86,7 +104,7 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
         assert thread.is_alive()
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {} if token is None else bearer(token)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE) as client:
             yield Served(port, client)

@@ -24,7 +24,7 @@ LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}
 
 
 def idle(whole: Whole) -> bool:
-    return not whole.conversations._works and whole.gate.inside == 0
+    return not whole.conversations._works and whole.limiter.inside == 0
 
 
 def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
@@ -78,7 +78,7 @@ def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole], passes: Pas
         while not ended.is_set():
             assert served.http.get("/healthz").status_code == 200
             assert served.http.get("/metrics").status_code == 200
-            looks.append(whole.gate.inside)
+            looks.append(whole.limiter.inside)
 
     with ThreadPoolExecutor(61) as pool:
         looking = pool.submit(look)
@@ -111,7 +111,7 @@ def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole],
         heard = b""
         while stream and b"data:" not in heard:  # a first piece: then the prompt is computed
             heard += made.recv(1000)
-        until(lambda: whole.gate.inside == 1)
+        until(lambda: whole.limiter.inside == 1)
     again = served.http.post(path, json=LONG | {"tokens": 1})
     assert again.status_code == 200 and passes.count < LONG["tokens"]
     if stream:
@@ -128,8 +128,8 @@ def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Ser
         assert b"200 OK" in first.recv(1000)
         with served.socket() as second:
             second.sendall(post(PATH.format("queue"), json.dumps(LONG).encode()))
-            until(lambda: whole.gate.inside == 2)
-        until(lambda: whole.gate.inside == 1)
+            until(lambda: whole.limiter.inside == 2)
+        until(lambda: whole.limiter.inside == 1)
         left.set()
     until(lambda: idle(whole))
 
@@ -144,8 +144,8 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[S
         with served.socket() as second, served.socket() as third:
             for waiting, stream in ((second, True), (third, False)):
                 waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
-            until(lambda: whole.gate.inside == 3)
-        until(lambda: whole.gate.inside == 1)
+            until(lambda: whole.limiter.inside == 3)
+        until(lambda: whole.limiter.inside == 1)
         assert len(whole.conversations._works) == 1
         left.set()
         assert first.recv(1000)  # which goes on
@@ -160,7 +160,7 @@ def test_one_agent_cannot_shut_others_out(serve: Serve, passes: Passes) -> None:
         with served.socket() as first, served.socket() as second:
             for waiting in (first, second):
                 waiting.sendall(post(PATH.format("greedy"), json.dumps(LONG).encode()))
-            until(lambda: whole.gate.inside == 2)
+            until(lambda: whole.limiter.inside == 2)
             for stream in (True, False):
                 refused = talked(served, "greedy", stream=stream)
                 assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
@@ -212,7 +212,7 @@ def test_a_server_that_closes_says_so_and_ends(serve: Serve, passes: Passes) -> 
         endless_words(whole)
         waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
         waiting.start()
-        until(lambda: whole.gate.inside == 1)
+        until(lambda: whole.limiter.inside == 1)
     waiting.join(PATIENCE)
     assert not waiting.is_alive() and passes.count < 3000
     assert not told or told[0].status_code in (500, 503)

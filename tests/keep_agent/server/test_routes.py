@@ -17,8 +17,7 @@ from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.auth.access_rules import RULES, UNKNOWN, Need, Rules
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.service import make_service
-from tests.keep_agent.server.serving import Served, serving
-from tests.sockets import connect
+from tests.keep_agent.server.serving import Served, bearer, serving
 from tests.waiting import PATIENCE
 
 ALICE, BOB, ALL = "token-of-alice", "token-of-bob", "token-of-all"
@@ -71,14 +70,14 @@ def served(whole: tuple[Served, list[Any]]) -> Served:
 
 
 def ask(served: Served, token: str | None, method: str, path: str, **more: Any) -> httpx.Response:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    headers = {} if token is None else bearer(token)
     return served.http.request(method, path, headers=headers, **more)
 
 
 def handshake(served: Served, path: str, **headers: str) -> int:
     """The status of a websocket's handshake."""
     try:
-        with connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=headers):
+        with served.websocket(path, **headers):
             return 101
     except InvalidStatus as refused:
         return refused.response.status_code
@@ -87,7 +86,7 @@ def handshake(served: Served, path: str, **headers: str) -> int:
 def status(served: Served, token: str | None, method: str, path: str) -> int:
     if method != "WEBSOCKET":
         return ask(served, token, method, path).status_code
-    return handshake(served, path, **({} if token is None else {"Authorization": f"Bearer {token}"}))
+    return handshake(served, path, **({} if token is None else bearer(token)))
 
 
 def test_the_routes_that_are_tested_are_all_there_are(whole: tuple[Served, list[Any]]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -106,21 +104,6 @@ def test_the_synthetic_trace_has_the_fields_of_a_real_one(keep_run: Path) -> Non
         assert set(made[0][name][0]) == set(next(entry[name][0] for entry in real if entry[name]))
     for name in ("loads", "computes"):
         assert len(made[0][name][0]) == len(next(entry[name][0] for entry in real if entry[name]))
-
-
-def test_reading_a_run_loads_no_torch() -> None:
-    modules = ("server", "pages", "data", "command", "export_html", "export_rrd", "model")
-    code = f"import sys, {', '.join(f'keep_agent.viewer.{name}' for name in modules)}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_heavy_libraries_wait_until_they_are_needed() -> None:
-    modules = ("server", "command", "export_html", "export_rrd", "model", "runs", "episodes")
-    code = f"import sys, {', '.join(f'keep_agent.viewer.{name}' for name in modules)}; print('nicegui' in sys.modules, "
-    code += "'rerun' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def test_a_step_with_numbers_that_json_does_not_have_is_named(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, WebSocket
-from websockets.exceptions import InvalidStatus
 
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import RULES, Caller, Need, Rule
 from keep_agent.server.error_handlers import Busy, answer_to
 from tests.keep_agent.server.conftest import OPEN, TOKENS
-from tests.keep_agent.server.serving import Served, serving, status
+from tests.keep_agent.server.serving import Served, bearer, serving, status
 from tests.sockets import connect
 
 router = APIRouter()
@@ -53,10 +52,6 @@ def closed() -> Iterator[Served]:
 def opened() -> Iterator[Served]:
     with serving(make_app([router], tokens=OPEN, rules=AGENT_RULES)) as made:
         yield made
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize(
@@ -100,11 +95,7 @@ def test_a_path_without_a_rule_takes_a_token_for_all(closed: Served) -> None:
 
 @pytest.mark.parametrize(("token", "name", "code"), [("", "a", 401), ("x", "a", 401), ("token-a", "b", 403)])
 def test_a_socket_is_refused_before_it_opens(closed: Served, token: str, name: str, code: int) -> None:
-    with pytest.raises(InvalidStatus) as refused, connect(
-        f"ws://127.0.0.1:{closed.port}/agents/{name}/socket", additional_headers=bearer(token)
-    ):  # fmt: skip
-        pass
-    assert refused.value.response.status_code == code
+    assert closed.denied(f"/agents/{name}/socket", **bearer(token)).status_code == code
 
 
 REFUSALS = (
@@ -119,17 +110,14 @@ def test_a_socket_that_is_refused_leaves_no_error_in_the_log(caplog: pytest.LogC
     app = make_app([router], tokens=TOKENS, rules=AGENT_RULES)
     with serving(app, log_config=None) as served:  # at its end everything is logged
         for path, token, code in REFUSALS:
-            with pytest.raises(InvalidStatus) as refused, connect(
-                f"ws://127.0.0.1:{served.port}{path}", additional_headers=bearer(token)
-            ):  # fmt: skip
-                pass
-            assert refused.value.response.status_code == code
-            assert path.endswith("nothing") or b"error" in refused.value.response.body
+            refused = served.denied(path, **bearer(token))
+            assert refused.status_code == code
+            assert path.endswith("nothing") or b"error" in refused.body
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_socket_opens_with_a_token(closed: Served) -> None:
-    with connect(f"ws://127.0.0.1:{closed.port}/agents/a/socket", additional_headers=bearer("token-a")) as made:
+    with closed.websocket("/agents/a/socket", **bearer("token-a")) as made:
         assert made.recv() == "a"
 
 
@@ -146,11 +134,7 @@ def test_no_page_of_another_site_gets_in(opened: Served, headers: dict[str, str]
         assert opened.http.request(method, path, headers=headers).status_code == 403
     if "Host" in headers:
         return  # websockets sends its own
-    with pytest.raises(InvalidStatus) as refused, connect(
-        f"ws://127.0.0.1:{opened.port}/agents/a/socket", additional_headers=headers
-    ):  # fmt: skip
-        pass
-    assert refused.value.response.status_code == 403
+    assert opened.denied("/agents/a/socket", **headers).status_code == 403
 
 
 def test_two_hosts_are_one_too_many(opened: Served) -> None:

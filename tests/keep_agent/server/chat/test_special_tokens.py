@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from keep_agent.scenarios.runner import REUSE
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.turn import GenerationRequest
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
@@ -27,7 +27,7 @@ class Talks:
 
     def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerFast, special: SpecialTokens) -> None:
         self.memories = AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE)
-        self._made = Conversations(self.memories, tokenizer, "tiny", Gate(1), special=special)
+        self._made = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
 
     def say(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:

@@ -160,8 +160,7 @@ def test_counting_tokens_tells_a_limited_token_nothing_of_agents(serve: Serve) -
 
 
 @pytest.mark.parametrize(
-    ("path", "use"),
-    [("/v1/responses", OPENAI), ("/v1/responses/resp_1/cancel", OPENAI), ("/v1/completions", OPENAI)],
+    ("path", "use"), [("/v1/responses", OPENAI), ("/v1/responses/resp_1/cancel", OPENAI), ("/v1/completions", OPENAI)]
 )
 def test_what_is_not_served_names_what_to_use(served: Served, path: str, use: str) -> None:
     answer = served.http.post(path, json={"model": "tiny", "input": "hello"})

@@ -22,13 +22,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from envs.fact import Fact
-from keep_agent.agent.client import _row
+from keep_agent.agent.fact_validation import fields_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import access_of
 from keep_agent.server.error_handlers import Busy
-from keep_agent.server.limits import concurrency_limiter as gate
-from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits import concurrency_limiter as limiter
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.json_scan import BadJson, check_json
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.planning.websocket import SocketRoutes
@@ -222,7 +222,9 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 def test_all_the_things_of_an_agent_can_be_told_at_once() -> None:
     """As the client writes them; refused, an agent that may remember so many could not be told."""
-    rows = [_row(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)]
+    rows = [
+        fields_of(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)
+    ]
     assert len(rows) == AgentLimits().things
     check_json(json.dumps({"facts": rows}).encode(), 32, Limits().values)
 
@@ -233,46 +235,46 @@ def test_limits_of_nothing_are_refused() -> None:
             Limits(**knobs)
     for numbers in ((0,), (1, 0)):
         with pytest.raises(ConfigError, match="lets nobody in"):
-            Gate(*numbers)
+            ConcurrencyLimiter(*numbers)
 
 
 def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime()
 
     async def main() -> None:
-        gate = Gate(2)
-        async with gate.entered(), gate.entered():
+        limiter = ConcurrencyLimiter(2)
+        async with limiter.entered(), limiter.entered():
             with pytest.raises(Busy) as refused:
-                async with gate.entered():
+                async with limiter.entered():
                     pass
             assert refused.value.headers["Retry-After"] == "1"
             clock.sleep(2.2)
-        assert gate.inside == 0
-        async with gate.entered(), gate.entered():
+        assert limiter.inside == 0
+        async with limiter.entered(), limiter.entered():
             with pytest.raises(Busy) as refused:
-                async with gate.entered():
+                async with limiter.entered():
                     pass
         assert refused.value.headers["Retry-After"] == "2"
         with pytest.raises(ZeroDivisionError):
-            async with gate.entered():
+            async with limiter.entered():
                 raise ZeroDivisionError
-        assert gate.inside == 0
+        assert limiter.inside == 0
 
-    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(limiter, "time", SimpleNamespace(monotonic=clock))
     anyio.run(main)
 
 
 def test_the_gate_lets_in_so_many_of_one_agent() -> None:
     async def main() -> None:
-        gate = Gate(5, each=2)
-        async with gate.entered("a"), gate.entered("a"), gate.entered("b"):
+        limiter = ConcurrencyLimiter(5, each=2)
+        async with limiter.entered("a"), limiter.entered("a"), limiter.entered("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
-                async with gate.entered("a"):
+                async with limiter.entered("a"):
                     pass
-            async with gate.entered(), gate.entered("b"):
+            async with limiter.entered(), limiter.entered("b"):
                 pass
-        assert gate.inside == 0
-        async with gate.entered("a"):
+        assert limiter.inside == 0
+        async with limiter.entered("a"):
             pass
 
     anyio.run(main)

@@ -16,7 +16,6 @@ from keep_agent.server.app import make_app
 from keep_agent.server.limits.timed_protocol import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
-from tests.sockets import connect
 from tests.waiting import until
 
 router = APIRouter()
@@ -110,7 +109,7 @@ def test_who_stays_may_ask_again_and_drips_no_longer(stepped: Served) -> None:
 
 
 def test_a_socket_may_be_silent(stepped: Served) -> None:
-    with connect(f"ws://127.0.0.1:{stepped.port}/socket") as made:
+    with stepped.websocket("/socket") as made:
         connection = Stepped.seen[-1]
         until(lambda: not connection.waited_for)
         made.send("still here")

@@ -22,6 +22,14 @@ def make_brain(tiny_model: Path) -> Callable[[], Brain]:
     return lambda: brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
 
 
+@pytest.fixture(scope="module")
+def brain(tiny_model: Path) -> Iterator[Brain]:
+    """One for all tests of a file."""
+    made = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    yield made
+    made.engine.close()
+
+
 @pytest.fixture
 def serve(make_brain: Callable[[], Brain], tmp_path: Path) -> Callable[..., Any]:
     """A server over a folder that the next one finds again."""

@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from keep_agent.agent.client import Client
 from keep_agent.agent.durable import DurableAgent
 from keep_agent.server.planning.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, post
-from tests.sockets import connect
+from tests.keep_agent.server.serving import Served, bearer, post
+from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
 
@@ -43,12 +43,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
                 if answer.status_code == 429:
                     refused.append(int(answer.headers["retry-after"]))
 
-        threads = [threading.Thread(target=rush) for _ in range(4)]
-        threads += [threading.Thread(target=agent.observe, args=([MUG],)) for agent in agents]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[rush] * 4, *(partial(agent.observe, [MUG]) for agent in agents))
         assert refused and min(refused) >= 1
         assert [agent.about().segments for agent in agents] == [1] * 6
 
@@ -58,8 +53,7 @@ def halfway(served: Served, agent: str, token: str) -> Iterator[None]:
     """A request of planning is in the works, until its body is there."""
     path = f"/v1/agents/{agent}/memory"
     with served.socket() as made:
-        given = {"Content_Length": "1000", "Authorization": f"Bearer {token}"}
-        made.sendall(post(path, b"", **given).replace(b"POST", b"PUT", 1))
+        made.sendall(post(path, b"", Content_Length="1000", **bearer(token)).replace(b"POST", b"PUT", 1))
         until(lambda: "keep_agent_plans_inside 1.0" in served.http.get("/metrics").text)
         yield
 
@@ -84,7 +78,7 @@ def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) 
             refused = served.http.get("/v1/agents/garage")
             assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
             assert served.http.get("/v1/agents/kitchen").status_code == 200
-            foreign = served.http.get("/v1/agents/garage", headers={"Authorization": f"Bearer {KITCHEN}"})
+            foreign = served.http.get("/v1/agents/garage", headers=bearer(KITCHEN))
             assert foreign.status_code == 403
 
 
@@ -106,13 +100,11 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
         looking = threading.Thread(target=lambda: served.http.get("/v1/agents/garage"))
         looking.start()
         until(lambda: bool(woken))
-        url = f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"
-        with pytest.raises(InvalidStatus), connect(url):
-            pass
+        assert served.denied("/v1/agents/kitchen/socket").status_code == 429
         assert woken == ["garage"]
         go.set()
         looking.join()
-        with connect(url) as socket:
+        with served.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
             assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
 
@@ -120,7 +112,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
 def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
-        with connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket") as socket:
+        with served.websocket("/v1/agents/kitchen/socket") as socket:
 
             def say(**message: Any) -> dict[str, Any]:
                 socket.send(json.dumps(message))
@@ -159,7 +151,7 @@ def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
     monkeypatch.setattr(DurableAgent, "plan", slowly)
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
-        with connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket") as socket:
+        with served.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
             assert begun.wait(PATIENCE)
             for _ in range(3):
@@ -177,13 +169,10 @@ def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -
             served.http.post("/v1/agents", json={"id": name})
 
         def opened(name: str, token: str) -> None:
-            url = f"ws://127.0.0.1:{served.port}/v1/agents/{name}/socket"
-            held.enter_context(connect(url, additional_headers={"Authorization": f"Bearer {token}"}))
+            held.enter_context(served.websocket(f"/v1/agents/{name}/socket", **bearer(token)))
 
         def refused(name: str, token: str) -> str:
-            with pytest.raises(InvalidStatus) as error:
-                opened(name, token)
-            answer = error.value.response
+            answer = served.denied(f"/v1/agents/{name}/socket", **bearer(token))
             assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
             return json.loads(answer.body)["error"]["message"]
 
@@ -200,28 +189,17 @@ def test_without_tokens_nobody_shares(serve: Callable[..., Any]) -> None:
     with serve(settings=replace(SETTINGS, sockets=2)) as served, ExitStack() as held:
         served.http.post("/v1/agents", json={"id": "kitchen"})
         for _ in range(2):
-            held.enter_context(connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"))
+            held.enter_context(served.websocket("/v1/agents/kitchen/socket"))
 
 
 def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:
     with serve(SCOPED) as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"}, headers={"Authorization": f"Bearer {KITCHEN}"})
-        url = f"ws://127.0.0.1:{served.port}/v1/agents"
-        for name, token in (("kitchen", "guess"), ("garage", KITCHEN), ("kitchen", "")):
-            head = {"Authorization": f"Bearer {token}"} if token else {}
-            with (
-                pytest.raises((InvalidStatus, ConnectionClosed)),
-                connect(f"{url}/{name}/socket", additional_headers=head) as s,
-            ):
-                s.recv(10)
-        with connect(f"{url}/kitchen/socket", additional_headers={"Authorization": f"Bearer {KITCHEN}"}) as socket:
+        served.http.post("/v1/agents", json={"id": "kitchen"}, headers=bearer(KITCHEN))
+        for name, head in (("kitchen", bearer("guess")), ("garage", bearer(KITCHEN)), ("kitchen", {})):
+            assert served.denied(f"/v1/agents/{name}/socket", **head).status_code in (401, 403)
+        with served.websocket("/v1/agents/kitchen/socket", **bearer(KITCHEN)) as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
             assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
-        foreign = {"Origin": "http://evil.example"}
-        with (
-            pytest.raises(InvalidStatus),
-            connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket", additional_headers=foreign),
-        ):
-            pass
+        assert served.denied("/v1/agents/kitchen/socket", Origin="http://evil.example").status_code == 403

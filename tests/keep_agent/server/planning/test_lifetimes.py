@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from keep_agent.server.error_handlers import Conflict, NotFound
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import MUG, SETTINGS
+from tests.threads import at_once
 
 
 def test_agents_sleep_and_wake_up_as_they_were(serve: Callable[..., Any]) -> None:
@@ -33,29 +35,18 @@ def test_agents_sleep_and_wake_up_as_they_were(serve: Callable[..., Any]) -> Non
         assert error.value.status == 507
 
 
-def test_many_use_and_delete_the_same_few(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+def test_many_use_and_delete_the_same_few(brain: Brain, tmp_path: Path) -> None:
     """Nobody meets a half-asleep agent, and nothing is left of a deleted one."""
-    brain = make_brain()
     registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
-    failed: list[BaseException] = []
 
     def work(number: int) -> None:
-        name = f"robot-{number % 3}"
-        try:
-            for turn in range(12):
-                with registry.use(name) as agent:
-                    agent.observe([Fact(f"mug_{number}_{turn}", "object", "mug")])
-        except BaseException as error:
-            failed.append(error)
+        for turn in range(12):
+            with registry.use(f"robot-{number % 3}") as agent:
+                agent.observe([Fact(f"mug_{number}_{turn}", "object", "mug")])
 
     for number in range(3):
         registry.create(f"robot-{number}")
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(*(partial(work, number) for number in range(9)))
     for number in range(3):
         with registry.use(f"robot-{number}") as agent:
             assert agent.agent.segments == 36
@@ -68,7 +59,6 @@ def test_many_use_and_delete_the_same_few(make_brain: Callable[[], Brain], tmp_p
         assert agent.agent.segments == 0
     registry.close()
     assert registry.names() == ["robot-0", "robot-1", "robot-2"]
-    brain.engine.close()
 
 
 def test_who_only_talked_is_forgotten_too(serve: Callable[..., Any]) -> None:
@@ -81,38 +71,25 @@ def test_who_only_talked_is_forgotten_too(serve: Callable[..., Any]) -> None:
         assert served.http.post("/v1/agents/kitchen/generate", json=asked).json()["kept"] == 0
 
 
-def test_deleting_beside_other_calls_brings_nobody_back(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+def test_deleting_beside_other_calls_brings_nobody_back(brain: Brain, tmp_path: Path) -> None:
     """Each ends well, or says that there is none; never are there two owners of one journal."""
-    brain = make_brain()
     registry = Registry(brain, tmp_path, trace=False)
-    failed: list[BaseException] = []
 
     def work(what: Callable[[], None]) -> None:
         for _ in range(40):
-            try:
+            with suppress(NotFound, Conflict, ConfigError):
                 what()
-            except (NotFound, Conflict, ConfigError):
-                pass
-            except BaseException as error:
-                failed.append(error)
 
     def observe() -> None:
         with registry.use("kitchen") as agent:
             agent.observe([MUG])
 
-    delete = [lambda: registry.delete("kitchen")] * 2
-    calls = [observe, observe, *delete, lambda: registry.create("kitchen")]
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    delete, create = partial(registry.delete, "kitchen"), partial(registry.create, "kitchen")
+    at_once(*(partial(work, call) for call in (observe, observe, delete, delete, create)))
     if "kitchen" in registry.names():
         registry.delete("kitchen")
     assert not registry.awake and not registry.names()
     registry.close()
-    brain.engine.close()
 
 
 def test_a_damaged_agent_disturbs_nobody_and_can_be_deleted(serve: Callable[..., Any], tmp_path: Path) -> None:
@@ -145,11 +122,9 @@ def test_a_damaged_agent_takes_a_memory_that_is_put_in(serve: Callable[..., Any]
         assert client.agent("kitchen").about().segments == 1
 
 
-def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
-    brain = make_brain()
+def test_one_process_has_the_folder(brain: Brain, tmp_path: Path) -> None:
     first = Registry(brain, tmp_path)
     with pytest.raises(ConfigError, match="is at work"):
         Registry(brain, tmp_path)
     first.close()
     Registry(brain, tmp_path).close()
-    brain.engine.close()

@@ -21,7 +21,7 @@ from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, events, post, serving, status
+from tests.keep_agent.server.serving import Served, bearer, events, post, serving, status
 
 
 def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain], tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_streamed_and_whole_answers_are_the_same_and_errors_have_a_status(serve:
 
 def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
     with serve(SCOPED) as served:
-        head = {"Authorization": f"Bearer {KITCHEN}"}
-        every = {"Authorization": f"Bearer {ALL}"}
+        head = bearer(KITCHEN)
+        every = bearer(ALL)
         for name in ("kitchen", "garage"):
             assert served.http.post("/v1/agents", json={"id": name}, headers=every).status_code == 201
         plan = {"instruction": "get it", "skills": SKILLS}
@@ -102,7 +102,7 @@ def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
             for name in ("garage", "attic"):  # the same whether it is there or not
                 url = f"/v1/agents/{name}{path}"
                 assert served.http.request(method, url, json=body).status_code == 401
-                wrong = served.http.request(method, url, json=body, headers={"Authorization": "Bearer guess"})
+                wrong = served.http.request(method, url, json=body, headers=bearer("guess"))
                 assert wrong.status_code == 401 and "Bearer" in wrong.headers["www-authenticate"]
                 refused = served.http.request(method, url, json=body, headers=head)
                 assert refused.status_code == 403 and name not in refused.text
@@ -118,7 +118,7 @@ def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable
     with serve(SCOPED, settings, ALL) as served:
         assert served.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
         assert served.http.post("/v1/agents", json={"id": "attic"}).status_code == 507
-        own = {"Authorization": f"Bearer {KITCHEN}"}
+        own = bearer(KITCHEN)
         assert served.http.post("/v1/agents", json={"id": "kitchen"}, headers=own).status_code == 201
         assert served.http.get("/v1/agents", headers=own).json() == {"agents": ["kitchen"]}
 

@@ -22,13 +22,6 @@ END = "journal.end"
 MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
 
-@pytest.fixture(scope="module")
-def brain(tiny_model: Path) -> Iterator[Brain]:
-    made = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    yield made
-    made.engine.close()
-
-
 @pytest.fixture
 def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
     """With an agent that knows a mug."""

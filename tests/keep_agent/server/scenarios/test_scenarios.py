@@ -263,11 +263,11 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine)
         with served.socket() as made:
             asked = post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all")
             made.sendall(asked)
-            until(lambda: whole.gate.inside == 1)
+            until(lambda: whole.limiter.inside == 1)
             refused = served.http.post(f"{place}/turns", json={})
             assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
             told.set()
-        until(lambda: whole.gate.inside == 0)
+        until(lambda: whole.limiter.inside == 0)
         assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
@@ -323,8 +323,9 @@ class Scripted(SharedPlayer):
         story.prompt(speaker)
         said = story.say(phase, speaker, f"secret{index}x")
         return turns.Turn(
-            index, f"{phase.name}/{number}/{speaker}", phase.name, number, speaker, speaker, said.text, said.audience,
-            "m", "miss", "cold", 0, 1, 1, 0.0, 0.0,
+            index=index, id=f"{phase.name}/{number}/{speaker}", phase=phase.name, round=number, agent=speaker,
+            name=speaker, text=said.text, audience=said.audience, memory="m", kind="miss", origin="cold", kept=0, new=1,
+            generated=1, ttft_ms=0.0, decode_ms=0.0,
         )  # fmt: skip
 
 

@@ -1,0 +1,13 @@
+"""Threads that begin together: every test of calls at once runs them the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Run each call on a thread of its own until all have ended; raises the first error of any."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for future in [pool.submit(call) for call in calls]:
+            future.result()
