@@ -107,7 +107,7 @@ def test_placement_and_treatment_tables_are_equal(engines: Engines) -> None:
 
 
 def test_alfreds_expert_reaches_the_goal_in_both(pair: Pair) -> None:
-    """The expert explores, so that the text mentions all it uses; a lamp, which it knows from the start, comes first."""
+    """The expert explores, so that the text mentions all it uses; lamps, known from the start, come first."""
     for lamp in ("desklamp_1", "floorlamp_1"):
         if pair.task.toggle_target and lamp in pair.alfred.things:
             look_for(pair, lamp)
