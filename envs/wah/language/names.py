@@ -1,4 +1,4 @@
-"""What things are called: the benchmark's names, which its skills must say to the letter, and the names people use."""
+"""Class names: the benchmark's, which its skills use literally, and synonyms for instructions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# LoTA-Bench's words for VirtualHome's classes (its resource wah_objects_sim2nl.json) where they are not the class name,
-# then the same for classes it leaves out. A class that is not listed is called by its own name.
-_SPOKEN: dict[str, str] = {
+# LoTA-Bench's words for VirtualHome's classes (its resource wah_objects_sim2nl.json) that differ from the class name,
+# then our words for classes that it leaves out. The name of any other class is the class name.
+_SPOKEN_NAMES: dict[str, str] = {
     "balanceball": "balance ball",
     "barsoap": "bar soap",
     "bathroomcabinet": "bathroom cabinet",
@@ -63,7 +63,7 @@ _SPOKEN: dict[str, str] = {
     "poundcake": "pound cake",
     "powersocket": "power socket",
     "remotecontrol": "remote control",
-    "salmon": "salmod",  # the benchmark's spelling: its skills know no other
+    "salmon": "salmod",  # sic: the spelling in the benchmark's skills
     "sportsball": "ball",
     "standingmirror": "standing mirror",
     "stovefan": "stove fan",
@@ -88,11 +88,11 @@ _SPOKEN: dict[str, str] = {
     "soapset": "soap set",
     "walltv": "wall tv",
 }
-_SIMULATED = {words: name for name, words in _SPOKEN.items()}
+_CLASS_NAMES = {words: name for name, words in _SPOKEN_NAMES.items()}
 _CLASS = re.compile(r"[a-z]+")
 
-# Names people use in instructions, the usual one first, a frequent one more than once; a class without an entry has its
-# spoken name only.
+# Synonyms in instructions, the usual name first, frequent ones repeated; a class without an entry has its spoken name
+# only.
 SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bananas": ("bananas", "bunch of bananas"),
@@ -146,7 +146,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-# What is counted in something else: "some juice", but "two bottles of juice".
+# Units of names that are counted by a unit: "some juice", but "two bottles of juice".
 MEASURES: Mapping[str, str] = MappingProxyType(
     {
         "alcohol": "bottle",
@@ -181,26 +181,26 @@ _HEAD = re.compile(r"^(.*?)( (?:of|for|in) .*)?$")
 _IRREGULAR = {"mouse": "mice", "tv": "tvs"}
 
 
-def spoken(class_name: str) -> str:
-    """The benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
-    return _SPOKEN.get(class_name, class_name)
+def spoken_name(class_name: str) -> str:
+    """Return the benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
+    return _SPOKEN_NAMES.get(class_name, class_name)
 
 
-def simulated(words: str) -> str | None:
-    """The class with this spoken name, or None where no class can have it: "kitchen table" -> "kitchentable"."""
-    if words in _SIMULATED:
-        return _SIMULATED[words]
-    return words if _CLASS.fullmatch(words) and words not in _SPOKEN else None
+def class_named(words: str) -> str | None:
+    """Return the class with this spoken name, None if no class can have it: "kitchen table" -> "kitchentable"."""
+    if words in _CLASS_NAMES:
+        return _CLASS_NAMES[words]
+    return words if _CLASS.fullmatch(words) and words not in _SPOKEN_NAMES else None
 
 
 def article(words: str) -> str:
-    """What stands before a name: "an" before a vowel, "a" otherwise."""
+    """Return the indefinite article of a name: "an" before a vowel, else "a"."""
     return "an" if words[0] in "aeiou" else "a"
 
 
 @cache
 def plural(words: str) -> str:
-    """The plural of a name: "glass for wine" -> "glasses for wine"; "chips" stays as it is."""
+    """Return the plural of a name: "glass for wine" -> "glasses for wine"; "chips" is unchanged."""
     head, rest = _HEAD.fullmatch(words).groups("")
     start, space, noun = head.rpartition(" ")
     return f"{start}{space}{_plural(noun)}{rest}"
@@ -222,17 +222,17 @@ def _plural(noun: str) -> str:
     return noun + "s"
 
 
-def names_for(class_name: str, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """What people call a class, the usual name first: none that could mean one of ``others``, at least its usual."""
-    taken = {name for other in others if other != class_name for name in _names(other)}
-    free = tuple(name for name in _names(class_name) if not any(_shared(name, other) for other in taken))
-    return free or _names(class_name)[:1]
+def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the synonyms of a class that cannot mean one of the ``rivals``, the usual name first and always one."""
+    rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
+    names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
+    return names or _names(class_name)[:1]
 
 
 def _names(class_name: str) -> tuple[str, ...]:
-    return SYNONYMS.get(class_name, (spoken(class_name),))
+    return SYNONYMS.get(class_name, (spoken_name(class_name),))
 
 
-def _shared(name: str, other: str) -> bool:
-    """A "wine glass" is a "glass" too, and two of these are called like "glasses"."""
-    return f" {other}".endswith((f" {name}", f" {plural(name)}"))
+def _ambiguous(name: str, rival: str) -> bool:
+    """Return whether a name could mean the rival: "glass" and "glasses" could mean "wine glass" and "glasses"."""
+    return f" {rival}".endswith((f" {name}", f" {plural(name)}"))

@@ -86,7 +86,7 @@ def facts(home: Home) -> set[Fact]:
     graph = home.graph
     edges = {(a, ON if relation == SITTING else relation, b) for a, relation, b in graph.edges()}
     states = {(node.id, state, 0) for node in graph.nodes.values() for state in node.states}
-    return edges | states | ({(home.me, "SITTING", 0)} if home.sitting is not None else set())
+    return edges | states | ({(home.agent, "SITTING", 0)} if home.sitting is not None else set())
 
 
 def oracle_of(home: Home) -> Oracle:
@@ -118,7 +118,7 @@ def _out_of_reach(c: Clash) -> bool:
 
 
 def _full_hands(c: Clash) -> bool:
-    return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.held) == len(HANDS)
+    return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.inventory) == len(HANDS)
 
 
 def _ajar(c: Clash) -> bool:
@@ -134,24 +134,24 @@ def _holds_nothing(c: Clash) -> bool:
 
 
 def _into_the_hand(c: Clash) -> bool:
-    return c.about(False, *PUT) and c.action.place in c.before.held
+    return c.about(False, *PUT) and c.action.place in c.before.inventory
 
 
 def _hidden_deeper(c: Clash) -> bool:
     if not c.about(False, GRAB) or c.rules != "strict" or c.before.hidden_in(c.action.thing) is None:
         return False
-    return not any(c.before.graph[one].shut for one in c.before.graph.containers(c.action.thing))
+    return not any(c.before.graph[one].closed for one in c.before.graph.containers(c.action.thing))
 
 
 def _in_the_hand(c: Clash) -> bool:
-    return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.held
+    return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.inventory
 
 
 def _shut(c: Clash) -> bool:
     if not c.about(True, PUT_IN):
         return False
     place = c.before.graph[c.action.place]
-    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.shut)
+    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.closed)
 
 
 def _running(c: Clash) -> bool:
@@ -170,7 +170,7 @@ def _crowded(c: Clash) -> bool:
 
 def _seated(c: Clash) -> bool:
     """Sitting down twice, and what remains of a seat."""
-    seat, me = c.before.sitting, c.before.me
+    seat, me = c.before.sitting, c.before.agent
     if c.fact is None:
         return c.about(False, SIT) and c.action.thing == seat
     left = c.action.verb in (WALK, SIT) or (c.action.verb in (GRAB, *PUT) and c.action.thing == seat)
@@ -182,7 +182,7 @@ def _carried(c: Clash) -> bool:
         return False
     thing, _, room = c.fact or ()
     then = (c.after if c.here else c.before).graph
-    return thing in c.before.held and then.linked(c.before.me, INSIDE, room)
+    return thing in c.before.inventory and then.linked(c.before.agent, INSIDE, room)
 
 
 def _old_edges(c: Clash) -> bool:
@@ -200,7 +200,7 @@ def _left_behind(c: Clash) -> bool:
     if c.fact is None or not c.linked(True, INSIDE, GRAB):
         return False
     grabbed = c.action.thing
-    return c.fact[0] in c.before.within(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
+    return c.fact[0] in c.before.contents(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
 
 
 def _touching(c: Clash) -> bool:
@@ -210,9 +210,9 @@ def _touching(c: Clash) -> bool:
 
 def _close_to(c: Clash, here: bool) -> int | None:
     """What the agent is close to on that side only, after the step."""
-    if c.fact is None or c.fact[1] != CLOSE or c.here != here or c.before.me not in c.fact:
+    if c.fact is None or c.fact[1] != CLOSE or c.here != here or c.before.agent not in c.fact:
         return None
-    return c.fact[2] if c.fact[0] == c.before.me else c.fact[0]
+    return c.fact[2] if c.fact[0] == c.before.agent else c.fact[0]
 
 
 def _never_close(c: Clash) -> bool:
@@ -224,7 +224,7 @@ def _lies_there(c: Clash) -> bool:
     home, thing = c.before, c.action.thing
     there = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
     if c.action.verb == GRAB:
-        there |= {home.me, *(home.beneath(thing) if home.at == thing else ())}
+        there |= {home.agent, *(home.all_contents(thing) if home.at == thing else ())}
     return c.action.verb in (WALK, GRAB) and _close_to(c, False) in there
 
 
@@ -233,8 +233,8 @@ def _within_reach(c: Clash) -> bool:
     if thing is None or never_close(home.graph[thing]):
         return False
     furniture = home.at is not None and not never_close(home.graph[home.at])
-    at_hand = furniture and (thing == home.at or thing in home.beneath(home.at))
-    return at_hand or thing in home.held or _apart(home.graph[thing].box, home.graph[home.me].box) <= REACH
+    at_hand = furniture and (thing == home.at or thing in home.all_contents(home.at))
+    return at_hand or thing in home.inventory or _apart(home.graph[thing].box, home.graph[home.agent].box) <= REACH
 
 
 def _apart(one: Box | None, other: Box | None) -> float:

@@ -153,4 +153,4 @@ def close(home: Home) -> set[str]:
     pairs = {(a, b) for a, relation, b in graph.edges() if relation == CLOSE}
     assert pairs == {(b, a) for a, b in pairs}
     assert all(CHARACTERS in (graph[a].category, graph[b].category) for a, b in pairs)
-    return {name[b] for a, b in pairs if a == home.me}
+    return {name[b] for a, b in pairs if a == home.agent}

@@ -110,7 +110,7 @@ def test_putting_in(container: bool, surface: bool, door: str, close: bool, held
     properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
     house = situation(properties, (door,), close, held)
     for thing in FILLERS:
-        expected = container and close and thing in house.held
+        expected = container and close and thing in house.inventory
         assert allowed(house, "putin", thing, PLACE) == expected, "be it closed"
         assert allowed(house, "putin", thing, PLACE, "strict") == (expected and door != "CLOSED")
 
@@ -120,7 +120,7 @@ def test_putting_on(container: bool, surface: bool, door: str, close: bool, held
     properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
     house = situation(properties, (door,), close, held)
     for thing in FILLERS:
-        expected = surface and close and thing in house.held
+        expected = surface and close and thing in house.inventory
         assert allowed(house, "putback", thing, PLACE) == expected
         assert allowed(house, "putback", thing, PLACE, "strict") == expected
 

@@ -162,7 +162,7 @@ def test_a_stream_goes_on_in_the_apartment_as_it_was_left() -> None:
     assert observation["instruction"] == CHILL.instruction
     assert (info["task_index"], info["step"], info["goal"], info["facts"]) == (1, 0, (0, 1), ())
     house = info["world"]
-    assert house.held == (one(house, "cupcake_1"),), "what is carried is carried on"
+    assert house.inventory == (one(house, "cupcake_1"),), "what is carried is carried on"
     assert info["knowledge"].knows(one(house, "book_1")), "and what was seen is known"
     assert env.step("done")[2]
 

@@ -222,7 +222,7 @@ def test_what_is_not_asked_for_is_put_aside(skills: str, observability: Observab
     house = home()
     do(house, "walk kitchentable_1", "grab cutleryfork_1")
     follow(setting, house, FETCH)
-    assert succeeded(setting, house, FETCH) and not house.held
+    assert succeeded(setting, house, FETCH) and not house.inventory
 
 
 @pytest.mark.parametrize("choices", [("lota", "full", "strict"), ("grounded", "full")])

@@ -252,7 +252,7 @@ def test_the_shared_episodes_are_played_as_they_are(data_root: Path) -> None:
     expert = setting.expert()
     for episode in episodes:
         home, task = setting.begin(episode), episode.tasks[0]
-        assert home.seats == (task.type == "read_book")
+        assert home.allows_sitting == (task.type == "read_book")
         while (skill := expert.act(home, task)) != "done":
             assert skill in setting.space.admissible(home) and setting.space.execute(home, skill).ok, skill
         met, total = setting.conditions(home, task)

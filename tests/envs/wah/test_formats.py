@@ -39,7 +39,7 @@ def test_every_field_of_a_node_is_kept() -> None:
     row(content, "fridge_1")["obj_transform"] = transform
     node = read_graph(content)[row(content, "fridge_1")["id"]]
     assert (node.class_name, node.category, node.prefab) == ("fridge", "Appliances", "fridge_a")
-    assert node.openable and node.container and node.switchable and node.shut
+    assert node.openable and node.container and node.switchable and node.closed
     assert not node.surface and not node.grabbable
     assert node.position == (0.4, 0.0, 1.0)
     written = next(one for one in write_graph(read_graph(content))["nodes"] if one["id"] == node.id)

@@ -150,4 +150,4 @@ def test_a_nodes_position_is_the_simulators_or_the_middle_of_its_box() -> None:
     assert Node(1, "cup", "Props").position == (0.0, 0.0, 0.0)
     assert Node(1, "cup", "Props", box=box).position == (1.0, 2.0, 3.0)
     assert Node(1, "cup", "Props", box=box, transform={"position": [4, 5, 6]}).position == (4, 5, 6)
-    assert (box.top, box.moved((0.0, 0.0, 0.0))) == (2.5, Box((0.0, 0.0, 0.0), box.size))
+    assert (box.top, box.at((0.0, 0.0, 0.0))) == (2.5, Box((0.0, 0.0, 0.0), box.size))

@@ -242,7 +242,7 @@ def test_in_a_room_one_stands_at_nothing(house: Home) -> None:
 def test_one_sits_where_a_task_asks_for_it(house: Home) -> None:
     run(house, "go to sofa 1")
     assert local(house) == []
-    house.seats = True
+    house.allows_sitting = True
     assert local(house) == ["sit on sofa 1"]
     run(house, "sit on sofa 1")
     assert local(house) == []
@@ -275,8 +275,8 @@ def test_done_does_nothing(house: Home) -> None:
 
 @pytest.mark.parametrize("furniture", ["fridge_1", "bookshelf_1", "kitchentable_1", "coffeetable_1", "tv_1"])
 def test_every_admissible_skill_works(house: Home, furniture: str) -> None:
-    house.seats = True
+    house.allows_sitting = True
     do(house, "walk kitchencounter_1", "grab plate_1", f"walk {furniture}")
     for skill in GROUNDED.admissible(house):
         run(house.copy(), skill)
-    assert one(house, "plate_1") in house.held
+    assert one(house, "plate_1") in house.inventory

@@ -22,7 +22,7 @@ def house() -> Home:
 
 def here(house: Home) -> str:
     """The class of the room that the agent is in."""
-    assert house.room == house.graph.room(house.me)
+    assert house.room == house.graph.room(house.agent)
     return "" if house.room is None else house.graph[house.room].class_name
 
 
@@ -32,8 +32,8 @@ def here(house: Home) -> str:
 def test_one_starts_in_the_middle_of_the_room_that_is_named() -> None:
     for room, middle in (("kitchen", (3.0, 0.0, 3.0)), ("livingroom", (9.2, 0.0, 3.0))):
         house = home(room=room)
-        assert (here(house), house.at, house.held) == (room, None, ())
-        assert house.graph[house.me].position == middle
+        assert (here(house), house.at, house.inventory) == (room, None, ())
+        assert house.graph[house.agent].position == middle
         assert place(house, "character_1") == {f"INSIDE {room}_1"}
 
 
@@ -44,7 +44,7 @@ def test_without_a_room_one_starts_in_the_first() -> None:
 def test_the_graphs_own_character_stays_where_it_is() -> None:
     house = home(apartment(agent_in="livingroom_1"), room=None)
     assert here(house) == "livingroom"
-    assert house.graph[house.me].position == (10.2, 0.85, 3.0)
+    assert house.graph[house.agent].position == (10.2, 0.85, 3.0)
     assert close(house) == {"slippers_1"}
     do(house, "walk coffeetable_1", "grab cupcake_1")
     assert place(house, "cupcake_1") == {"INSIDE livingroom_1", "character_1 HOLDS_RH"}
@@ -56,11 +56,11 @@ def test_the_graphs_own_character_goes_to_a_room_that_is_named() -> None:
 
 
 def test_a_new_character_gets_an_id_of_its_own() -> None:
-    assert home().me == 1
+    assert home().agent == 1
     content = apartment()
     add(content, "apple", (0.0, 0.0, 0.0), "in kitchen_1", number=1)
     house = home(content)
-    assert house.me not in {node["id"] for node in content["nodes"]}
+    assert house.agent not in {node["id"] for node in content["nodes"]}
     assert house.graph[1].class_name == "apple"
 
 
@@ -113,7 +113,7 @@ def test_walking_takes_along_what_is_held(house: Home) -> None:
     do(house, "walk fridge_1", "grab apple_2", "grab juice_1", "walk sofa_1")
     for thing, hand in (("apple_2", "HOLDS_RH"), ("juice_1", "HOLDS_LH")):
         assert place(house, thing) == {"INSIDE livingroom_1", f"character_1 {hand}"}
-        assert house.graph[one(house, thing)].position == house.graph[house.me].box.center
+        assert house.graph[one(house, thing)].position == house.graph[house.agent].box.center
     assert close(house) == {"sofa_1", "slippers_1", "apple_2", "juice_1"}
 
 
@@ -134,13 +134,13 @@ def test_a_thing_in_no_room_can_be_walked_to() -> None:
 def test_what_is_grabbed_loses_all_else(house: Home, furniture: str, thing: str) -> None:
     do(house, f"walk {furniture}", f"grab {thing}")
     assert place(house, thing) == {f"INSIDE {here(house)}_1", "character_1 HOLDS_RH"}
-    assert house.held == (one(house, thing),) and thing in close(house)
-    assert house.graph[one(house, thing)].position == house.graph[house.me].box.center
+    assert house.inventory == (one(house, thing),) and thing in close(house)
+    assert house.graph[one(house, thing)].position == house.graph[house.agent].box.center
 
 
 def test_the_right_hand_is_filled_first_then_the_left(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab cutleryfork_1", "grab apple_1")
-    assert house.held == (one(house, "cutleryfork_1"), one(house, "apple_1"))
+    assert house.inventory == (one(house, "cutleryfork_1"), one(house, "apple_1"))
     assert "character_1 HOLDS_LH" in place(house, "apple_1")
     before = house.graph.copy()
     assert not house.act(action(house, "grab plate_1")), "no third hand"
@@ -152,7 +152,7 @@ def test_the_right_hand_is_filled_first_then_the_left(house: Home) -> None:
 def test_what_is_held_cannot_be_grabbed_again(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab apple_1")
     assert not house.act(action(house, "grab apple_1"))
-    assert len(house.held) == 1
+    assert len(house.inventory) == 1
 
 
 def test_what_was_in_or_on_a_thing_that_is_grabbed_stays_in_the_room() -> None:
@@ -180,7 +180,7 @@ def test_what_is_put_in_is_inside_that_alone(house: Home) -> None:
     assert place(house, "apple_1") == {"INSIDE dishwasher_1"}
     assert house.graph.room(one(house, "apple_1")) == one(house, "kitchen_1")
     assert house.graph[one(house, "apple_1")].position == house.graph[one(house, "dishwasher_1")].position
-    assert house.held == () and "apple_1" in close(house)
+    assert house.inventory == () and "apple_1" in close(house)
 
 
 def test_what_is_put_on_is_on_that_and_inside_its_room(house: Home) -> None:
@@ -270,7 +270,7 @@ def test_copies_do_not_touch_each_other(house: Home) -> None:
 
 def test_a_new_task_forgets_what_was_found_and_nothing_else(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab apple_1")
-    house.focus = Focus("apple", one(house, "apple_1"), placed=frozenset((one(house, "apple_1"),)))
+    house.focus = Focus("apple", one(house, "apple_1"), put_down=frozenset((one(house, "apple_1"),)))
     before = house.graph.copy()
     house.begin_task()
     assert house.focus == Focus()
@@ -302,8 +302,8 @@ def test_what_an_action_touched_is_collected(
 
 def test_holders_from_the_inside_out(house: Home) -> None:
     toy, box, shelf = (one(house, name) for name in ("toy_1", "box_1", "bookshelf_1"))
-    assert list(house.around(toy)) == [box, shelf]
-    assert house.within(shelf) == [box] and house.beneath(shelf) == [box, toy]
+    assert list(house.holders(toy)) == [box, shelf]
+    assert house.contents(shelf) == [box] and house.all_contents(shelf) == [box, toy]
     assert house.fixture(toy) == shelf and house.fixture(shelf) == shelf
     assert house.holder(one(house, "slippers_1")) is None, "the floor holds nothing"
     assert house.holder(shelf) is None
@@ -341,7 +341,7 @@ def test_a_box_in_a_cupboard_hides_what_both_claim() -> None:
     pie, box, shelf = (one(house, name) for name in ("pie_1", "box_1", "bookshelf_1"))
     house.graph.link(pie, "INSIDE", box)
     assert house.graph.containers(pie) == sorted((shelf, box))
-    assert house.holder(pie) == house.hidden_in(pie) == box and list(house.around(pie)) == [box, shelf]
+    assert house.holder(pie) == house.hidden_in(pie) == box and list(house.holders(pie)) == [box, shelf]
     do(house, "open box_1")
     assert house.hidden_in(pie) is None and house.fixture(pie) == shelf
 
@@ -351,7 +351,7 @@ def test_what_lies_on_a_closed_thing_is_in_sight() -> None:
     add(content, "cabinet", (7.0, 0.45, 3.0), "in livingroom_1")
     put(content, "juice", "on cabinet_1")
     house = home(content)
-    assert house.graph[one(house, "cabinet_1")].shut
+    assert house.graph[one(house, "cabinet_1")].closed
     assert house.hidden_in(one(house, "juice_2")) is None
 
 

@@ -58,27 +58,27 @@ EMBEDDED = [generate_episode(seed).scene.graph for seed in range(3)]
 
 def begin(graph: GraphJson, seats: bool = True) -> Home:
     house = home(graph)
-    house.seats = seats
+    house.allows_sitting = seats
     return house
 
 
 def assert_sound(house: Home) -> None:
     """One place each, two hands, doors open or closed, closeness in both directions, scores within bounds."""
     graph = house.graph
-    assert len(house.held) <= 2
-    assert house.room is not None and house.room == graph.room(house.me)
-    assert graph.targets(house.me, CLOSE) == graph.sources(house.me, CLOSE)
-    assert set(house.held) <= graph.targets(house.me, CLOSE)
+    assert len(house.inventory) <= 2
+    assert house.room is not None and house.room == graph.room(house.agent)
+    assert graph.targets(house.agent, CLOSE) == graph.sources(house.agent, CLOSE)
+    assert set(house.inventory) <= graph.targets(house.agent, CLOSE)
     for one, node in graph.nodes.items():
         assert not any(node.states.issuperset(pair) for pair in STATES), node
         if not movable(node):
             continue
         holders = [*graph.containers(one), *(on for on in graph.targets(one, ON) if not never_close(graph[on]))]
-        assert len(holders) + (one in house.held) <= 1, (node, holders)
+        assert len(holders) + (one in house.inventory) <= 1, (node, holders)
         assert graph.room(one) is not None, node
         assert all(graph.room(holder) == graph.room(one) for holder in holders), (node, holders)
-        assert one not in house.held or graph.room(one) == house.room
-        assert one not in house.around(one)
+        assert one not in house.inventory or graph.room(one) == house.room
+        assert one not in house.holders(one)
     for goal in GOALS:
         met, total = goal_conditions(house, goal)
         assert 0 <= met <= total
@@ -95,7 +95,7 @@ def assert_true(knowledge: Knowledge) -> None:
         assert replace(fact, states=seen, sees=()) == replace(truth[name], sees=())
         assert set(fact.sees) <= set(truth[name].sees)
     house = knowledge.home
-    around = [one for one in house.beneath(house.room) if movable(house.graph[one]) and house.hidden_in(one) is None]
+    around = [one for one in house.all_contents(house.room) if movable(house.graph[one]) and house.hidden_in(one) is None]
     assert set(around) <= knowledge.known, "what lies in the open here is seen"
 
 

@@ -88,7 +88,7 @@ def test_skills_are_the_same_at_every_step(house: Home) -> None:
 
 def test_one_sits_only_where_a_task_asks_for_it(house: Home) -> None:
     assert "sit on the sofa" not in LOTA.admissible(house)
-    house.seats = True
+    house.allows_sitting = True
     assert "sit on the sofa" in LOTA.admissible(house)
 
 
@@ -136,7 +136,7 @@ def test_things_go_into_what_the_benchmark_calls_a_container_and_onto_all_else(
     run(skills, house, "put down the cupcake")
     cupcake = one(house, "cupcake_1")
     assert target in house.graph.targets(cupcake, relation)
-    assert not house.held
+    assert not house.inventory
 
 
 def test_what_is_in_both_lists_is_a_container() -> None:
@@ -188,7 +188,7 @@ def test_put_down_takes_the_last_of_a_class_even_if_another_is_held() -> None:
     do(house, "walk kitchentable_1", "grab apple_1")
     run(LOTA, house, "find a sofa")
     assert refusal(LOTA, house, "put down the apple") == "you are not holding the apple"
-    assert house.held == (one(house, "apple_1"),)
+    assert house.inventory == (one(house, "apple_1"),)
 
 
 def test_a_closed_container_takes_things_all_the_same(house: Home) -> None:
@@ -284,7 +284,7 @@ def test_what_was_found_is_picked_up(house: Home) -> None:
     run(STRICT, house, "find a plate", "find a plate")
     found = house.focus.target
     run(STRICT, house, "pick up the plate")
-    assert house.held == (found,)
+    assert house.inventory == (found,)
 
 
 def test_the_second_of_two_can_be_found_when_the_first_is_put_away(house: Home) -> None:
@@ -350,7 +350,7 @@ def test_what_was_found_is_closed_and_switched_on() -> None:
     house = home(content)
     do(house, "open kitchencabinet_1", "open kitchencabinet_2")
     run(STRICT, house, "find a kitchen cabinet", "find a kitchen cabinet", "close the kitchen cabinet")
-    assert house.graph[house.at].shut
+    assert house.graph[house.at].closed
     run(STRICT, house, "find a tv", "find a tv", "switch on the tv")
     assert "ON" in house.graph[house.at].states
 

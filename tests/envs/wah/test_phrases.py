@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from envs.wah.language.names import MEASURES, SYNONYMS, article, names_for, plural, simulated, spoken
+from envs.wah.language.names import MEASURES, SYNONYMS, article, class_named, names_for, plural, spoken_name
 from envs.wah.language.phrases import TASK_TYPES, all_phrasings, phrase
 from envs.wah.language.templates import NUMBERS
 from keep_agent.errors import DataError
@@ -39,7 +39,7 @@ def random_goal(task_type: str, rng: Random) -> Goal:
 
 
 def _words(kind: str) -> set[str]:
-    names = {*names_for(kind), spoken(kind)}
+    names = {*names_for(kind), spoken_name(kind)}
     names |= {f"{MEASURES[name]} of {name}" for name in names if name in MEASURES}
     return names | {plural(name) for name in names}
 
@@ -173,10 +173,10 @@ def test_plurals(one: str, many: str) -> None:
 
 
 def test_spoken_and_simulated_are_inverse() -> None:
-    assert [spoken(name) for name in ("kitchentable", "dishbowl", "plate")] == ["kitchen table", "bowl", "plate"]
+    assert [spoken_name(name) for name in ("kitchentable", "dishbowl", "plate")] == ["kitchen table", "bowl", "plate"]
     for name in (*FOOD, *TABLEWARE, *PLACES, *SYNONYMS):
-        assert simulated(spoken(name)) == name
-    assert simulated("kitchentable") is simulated("salmon") is simulated("flying carpet") is None
+        assert class_named(spoken_name(name)) == name
+    assert class_named("kitchentable") is class_named("salmon") is class_named("flying carpet") is None
     assert (article("apple"), article("plate")) == ("an", "a")
 
 
@@ -185,5 +185,5 @@ def test_names_are_the_benchmarks(data_root: Path) -> None:
     if not path.is_file():
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without it")
     table = json.loads(path.read_text())
-    assert {name: spoken(name) for name in table} == table
-    assert {name: simulated(words) for name, words in table.items()} == {name: name for name in table}
+    assert {name: spoken_name(name) for name in table} == table
+    assert {name: class_named(words) for name, words in table.items()} == {name: name for name in table}

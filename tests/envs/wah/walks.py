@@ -68,24 +68,24 @@ def _options(home: Home, verb: str) -> list[Action]:
     if verb == WALK:
         return [Action(WALK, node.id) for node in home.graph.nodes.values() if SUITS[WALK](node)]
     if verb in PUT:
-        return [Action(verb, thing, place) for thing in home.held for place in near]
+        return [Action(verb, thing, place) for thing in home.inventory for place in near]
     return [Action(verb, thing) for thing in near]
 
 
 def _near(home: Home) -> list[int]:
-    return sorted(home.graph.targets(home.me, CLOSE))
+    return sorted(home.graph.targets(home.agent, CLOSE))
 
 
 def _random(home: Home, rng: Random) -> Action:
     """Any verb, mostly on what is close, or lies on that; of what is put down, mostly something held."""
     graph, verb = home.graph, rng.choice(VERBS)
-    others = [one for one in graph.nodes if one != home.me]
-    around = sorted({*_near(home), *(thing for one in _near(home) for thing in graph.sources(one, ON))} - {home.me})
+    others = [one for one in graph.nodes if one != home.agent]
+    around = sorted({*_near(home), *(thing for one in _near(home) for thing in graph.sources(one, ON))} - {home.agent})
     pool: Sequence[int] = around if around and rng.random() < 0.7 else others
     if rng.random() < SUITING:
         pool = [one for one in pool if SUITS[verb](graph[one])] or others
     if verb not in PUT:
         return Action(verb, rng.choice(pool))
-    things = home.held if home.held and rng.random() < 0.8 else pool
-    places = home.held if home.held and rng.random() < 0.1 else pool
+    things = home.inventory if home.inventory and rng.random() < 0.8 else pool
+    places = home.inventory if home.inventory and rng.random() < 0.1 else pool
     return Action(verb, rng.choice(things), rng.choice(places))

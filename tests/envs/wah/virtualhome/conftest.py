@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envs.wah.virtualhome import connect, transport
+from envs.wah.virtualhome import client, transport
 from tests.envs.wah.standin import StandIn
 from tests.envs.wah.virtualhome.toy import ToyHome
 from tests.waiting import PATIENCE
@@ -16,8 +16,8 @@ from tests.waiting import PATIENCE
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For simulators that are named by their address."""
-    monkeypatch.setattr(connect, "TIMEOUT", PATIENCE)
-    monkeypatch.setattr(connect, "DEADLINE", PATIENCE)
+    monkeypatch.setattr(client, "TIMEOUT", PATIENCE)
+    monkeypatch.setattr(client, "DEADLINE", PATIENCE)
 
 
 @pytest.fixture

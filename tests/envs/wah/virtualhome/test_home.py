@@ -17,8 +17,8 @@ from envs.wah.apartments.generator import apartment_seed
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.scene import Episode
 from envs.wah.virtualhome import transport
-from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorAnswer, SimulatorError, SimulatorGone
-from envs.wah.virtualhome.home import added_ids_moved
+from envs.wah.virtualhome.errors import ReplayMismatch, SimulatorAnswer, SimulatorError, SimulatorGone
+from envs.wah.virtualhome.home import renumber_added
 from keep_agent.errors import ConfigError
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import FAULTS, StandIn
@@ -84,11 +84,11 @@ def test_a_recorded_conversation_replays_identically(tmp_path: Path) -> None:
         env.close()
     env = simulated(str(file), episode)
     assert play(env, episode) == lived
-    with pytest.raises(ReplayDeparted):
+    with pytest.raises(ReplayMismatch):
         env.reset(options={"episode": episode})
     env.close()
     other = simulated(str(file), episode)
-    with pytest.raises(ReplayDeparted):
+    with pytest.raises(ReplayMismatch):
         play(other, episode, stray=0.9, seed=7)
     other.close()
 
@@ -128,11 +128,11 @@ def test_an_episode_begins_as_the_benchmarks_do() -> None:
 
 def test_ids_of_what_the_scene_does_not_have_are_moved() -> None:
     graph = {"nodes": [{"id": 11}, {"id": 12}], "edges": [{"from_id": 12, "to_id": 11, "relation_type": "INSIDE"}]}
-    assert added_ids_moved(graph, 11) == {
+    assert renumber_added(graph, 11) == {
         "nodes": [{"id": 11}, {"id": 1001}],
         "edges": [{"from_id": 1001, "to_id": 11, "relation_type": "INSIDE"}],
     }
-    assert added_ids_moved(graph, 12) == graph
+    assert renumber_added(graph, 12) == graph
 
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))

@@ -13,7 +13,7 @@ import pytest
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import (
-    ReplayDeparted,
+    ReplayMismatch,
     SimulatorAnswer,
     SimulatorGone,
 )
@@ -56,16 +56,16 @@ def recorded(standin: StandIn, tmp_path: Path) -> Path:
 def test_a_replay_that_departs(recorded: Path) -> None:
     with Simulator(Replay(recorded)) as simulator:
         simulator.reset(1)
-        with pytest.raises(ReplayDeparted, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
+        with pytest.raises(ReplayMismatch, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
             simulator.add_character("Chars/Male2")
     with (
         Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayDeparted, match=r"intParams\[0\] was 1, is 0"),
+        pytest.raises(ReplayMismatch, match=r"intParams\[0\] was 1, is 0"),
     ):
         simulator.reset(0)
     with (
         Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayDeparted, match=r"action was 'reset', is 'idle'"),
+        pytest.raises(ReplayMismatch, match=r"action was 'reset', is 'idle'"),
     ):
         simulator.check()
 
@@ -74,7 +74,7 @@ def test_a_replay_at_its_end(recorded: Path) -> None:
     with Simulator(Replay(recorded)) as simulator:
         converse(simulator)
         for _ in range(2):
-            with pytest.raises(ReplayDeparted, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
+            with pytest.raises(ReplayMismatch, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
                 simulator.check()
 
 
@@ -181,7 +181,7 @@ def test_what_failed_fails_again_and_the_talk_goes_on(standin: StandIn, tmp_path
         last = simulator.environment_graph()
     with Simulator(Replay(path)) as simulator:
         assert simulator.environment_graph() == first
-        with pytest.raises(ReplayDeparted):
+        with pytest.raises(ReplayMismatch):
             simulator.render_script([LINE])
         simulator.reset(1)
         assert simulator.environment_graph() == last
