@@ -1,4 +1,4 @@
-"""The gymnasium side: spaces, determinism, vector environments, task streams, limits, bad input."""
+"""Gymnasium environment of ALFRED: spaces, determinism, vector environments, task streams, limits, bad input."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ def make(**settings: Any) -> AlfredEnv:
 
 @pytest.mark.parametrize("skills", ["lota", "grounded"])
 @pytest.mark.parametrize("observability", ["full", "partial"])
-def test_gymnasium_finds_no_fault(skills: str, observability: str) -> None:
+def test_the_environment_passes_gymnasiums_checker(skills: str, observability: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(make(skills=skills, observability=observability, render_mode="ansi"), skip_render_check=True)
 
 
-def test_it_is_registered() -> None:
+def test_the_environment_is_registered() -> None:
     env = gymnasium.make("keep_agent:Alfred-v0", episodes=EPISODES)
     observation, info = env.reset(seed=3)
     assert observation["instruction"] == info["task"].instruction
 
 
 def roll(seed: int) -> list[object]:
-    """What a random walk over admissible skills observes."""
+    """Return the observations of a random walk over admissible skills."""
     env = make(skills="grounded", observability="partial")
     observation, info = env.reset(seed=seed)
     env.action_space.seed(seed)
-    seen: list[object] = [observation, info["facts"], info["skills"]]
+    log: list[object] = [observation, info["facts"], info["skills"]]
     for _ in range(30):
         observation, *rest, info = env.step(env.action_space.sample())
-        seen += [observation, rest, info["facts"], info["skills"], info["goal"], info["episode_id"]]
+        log += [observation, rest, info["facts"], info["skills"], info["goal"], info["episode_id"]]
         if rest[1] or rest[2]:
             break
-    return seen
+    return log
 
 
 def test_the_same_seed_gives_the_same_episode() -> None:
@@ -90,7 +90,7 @@ def test_reset_reports_everything_known() -> None:
     assert info["task_done"] is None
 
 
-def test_a_failure_is_told_and_leaves_no_facts() -> None:
+def test_a_failure_is_reported_and_changes_no_facts() -> None:
     env = make()
     env.reset(options={"episode": 0})
     observation, reward, _, _, info = env.step("pick up the vase")
@@ -111,7 +111,7 @@ def test_success_is_not_detected_before_done() -> None:
     assert (result.success, result.met, result.total, result.steps) == (True, 1, 1, 5)
 
 
-def test_a_stream_goes_on_in_the_house_as_it_was_left() -> None:
+def test_a_stream_continues_in_the_final_state_of_the_last_task() -> None:
     env = make()
     env.reset(options={"episode": 0})
     for skill in WARM_UP:
@@ -123,12 +123,12 @@ def test_a_stream_goes_on_in_the_house_as_it_was_left() -> None:
     assert (info["task_index"], info["step"]) == (1, 0)
     assert info["world"]["apple_1"].parent == "microwave_1"
     assert info["world"].heated == set()
-    assert info["goal"] == (1, 3), "only the apple's place counts, what was done to it does not"
-    assert [fact.id for fact in info["facts"]] == ["apple_1"], "it is reported as no longer hot"
+    assert info["goal"] == (1, 3), "the apple's place counts, its treatment is reset"
+    assert [fact.id for fact in info["facts"]] == ["apple_1"], "it is no longer reported as hot"
     assert env.step("done")[2]
 
 
-def test_knowledge_lives_on_in_a_stream() -> None:
+def test_knowledge_persists_in_a_stream() -> None:
     env = make(skills="grounded", observability="partial")
     env.reset(options={"episode": 0})
     env.step("go to countertop 1")
@@ -137,7 +137,7 @@ def test_knowledge_lives_on_in_a_stream() -> None:
     assert "pick up apple 1" in info["skills"]
 
 
-def test_running_out_of_steps_ends_a_task_and_at_last_truncates() -> None:
+def test_running_out_of_steps_ends_a_task_and_truncates_the_last() -> None:
     env = make(max_steps=2)
     env.reset(options={"episode": 0})
     endings = [env.step("find an apple")[2:] for _ in range(4)]
@@ -183,7 +183,7 @@ def test_missing_episodes_are_errors() -> None:
         make().reset(options={"episode": 7})
 
 
-def test_it_draws_itself_as_text() -> None:
+def test_the_environment_renders_as_text() -> None:
     env = make(render_mode="ansi")
     env.reset(options={"episode": 0})
     env.step("find an apple")

@@ -1,4 +1,4 @@
-"""The gymnasium side of Watch-And-Help: spaces, determinism, vector environments, task streams, limits, bad input."""
+"""Gymnasium environment of Watch-And-Help: spaces, determinism, task streams, limits, bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envs.wah.apartments.episodes import generate_episode
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, SkillError
-from tests.envs.wah.homes import apartment, one, put, row
+from tests.envs.wah.homes import apartment, node_id, put, row
 
 SNACK = Task("prepare_snack", (("on_apple_coffeetable", 1),), "an apple on the coffee table", "snack")
 CHILL = Task("put_fridge", (("inside_cupcake_fridge", 1),), "put the cupcake in the fridge", "chill")
@@ -41,7 +41,7 @@ def make(**settings: Any) -> WatchAndHelpEnv:
 
 
 @CHOICES
-def test_gymnasium_finds_no_fault(skills: str, observability: str, rules: str) -> None:
+def test_the_environment_passes_gymnasiums_checker(skills: str, observability: str, rules: str) -> None:
     env = make(skills=skills, observability=observability, rules=rules, render_mode="ansi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -49,20 +49,20 @@ def test_gymnasium_finds_no_fault(skills: str, observability: str, rules: str) -
 
 
 def roll(seed: int, **settings: Any) -> list[object]:
-    """What a random walk over admissible skills observes; all of it lies in the spaces."""
+    """Return the observations of a random walk over admissible skills; all must be in the spaces."""
     env = make(**settings)
     observation, info = env.reset(seed=seed)
     env.action_space.seed(seed)
-    seen: list[object] = [observation, info["facts"], info["skills"]]
+    log: list[object] = [observation, info["facts"], info["skills"]]
     for _ in range(40):
         action = env.action_space.sample()
         assert action in info["skills"] and action in env.action_space
         observation, *rest, info = env.step(action)
         assert observation in env.observation_space
-        seen += [observation, rest, info["facts"], info["skills"], info["goal"], info["episode_id"]]
+        log += [observation, rest, info["facts"], info["skills"], info["goal"], info["episode_id"]]
         if rest[1] or rest[2]:
             break
-    return seen
+    return log
 
 
 @CHOICES
@@ -76,7 +76,7 @@ def test_another_seed_gives_another_episode() -> None:
     assert len({env.reset(seed=seed)[1]["episode_id"] for seed in range(20)}) == len(EPISODES)
 
 
-def test_an_episode_leaves_its_scene_as_it_was() -> None:
+def test_an_episode_does_not_change_its_scene() -> None:
     env = make(skills="grounded")
     first = env.reset(options={"episode": 0})[1]
     before = first["world"].graph.copy()
@@ -110,7 +110,7 @@ def test_reset_reports_everything_known() -> None:
     assert info["facts"][-1].place == "livingroom_1"
 
 
-def test_an_episode_may_be_given_itself() -> None:
+def test_the_episode_option_is_an_index_or_an_episode() -> None:
     episode = Episode("own", EPISODES[1].scene, (SNACK,))
     assert make().reset(options={"episode": episode})[1]["episode_id"] == "own"
     assert make().reset(options={"episode": 3})[1]["episode_id"] == EPISODES[3].id
@@ -118,16 +118,16 @@ def test_an_episode_may_be_given_itself() -> None:
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
 @pytest.mark.parametrize(
-    ("messages", "feedback", "told"), [("reasons", "the apple is not close", False), ("lota", "", True)]
+    ("messages", "feedback", "reported_ok"), [("reasons", "the apple is not close", False), ("lota", "", True)]
 )
-def test_a_failure_is_a_flag_and_is_told_but_with_the_benchmarks_messages(
-    rules: str, messages: str, feedback: str, told: bool
+def test_failures_are_reported_except_with_the_benchmarks_messages(
+    rules: str, messages: str, feedback: str, reported_ok: bool
 ) -> None:
     env = make(rules=rules, messages=messages)
     env.reset(options={"episode": 0})
     observation, reward, _, _, info = env.step("pick up the apple")
     assert observation["feedback"] == feedback
-    assert (reward, info["outcome_ok"], info["told_ok"]) == (0.0, False, told)
+    assert (reward, info["outcome_ok"], info["told_ok"]) == (0.0, False, reported_ok)
     assert (info["facts"], info["step"]) == ((), 1)
 
 
@@ -151,7 +151,7 @@ def test_success_is_not_detected_before_done() -> None:
         env.step("done")
 
 
-def test_a_stream_goes_on_in_the_apartment_as_it_was_left() -> None:
+def test_a_stream_continues_in_the_final_state_of_the_last_task() -> None:
     env = make(skills="grounded", observability="partial")
     env.reset(options={"episode": 0})
     for skill in (*SERVE, "pick up cupcake 1"):
@@ -162,12 +162,12 @@ def test_a_stream_goes_on_in_the_apartment_as_it_was_left() -> None:
     assert observation["instruction"] == CHILL.instruction
     assert (info["task_index"], info["step"], info["goal"], info["facts"]) == (1, 0, (0, 1), ())
     house = info["world"]
-    assert house.inventory == (one(house, "cupcake_1"),), "what is carried is carried on"
-    assert info["knowledge"].knows(one(house, "book_1")), "and what was seen is known"
+    assert house.inventory == (node_id(house, "cupcake_1"),), "the inventory stays"
+    assert info["knowledge"].knows(node_id(house, "book_1")), "knowledge stays"
     assert env.step("done")[2]
 
 
-def test_running_out_of_steps_ends_a_task_and_at_last_truncates() -> None:
+def test_running_out_of_steps_ends_a_task_and_truncates_the_last() -> None:
     env = make(max_steps=2)
     env.reset(options={"episode": 0})
     endings = [env.step("find an apple")[2:] for _ in range(4)]
@@ -180,7 +180,7 @@ def test_default_limits(skills: str, limit: int) -> None:
     assert make(skills=skills).max_steps == limit
 
 
-def test_sitting_is_offered_where_a_task_asks_for_it() -> None:
+def test_sitting_is_admissible_if_a_task_requires_it() -> None:
     env = make()
     assert "sit on the sofa" not in env.reset(options={"episode": 1})[1]["skills"]
     assert "sit on the sofa" in env.reset(options={"episode": 2})[1]["skills"]
@@ -213,7 +213,7 @@ def test_bad_settings_are_errors(settings: dict[str, Any], message: str) -> None
         make(**settings)
 
 
-def test_episodes_that_cannot_be_played_are_errors() -> None:
+def test_invalid_episodes_are_errors() -> None:
     with pytest.raises(ConfigError, match="no episodes to play"):
         WatchAndHelpEnv(episodes=())
     with pytest.raises(ConfigError, match="episode 7 does not exist; there are 4"):
@@ -226,7 +226,7 @@ def test_episodes_that_cannot_be_played_are_errors() -> None:
         make().reset(options={"episode": Episode("e", Scene("s", broken), (CHILL,))})
 
 
-def test_a_goal_may_be_met_from_the_start() -> None:
+def test_a_goal_can_be_met_at_the_start() -> None:
     content = apartment()
     put(content, "apple", "on coffeetable_1")
     env = make()
@@ -235,14 +235,14 @@ def test_a_goal_may_be_met_from_the_start() -> None:
     assert env.step("done")[1:3] == (1.0, True)
 
 
-def test_what_is_said_is_cut_to_the_length_of_the_space() -> None:
+def test_long_instructions_are_cut_to_the_length_of_the_space() -> None:
     long = Task("prepare_snack", SNACK.goal, "an apple " * 1000)
     env = make()
     observation, _ = env.reset(options={"episode": Episode("e", EPISODES[0].scene, (long,))})
     assert observation in env.observation_space
 
 
-def test_it_draws_itself_as_text() -> None:
+def test_the_environment_renders_as_text() -> None:
     env = make(render_mode="ansi", skills="grounded")
     env.reset(options={"episode": 0})
     for skill in SERVE[:2]:
@@ -257,7 +257,7 @@ def test_embedded_apartments_are_the_default() -> None:
     assert info["episode_id"].startswith("apartment-1000")
 
 
-def test_making_it_loads_no_torch() -> None:
+def test_the_environment_loads_no_torch() -> None:
     code = (
         "import sys, gymnasium; env = gymnasium.make('keep_agent:WatchAndHelp-v0'); env.reset(seed=1); "
         "print('torch' in sys.modules, 'transformers' in sys.modules, 'requests' in sys.modules)"
