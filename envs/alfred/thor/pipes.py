@@ -45,7 +45,7 @@ class BoundedFifoServer(FifoServer):
             self._await(server_pipe, read=True)
             part = os.read(server_pipe.fileno(), min(message_size, CHUNK))
             if not part and self._begun:
-                raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.gone)
+                raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.elapsed)
             if not part:  # nobody has opened the other end yet
                 self._pause()
             parts.append(part)
@@ -66,7 +66,7 @@ class BoundedFifoServer(FifoServer):
             except BlockingIOError:
                 continue
             except BrokenPipeError as error:
-                raise ThorGone(f"the process reads no more{self._ending()}", seconds=self._clock.gone) from error
+                raise ThorGone(f"the process reads no more{self._ending()}", seconds=self._clock.elapsed) from error
 
     def stop(self) -> None:
         kill(self.unity_proc)  # before the client does, which would leave descendants
@@ -99,15 +99,15 @@ class BoundedFifoServer(FifoServer):
     def _left(self) -> float:
         """Seconds left for this message. Raises `ThorTimeout` when there are none."""
         try:
-            return self._clock.left()
+            return self._clock.timeout()
         except TimeoutError as error:
             what = f"no whole answer within {self._clock.seconds:g} s"
-            raise ThorTimeout(what, seconds=self._clock.gone) from error
+            raise ThorTimeout(what, seconds=self._clock.elapsed) from error
 
     def _alive(self) -> None:
         process = self.unity_proc
         if process is not None and process.poll() is not None:
-            raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.gone)
+            raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.elapsed)
 
     def _ending(self) -> str:
         """The exit status, where there is one; a process that closed its pipe is about to end."""

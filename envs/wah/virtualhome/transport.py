@@ -85,11 +85,11 @@ class HttpTransport:
         tries = 1
         while True:
             try:
-                return self._attempt(request, Clock(min(self.timeout, clock.rest)))
+                return self._attempt(request, Clock(min(self.timeout, clock.remaining)))
             except SimulatorError as error:
                 pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tries - 1))
                 self._with_context(error, action, tries, clock)
-                if not _may_repeat(error) or pause >= clock.rest:
+                if not _may_repeat(error) or pause >= clock.remaining:
                     raise
                 log.info("%s: %s, retrying in %.1f s", action, error.what, pause)
             time.sleep(pause)
@@ -123,7 +123,7 @@ class HttpTransport:
 
     def _with_context(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:
         error.action, error.at = action, self.name
-        error.tries, error.seconds = tries, clock.gone
+        error.tries, error.seconds = tries, clock.elapsed
         busy = isinstance(error, SimulatorBusy)
         error.uncertain = error.sent and not busy and action not in IDEMPOTENT
         return error

@@ -64,7 +64,7 @@ def connect(address: Address, clock: Clock) -> socket.socket:
     failure = OSError(f"{address.host} has no address")
     for info in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         try:
-            return socket.create_connection(info[4][:2], clock.left())
+            return socket.create_connection(info[4][:2], clock.timeout())
         except OSError as error:
             failure = error
     raise failure
@@ -77,7 +77,7 @@ def post(connection: socket.socket, address: Address, body: bytes, clock: Clock,
     for a response of more than ``limit`` bytes, and other HTTPExceptions for invalid HTTP.
     """
     with closing(connection):
-        connection.settimeout(clock.left())
+        connection.settimeout(clock.timeout())
         connection.sendall(_head(address, len(body)) + body)  # the timeout covers the whole body
         response = HTTPResponse(_Incoming(connection, clock, limit), method="POST")  # type: ignore[arg-type]
         response.begin()
@@ -121,7 +121,7 @@ class _Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        self._connection.settimeout(self._clock.left())
+        self._connection.settimeout(self._clock.timeout())
         count = self._connection.recv_into(buffer)
         self._received += count
         if self._received > self._limit:

@@ -73,10 +73,10 @@ def end_waits(monkeypatch: pytest.MonkeyPatch) -> EndWaits:
 
     def make(condition: Callable[[], bool]) -> None:
         class Conditional(Clock):
-            def left(self) -> float:
+            def timeout(self) -> float:
                 if condition():
                     raise TimeoutError
-                return super().left()
+                return super().timeout()
 
         monkeypatch.setattr(pipes, "Clock", Conditional)
 

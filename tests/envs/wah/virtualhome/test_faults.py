@@ -78,7 +78,7 @@ class RequestClock(Clock):
         self._standin = server
 
     @property
-    def gone(self) -> float:
+    def elapsed(self) -> float:
         return self.seconds * len(self._standin.seen) / BUSY_TRIES
 
 
@@ -92,12 +92,12 @@ class LateClock(Clock):
         super().__init__(PATIENCE)
         self._query, self._ready, self._queries = query, ready, 0
 
-    def left(self) -> float:
+    def timeout(self) -> float:
         self._queries += 1
         if self._queries == self._query:
             until(self._ready)
             Clock.__init__(self, SHORT)
-        return super().left()
+        return super().timeout()
 
 
 def clock_from_fault(server: FakeSimulator) -> LateClock:
