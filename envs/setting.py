@@ -126,7 +126,7 @@ def checked_steps(max_steps: int | None, usual: int) -> int:
     return max_steps or usual
 
 
-def demonstrated(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
+def demonstrate(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
     """Execute the fully observing expert's skills in ``world``; return them, at most ``limit``, "done" included."""
     expert = setting.expert("full")
     skills: list[str] = []
@@ -137,7 +137,7 @@ def demonstrated(setting: Setting, world: World, task: Any, limit: int) -> list[
     return skills
 
 
-def succeeded(setting: Setting, world: World, task: Task) -> bool:
+def goal_reached(setting: Setting, world: World, task: Task) -> bool:
     """Return whether every goal condition holds now."""
     met, total = setting.conditions(world, task)
     return met == total

@@ -14,8 +14,8 @@ from eval import compare, wah
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.rollout.trace import read_trace
-from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.fake_simulator import FakeSimulator
+from tests.envs.wah.graph_home import GraphHome
 from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]

@@ -53,7 +53,7 @@ class Wall:
     length: float  # metres
 
     def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
-        """Return the box of a thing whose middle is ``along`` the wall, at a height and ``depth`` from it, in metres."""
+        """Return the box of a thing with its middle ``along`` the wall, at a height and ``depth`` off it, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
             return rounded((x + along, height, z + self.inward * depth), size)

@@ -19,7 +19,7 @@ from envs.alfworld.scene import Episode
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import World
 from envs.fact import Fact
-from envs.setting import demonstrated
+from envs.setting import demonstrate
 from keep_agent.errors import ConfigError, DataError, SkillError
 from tests.envs.alfworld.kitchen import INSTRUCTION
 
@@ -221,7 +221,7 @@ def test_the_commands_skill_set(engines: Engines, kitchen: Episode) -> None:
 def test_the_experts_plan_in_both_skill_sets(skills: str, engines: Engines, kitchen: Episode) -> None:
     setting = make_setting(engines, skills=skills)
     world = setting.begin(kitchen)
-    plan = demonstrated(setting, world, kitchen.tasks[0], 40)
+    plan = demonstrate(setting, world, kitchen.tasks[0], 40)
     assert plan[-1] == "done" and world.won
     assert len(plan) == (14 if skills == "grounded" else 8)
 

@@ -23,7 +23,7 @@ from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import World
-from envs.setting import succeeded
+from envs.setting import goal_reached
 from eval.dataset.pddl_problem import why_not
 from eval.games import game_of
 
@@ -77,7 +77,7 @@ class Pair:
         assert portable == {thing: alfred[thing].parent for thing in portable}, skill
         assert (state.holding, self.alfworld.lamp or state.at) == (alfred.holding, alfred.at), skill
         assert state.doors.items() <= {place: _door(alfred, place) for place in state.doors}.items(), skill
-        assert self.alfworld.won == succeeded(ALFRED, alfred, self.task), skill
+        assert self.alfworld.won == goal_reached(ALFRED, alfred, self.task), skill
 
 
 def _door(world: AlfredWorld, place: str) -> str:
@@ -128,7 +128,7 @@ def test_alfworlds_expert_reaches_the_goal_in_both(pair: Pair) -> None:
         if skill == "done":
             break
         pair.do(skill)
-    assert skill == "done" and succeeded(ALFRED, pair.alfred, pair.task)
+    assert skill == "done" and goal_reached(ALFRED, pair.alfred, pair.task)
 
 
 def test_random_skills_agree(pair: Pair) -> None:

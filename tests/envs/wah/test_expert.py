@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envs.setting import Observability, succeeded
+from envs.setting import Observability, goal_reached
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.checks import Rules
@@ -74,7 +74,7 @@ def plan(task: Task, *choices: Any, graph: GraphJson | None = None) -> list[str]
     setting = WahSetting(*choices)
     house = setting.begin(Episode("e", Scene("s", graph or apartment(), "kitchen"), (task,)))
     skills = follow(setting, house, task)
-    assert succeeded(setting, house, task), skills
+    assert goal_reached(setting, house, task), skills
     return skills
 
 
@@ -122,7 +122,7 @@ def test_recovers_from_random_skills(skills: str, observability: Observability, 
             if skill == "done":
                 break
             setting.space.execute(house, skill)
-        successes += succeeded(setting, house, task)
+        successes += goal_reached(setting, house, task)
     assert successes >= 0.9 * 50
 
 
@@ -222,7 +222,7 @@ def test_other_things_in_hand_are_put_aside(skills: str, observability: Observab
     house = home()
     do(house, "walk kitchentable_1", "grab cutleryfork_1")
     follow(setting, house, FETCH)
-    assert succeeded(setting, house, FETCH) and not house.inventory
+    assert goal_reached(setting, house, FETCH) and not house.inventory
 
 
 @pytest.mark.parametrize("choices", [("lota", "full", "strict"), ("grounded", "full")])
@@ -231,7 +231,7 @@ def test_with_full_hands_at_a_closed_door_a_thing_is_put_aside(choices: tuple[st
     house = home()
     do(house, "walk kitchentable_1", "grab apple_1", "walk coffeetable_1", "grab cupcake_1")
     follow(setting, house, task)
-    assert succeeded(setting, house, task)
+    assert goal_reached(setting, house, task)
 
 
 # decisions

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from envs.setting import succeeded
+from envs.setting import goal_reached
 from envs.splits import EPISODES_PER_SEED, LAST_SEED
 from envs.wah.apartments.episodes import KINDS, generate_episode
 from envs.wah.apartments.furniture import ROOMS
@@ -79,10 +79,10 @@ def test_goals_of_a_stream_are_false_when_the_earlier_ones_are_met() -> None:
     for episode in streams():
         house = setting.begin(episode)
         for task in episode.tasks:
-            assert not succeeded(setting, house, task), (episode.id, task.goal)
+            assert not goal_reached(setting, house, task), (episode.id, task.goal)
             while (skill := setting.expert().act(house, task)) != "done":
                 setting.space.execute(house, skill)
-            assert succeeded(setting, house, task)
+            assert goal_reached(setting, house, task)
             house.begin_task()
 
 
