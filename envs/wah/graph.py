@@ -35,6 +35,11 @@ class Box:
         return self.center[1] + self.size[1] / 2
 
 
+def _has_property(name: str) -> property:
+    """Return an attribute of nodes: whether they have one of VirtualHome's properties."""
+    return property(lambda node: name in node.properties)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A thing, immutable: the graph replaces it when its state or place changes, so read it again after an action."""
@@ -54,25 +59,11 @@ class Node:
         position = (self.transform or {}).get("position")
         return tuple(position) if position else self.box.center if self.box else (0.0, 0.0, 0.0)
 
-    @property
-    def grabbable(self) -> bool:
-        return "GRABBABLE" in self.properties
-
-    @property
-    def openable(self) -> bool:
-        return "CAN_OPEN" in self.properties
-
-    @property
-    def container(self) -> bool:
-        return "CONTAINERS" in self.properties
-
-    @property
-    def surface(self) -> bool:
-        return "SURFACES" in self.properties
-
-    @property
-    def switchable(self) -> bool:
-        return "HAS_SWITCH" in self.properties
+    grabbable = _has_property("GRABBABLE")
+    openable = _has_property("CAN_OPEN")
+    container = _has_property("CONTAINERS")
+    surface = _has_property("SURFACES")
+    switchable = _has_property("HAS_SWITCH")
 
     @property
     def closed(self) -> bool:

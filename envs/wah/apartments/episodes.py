@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+from envs.splits import split_of
 from envs.wah.apartments.furniture import ROOMS
-from envs.wah.apartments.generator import draw_apartment, split_of
+from envs.wah.apartments.generator import draw_apartment
 from envs.wah.apartments.layout import Goal, lay_out
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Scene, Task

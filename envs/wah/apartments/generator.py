@@ -12,26 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from envs.splits import SPLITS, check_split, seed_of, split_of, split_of_hash
+from envs.splits import check_split, seed_of, split_of_hash
 from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.apartments.catalog import KINDS
 from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
-from envs.wah.apartments.placing import GraphJson, Row, add_node, holders_among, likely_holders, place
+from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
 from envs.wah.graph import BETWEEN, INSIDE, Box
-
-__all__ = [
-    "GOAL_OBJECTS",
-    "SPLITS",
-    "Apartment",
-    "apartment_seed",
-    "draw_apartment",
-    "generate_apartment",
-    "likely_holders",
-    "place",
-    "split_of",
-    "split_of_apartment",
-]
 
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
@@ -65,11 +52,6 @@ class _Room:
 def apartment_seed(split: str, index: int) -> int:
     """Return the seed of a split's apartment number ``index``; splits share neither seeds nor apartments."""
     return seed_of(split, index, "apartment")
-
-
-def split_of_apartment(apartment: Apartment) -> str:
-    """Return the split of an apartment, from the hash of its furniture."""
-    return split_of_hash(apartment.signature)
 
 
 def draw_apartment(split: str, rng: Random) -> Apartment:
@@ -173,7 +155,7 @@ def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) 
 def _litter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
     """Place ``total`` loose things in or on a room's furniture, fewer if there is no furniture for them."""
     for kind in rng.sample(_LITTER, len(_LITTER)):
-        holders = holders_among(furniture, kind)
+        holders = likely_holders(furniture, kind)
         most = min(max(COPIES) - counts[kind], total) if holders else 0
         copies = min(most, rng.choice(COPIES) if kind in _PORTABLE else 1)
         total, counts[kind] = total - copies, counts[kind] + copies

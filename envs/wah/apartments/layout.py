@@ -36,7 +36,7 @@ def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: I
 
 def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: Random) -> None:
     rows = {row["id"]: row for row in graph["nodes"]}
-    holders = [holder for holder in likely_holders(graph, thing) if rows[holder]["class_name"] not in banned]
+    holders = [holder for holder in likely_holders(graph["nodes"], thing) if rows[holder]["class_name"] not in banned]
     last = {row["class_name"]: row["id"] for row in graph["nodes"]}
     reachable = [
         holder

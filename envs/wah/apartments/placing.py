@@ -40,13 +40,8 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
     return node_id
 
 
-def likely_holders(graph: GraphJson, class_name: str) -> list[int]:
-    """Return the ids of the furniture that a thing of the class may lie in or on, in the order of the graph."""
-    return holders_among(graph["nodes"], class_name)
-
-
-def holders_among(rows: Iterable[Row], class_name: str) -> list[int]:
-    """Return `likely_holders` among some of a graph's nodes."""
+def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
+    """Return the ids of the nodes among ``rows`` that a thing of the class may lie in or on."""
     classes = LIKELY.get(class_name, ())
     return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
 

@@ -10,22 +10,13 @@ from typing import Any
 
 import pytest
 
-from envs.wah.apartments.belongings import LIKELY
+from envs.splits import SPLITS, split_of, split_of_hash
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.apartments.catalog import KINDS, default_states, kind_of
 from envs.wah.apartments.fitting import overlap
 from envs.wah.apartments.furniture import ROOMS
-from envs.wah.apartments.generator import (
-    GOAL_OBJECTS,
-    SPLITS,
-    Apartment,
-    apartment_seed,
-    draw_apartment,
-    generate_apartment,
-    likely_holders,
-    place,
-    split_of,
-    split_of_apartment,
-)
+from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment, generate_apartment
+from envs.wah.apartments.placing import likely_holders, place
 from envs.wah.data.formats import read_graph
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
 from keep_agent.errors import ConfigError, DataError
@@ -174,7 +165,7 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
 
 @pytest.mark.parametrize("class_name", sorted(LIKELY))
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
-    assert any(likely_holders(apartment.graph, class_name) for apartment in apartments())
+    assert any(likely_holders(apartment.graph["nodes"], class_name) for apartment in apartments())
     for holder in LIKELY[class_name]:
         assert {"CONTAINERS", "SURFACES"} & set(kind_of(holder).properties)
 
@@ -184,7 +175,7 @@ def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> N
     for seed in range(10):
         apartment = generate_apartment(Random(seed))
         assert apartment == apartments()[seed]
-        holders = likely_holders(apartment.graph, class_name)
+        holders = likely_holders(apartment.graph["nodes"], class_name)
         assert len(holders) >= 3
         for holder in holders:
             last = apartment.graph["nodes"][-1]["id"]
@@ -223,9 +214,9 @@ def test_splits_share_no_apartment() -> None:
         for index in range(15):
             seed = apartment_seed(split, index)
             apartment = draw_apartment(split, Random(seed))
-            assert split_of(seed) == split_of_apartment(apartment) == split
+            assert split_of(seed) == split_of_hash(apartment.signature) == split
             assert split_by_signature.setdefault(apartment.signature, split) == split
-    assert {split_of_apartment(apartment) for apartment in apartments()} == set(SPLITS)
+    assert {split_of_hash(apartment.signature) for apartment in apartments()} == set(SPLITS)
 
 
 def test_unknown_splits_and_seeds_are_refused() -> None:

@@ -141,7 +141,7 @@ def source(graph: GraphJson, plan: list[str], thing: str, target: str, rng: Rand
     if before.startswith("open") and kind(before) != target:
         return next(row["id"] for row in reversed(graph["nodes"]) if row["class_name"] == kind(before))
     rows = {row["id"]: row for row in graph["nodes"] if row["class_name"] != target}
-    holders = [rows[holder] for holder in likely_holders(graph, thing) if holder in rows]
+    holders = [rows[holder] for holder in likely_holders(graph["nodes"], thing) if holder in rows]
     visible = [row for row in holders if "CLOSED" not in row["states"] or not goes_inside(thing, row["class_name"])]
     return rng.choice(visible)["id"]
 

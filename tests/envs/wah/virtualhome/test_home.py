@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -59,6 +61,15 @@ def play(env: WatchAndHelpEnv, episode: Episode, stray: float = 0.2, seed: int =
     return log
 
 
+@contextmanager
+def running(episode: Episode, **choices: Any) -> Iterator[tuple[FakeSimulator, WatchAndHelpEnv]]:
+    """Serve an episode's scene and yield the fake simulator with an environment on it."""
+    with serve(episode) as server:
+        env = simulated(server.url, episode, **choices)
+        yield server, env
+        env.close()
+
+
 def simulated(url: str, *episodes: Episode, record: Path | None = None, **choices: Any) -> WatchAndHelpEnv:
     return WatchAndHelpEnv(episodes=episodes, simulator=url, record=None if record is None else str(record), **choices)
 
@@ -69,19 +80,15 @@ def test_episodes_are_the_same_without_simulator(skills: str, observability: str
     episode = first_scene(number, stream=2)
     choices = {"skills": skills, "observability": observability, "rules": rules}
     expected = play(WatchAndHelpEnv(episodes=[episode], **choices), episode, seed=number)
-    with serve(episode) as server:
-        env = simulated(server.url, episode, **choices)
+    with running(episode, **choices) as (_, env):
         assert play(env, episode, seed=number) == expected
-        env.close()
     assert len(expected) > 5
 
 
 def test_a_recorded_episode_replays_identically(tmp_path: Path) -> None:
     episode, file = first_scene(4), tmp_path / "talk.jsonl.gz"
-    with serve(episode) as server:
-        env = simulated(server.url, episode, record=file)
+    with running(episode, record=file) as (_, env):
         expected = play(env, episode)
-        env.close()
     env = simulated(str(file), episode)
     assert play(env, episode) == expected
     with pytest.raises(ReplayMismatch):
@@ -95,27 +102,23 @@ def test_a_recorded_episode_replays_identically(tmp_path: Path) -> None:
 
 def test_actions_on_a_copy_do_not_reach_the_simulator() -> None:
     episode = first_scene(5)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (server, env):
         _, info = env.reset(options={"episode": episode})
         requests = len(server.requests)
         copy = info["world"].copy()
         for _ in range(5):
             env.setting.space.execute(copy, env.setting.expert().act(copy, info["task"]))
         assert len(server.requests) == requests and copy.graph != info["world"].graph
-        env.close()
 
 
 def test_an_episode_begins_as_the_benchmarks_do() -> None:
     episode = first_scene(6)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (server, env):
         env.reset(options={"episode": episode})
         loading = ["idle", "reset", "environment_graph", "expand_scene", "camera_count", "add_character"]
         assert server.actions() == [*loading, "environment_graph"]
         env.step(env.action_space.examples[0])
-        assert server.actions()[-2:] == ["render_script", "environment_graph"]
-        env.close()
+        assert server.actions()[7:] == ["render_script", "environment_graph"]
 
 
 def test_ids_of_added_things_are_renumbered() -> None:
@@ -131,8 +134,7 @@ def test_ids_of_added_things_are_renumbered() -> None:
 @pytest.mark.parametrize("during", [pytest.param("reset", marks=pytest.mark.slow), "step"])
 def test_every_fault_is_a_simulator_error(fault: str, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
     episode = first_scene(7)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (server, env):
         if during == "step":
             env.reset(options={"episode": episode})
         server.faults.extend([fault] * 12)
@@ -141,52 +143,43 @@ def test_every_fault_is_a_simulator_error(fault: str, during: str, monkeypatch: 
             env.reset(options={"episode": episode}) if during == "reset" else env.step("find a fridge")
         assert "localhost" not in str(caught.value)
         assert server.url in str(caught.value)
-        env.close()
 
 
 def test_a_busy_simulator_is_retried_and_a_dead_one_is_an_error() -> None:
     episode = first_scene(8)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (server, env):
         env.reset(options={"episode": episode})
         server.faults.extend(["busy", "busy"])
         assert env.step("find a fridge")[4]["outcome_ok"]
         server.kill()
         with pytest.raises(SimulatorGone, match="start the simulator"):
             env.step("find a fridge")
-        env.close()
 
 
 def test_an_invalid_graph_is_an_error_with_its_place() -> None:
     episode = first_scene(7)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (server, env):
         for scene in ({"nodes": [{"name": "no id"}], "edges": []}, {"nodes": [{"id": "x"}], "edges": []}):
             server.home._scenes = [scene]
             with pytest.raises(SimulatorAnswer, match=rf"environment_graph at {server.url}: invalid graph"):
                 env.reset(options={"episode": episode})
         with pytest.raises(ResetNeeded):
             env.step("done")
-        env.close()
 
 
 def test_a_home_in_a_simulator_cannot_be_pickled() -> None:
     episode = first_scene(7)
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
+    with running(episode) as (_, env):
         _, info = env.reset(options={"episode": episode})
         with pytest.raises(ConfigError, match="one environment per simulator"):
             pickle.dumps(info["world"])
-        env.close()
 
 
 def test_a_scene_without_a_number_is_an_error() -> None:
     episode = generate_episode(apartment_seed("valid", 0))
-    with serve(episode) as server:
-        env = simulated(server.url, episode)
-        with pytest.raises(ConfigError, match="no number in the simulator; name tasks with env_id"):
-            env.reset(options={"episode": episode})
-        env.close()
+    message = "no number in the simulator; name tasks with env_id"
+    with running(episode) as (_, env), pytest.raises(ConfigError, match=message):
+        env.reset(options={"episode": episode})
 
 
 def test_bad_input_leaves_no_recording(tmp_path: Path) -> None:
