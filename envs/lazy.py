@@ -31,11 +31,11 @@ class LazyEpisodes(Sequence[E]):
         return self._make(self._entries[index])
 
 
-def check_request(data: str | None, stream: int, limit: int | None, what: str) -> None:
-    """Raise ConfigError for an impossible stream or limit; ``what`` is the embedded unit, such as "house"."""
+def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
+    """Raise ConfigError for an impossible stream or limit; ``unit`` names the embedded items, such as "house"."""
     if stream < 1:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
     if data is not None and stream > 1:
-        raise ConfigError(f"a stream of {stream} tasks needs the embedded {what}s; leave env.data out, or use 1 task")
+        raise ConfigError(f"a stream of {stream} tasks needs the embedded {unit}s; leave env.data out, or use 1 task")

@@ -58,8 +58,8 @@ class Words(Text):
     def character_index(self, char: str) -> np.int32:
         return np.int32(ord(char))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Words) and self.max_length == other.max_length
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Words) and self.max_length == value.max_length
 
     __hash__ = None  # type: ignore[assignment]
 

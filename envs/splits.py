@@ -14,21 +14,21 @@ LAST_SEED = 99_999
 _HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # remainders of a hash modulo 4
 
 
-def check_split(split: str, what: str) -> None:
-    """Raise ConfigError for an unknown split; ``what`` is the unit that is split, such as "house"."""
+def check_split(split: str, unit: str) -> None:
+    """Raise ConfigError for an unknown split; ``unit`` names the split items, such as "house"."""
     if split not in SPLITS:
         known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # excludes 'valid' for valid_seen
         raise ConfigError(
-            f"unknown split {split!r} of the embedded {what}s; choose one of {known}, or name files that have it by "
+            f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or name files that have it by "
             f"env.data{hint}"
         )
 
 
-def seed_of(split: str, index: int, what: str) -> int:
+def seed_of(split: str, index: int, unit: str) -> int:
     """Return the seed of a split's unit number ``index``; splits share no seeds."""
-    check_split(split, what)
+    check_split(split, unit)
     if not 0 <= index < SEEDS_PER_SPLIT:
-        raise DataError(f"{what} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
+        raise DataError(f"{unit} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
     return SPLITS.index(split) * SEEDS_PER_SPLIT + index
 
 
@@ -43,10 +43,10 @@ def split_of_hash(digest: str) -> str:
     return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
 
 
-def indices(split: str, seed: int, limit: int | None, what: str) -> range:
+def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
     """Return the indices within a split of a user's seed, `EPISODES_PER_SEED` by default. Raises ConfigError."""
-    check_split(split, what)
+    check_split(split, unit)
     block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
-        raise ConfigError(f"seed {seed} with {len(block)} {what}s is beyond the split; use 0 to {LAST_SEED}")
+        raise ConfigError(f"seed {seed} with {len(block)} {unit}s is beyond the split; use 0 to {LAST_SEED}")
     return block

@@ -42,7 +42,7 @@ def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[
     :raises ConfigError: settings that cannot work
     """
     if stream < 1 or most < 1:
-        raise ConfigError(f"a stream of {stream} tasks that ask for up to {most} of a class; use 1 or more of both")
+        raise ConfigError(f"a stream of {stream} tasks with up to {most} things of a class; use 1 or more of both")
     if unknown := [kind for kind in types if kind not in TASK_TYPES]:
         raise ConfigError(f"unknown task type {unknown[0]!r}; choose from {', '.join(TASK_TYPES)}")
     rng = Random(f"wah-{seed}")
@@ -68,7 +68,7 @@ def _draw_goals(rng: Random, stream: int, most: int, types: Sequence[str]) -> li
         free = {kind: _free_things(kind, used_predicates) for kind in types}
         limit = sum(map(len, free.values())) // (stream - number)
         if not limit:
-            raise ConfigError(f"a stream of {stream} tasks asks for more than an apartment has; use fewer")
+            raise ConfigError(f"a stream of {stream} tasks needs more goals than an apartment has; use fewer")
         kind = rng.choice([kind for kind, things in free.items() if things])
         if kind == READING:
             goal = _draw_reading_goal(free[kind], rng)

@@ -13,7 +13,7 @@ from keep_agent import files
 from keep_agent.errors import DataError
 
 ENDINGS = (".json", ".json.gz")
-_REMEDY = "restore it from where it came"
+_REMEDY = "restore it from its source"
 
 
 def read_json(path: Path) -> Any:

@@ -16,16 +16,16 @@ class SimulatorError(KeepError):
 
     remedy: ClassVar[str] = "restart the simulator"
 
-    def __init__(self, what: str, *, status: int | None = None, sent: bool = True) -> None:
+    def __init__(self, problem: str, *, status: int | None = None, sent: bool = True) -> None:
         """``status``: HTTP status, if there was a response; ``sent``: whether anything was sent."""
-        super().__init__(what)
-        self.what, self.status, self.sent = what, status, sent
+        super().__init__(problem)
+        self.problem, self.status, self.sent = problem, status, sent
         self.action, self.at = "", ""
         self.tries, self.seconds = 1, 0.0
         self.uncertain = False  # the action may have been executed, and must not be repeated
 
     def __str__(self) -> str:
-        parts = [f"{self.action} at {self.at}: {self.what}"]
+        parts = [f"{self.action} at {self.at}: {self.problem}"]
         if self.seconds:
             parts.append(f"tried {'once' if self.tries == 1 else f'{self.tries} times'} in {self.seconds:.1f} s")
         if self.uncertain:

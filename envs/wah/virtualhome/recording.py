@@ -151,8 +151,8 @@ class Replay:
         self._stream.close()
         self._file.close()
 
-    def _mismatch(self, request: Request, what: str) -> ReplayMismatch:
-        error = ReplayMismatch(what, sent=False)
+    def _mismatch(self, request: Request, problem: str) -> ReplayMismatch:
+        error = ReplayMismatch(problem, sent=False)
         error.action, error.at = str(request.get("action")), self.name
         return error
 
@@ -168,8 +168,8 @@ class Replay:
             raise self._damaged("is neither an exchange nor the end of this recording")
         return entry
 
-    def _damaged(self, what: str) -> DataError:
-        return DataError(f"{self._path}:{self._number} {what}; record again")
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(f"{self._path}:{self._number} {problem}; record again")
 
 
 def _compressed(file: IO[bytes]) -> gzip.GzipFile:

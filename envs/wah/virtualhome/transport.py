@@ -91,7 +91,7 @@ class HttpTransport:
                 self._with_context(error, action, tries, clock)
                 if not _may_repeat(error) or pause >= clock.remaining:
                     raise
-                log.info("%s: %s, retrying in %.1f s", action, error.what, pause)
+                log.info("%s: %s, retrying in %.1f s", action, error.problem, pause)
             time.sleep(pause)
             tries += 1
             self.repeats += 1

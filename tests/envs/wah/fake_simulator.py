@@ -112,10 +112,6 @@ class FakeSimulator:
 Act = Callable[[FakeSimulator, list[int], list[str]], Answer]
 
 
-def _idle(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True)
-
-
 def _reset(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
     try:
         simulator.home.reset(ints[0] if ints else None)
@@ -139,10 +135,6 @@ def _expand(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answ
     except Exception as error:  # as the simulator does
         return Answer(False, f"Error processing input graph: {error}")
     return Answer(True, json.dumps({}))
-
-
-def _cameras(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True, None, value=simulator.cameras)
 
 
 def _images(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
@@ -169,11 +161,11 @@ def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
 
 
 _ACTIONS: dict[str, Act] = {
-    "idle": _idle,
+    "idle": lambda simulator, ints, texts: Answer(True),
     "reset": _reset,
     "environment_graph": _graph,
     "expand_scene": _expand,
-    "camera_count": _cameras,
+    "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
     "camera_image": _images,
     "add_character": _add_character,
     "render_script": _run,

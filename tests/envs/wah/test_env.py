@@ -1,4 +1,4 @@
-"""Gymnasium environment of Watch-And-Help: messages, streams, sitting, invalid episodes; see also tests.envs.test_env."""
+"""Gymnasium environment of Watch-And-Help: messages, streams, sitting, episodes; see also tests.envs.test_env."""
 
 from __future__ import annotations
 

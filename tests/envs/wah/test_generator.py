@@ -146,11 +146,11 @@ def test_placing_follows_the_properties_of_the_graph(properties: list[str], rela
 def test_bad_choices_are_errors_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match="a stream of 0 tasks"):
         generate_episode(0, stream=0)
-    with pytest.raises(ConfigError, match="up to 0 of a class; use 1 or more"):
+    with pytest.raises(ConfigError, match="up to 0 things of a class; use 1 or more"):
         generate_episode(0, most=0)
     with pytest.raises(ConfigError, match="unknown task type 'juggle'; choose from prepare_snack"):
         generate_episode(0, types=("juggle",))
-    with pytest.raises(ConfigError, match="asks for more than an apartment has; use fewer"):
+    with pytest.raises(ConfigError, match="needs more goals than an apartment has; use fewer"):
         generate_episode(0, stream=10, types=("put_dishwasher",))
 
 

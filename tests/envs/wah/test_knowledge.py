@@ -7,7 +7,6 @@ import pytest
 from envs.fact import Fact
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
-from keep_agent.errors import ConfigError
 from tests.envs.wah.homes import add, apartment, do, home, node_id, put
 
 FURNITURE = {
@@ -231,8 +230,3 @@ def test_knowledge_of_a_copy_takes_no_changes_away(house: Home) -> None:
     fresh = {fact.id: fact for fact in Knowledge(house.copy()).update()}
     knowledge.update()
     assert knowledge.facts == fresh
-
-
-def test_unknown_observability_is_an_error(house: Home) -> None:
-    with pytest.raises(ConfigError, match="'foggy' is unknown; use one of full, partial"):
-        Knowledge(house, "foggy")  # type: ignore[arg-type]

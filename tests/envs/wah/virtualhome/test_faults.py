@@ -316,7 +316,7 @@ def test_arbitrary_fields_raise_only_simulator_answer(fields: dict[str, Any]) ->
         try:
             read(answers.parse(fields))
         except SimulatorAnswer as error:
-            assert error.what
+            assert error.problem
 
 
 @pytest.mark.slow
