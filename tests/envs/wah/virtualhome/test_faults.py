@@ -75,11 +75,11 @@ class RequestClock(Clock):
 
     def __init__(self, server: FakeSimulator) -> None:
         super().__init__(PATIENCE)
-        self._standin = server
+        self._server = server
 
     @property
     def elapsed(self) -> float:
-        return self.seconds * len(self._standin.seen) / BUSY_TRIES
+        return self.seconds * len(self._server.requests) / BUSY_TRIES
 
 
 class LateClock(Clock):
