@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-from envs.setting import demonstrated, succeeded
+from envs.setting import demonstrate, goal_reached
 from envs.wah.episodes import load_episodes
 from envs.wah.goals import parse_goal
 from envs.wah.scene import Episode
@@ -32,8 +32,8 @@ def places(home: HomeState, episode: Episode) -> Iterator[str]:
 def solved(setting: WahSetting, episode: Episode) -> bool:
     """Whether the scripted expert reaches the goal within the limit of skills."""
     home, task = setting.begin(episode), episode.tasks[0]
-    demonstrated(setting, home, task, setting.max_steps)
-    return succeeded(setting, home, task)
+    demonstrate(setting, home, task, setting.max_steps)
+    return goal_reached(setting, home, task)
 
 
 def tell(episodes: Sequence[Episode], with_expert: bool) -> None:

@@ -1,4 +1,4 @@
-"""A time that runs out, whatever is done in it."""
+"""Clock of one time limit, shared by several operations."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import time
 
 
 class Clock:
-    """Counts down from a number of seconds."""
+    """Time limit in seconds that starts at its construction."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._start = time.monotonic()
 
     @property
-    def gone(self) -> float:
-        """Seconds since it was set."""
+    def elapsed(self) -> float:
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     @property
-    def rest(self) -> float:
-        """Seconds left; negative when the time is over."""
-        return self.seconds - self.gone
+    def remaining(self) -> float:
+        """Seconds until the limit; negative after it."""
+        return self.seconds - self.elapsed
 
-    def left(self) -> float:
-        """Seconds left. Raises TimeoutError when there are none."""
-        rest = self.rest
-        if rest <= 0:
-            raise TimeoutError("the time is over")
-        return rest
+    def timeout(self) -> float:
+        """Return the remaining seconds. Raises TimeoutError after the limit."""
+        remaining = self.remaining
+        if remaining <= 0:
+            raise TimeoutError("the time limit is over")
+        return remaining

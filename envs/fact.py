@@ -1,4 +1,4 @@
-"""What a world reports about itself: facts with relation and state fields, never prose."""
+"""Fact: what a world reports, as relations and states instead of sentences."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing the agent knows. Rendering it to text is the prompt style's business.
+    """The state of one thing as far as the agent knows it. A prompt style renders it as text.
 
-    ``place`` is the id of the receptacle an object is in or on (for the agent: where it stands),
-    ``holds`` the id of what the agent carries, ``sees`` the ids of the objects that lie before it,
-    ``states`` a sorted tuple of state words such as ``closed``, ``hot`` or ``unseen``. ``gone``
-    marks a thing that no longer exists (a sliced apple).
+    ``place`` is the id of the receptacle that an object is in or on (for the agent: its location), ``holds`` the id of
+    the object in the agent's hand, ``sees`` the ids of the objects at the agent's location. ``states`` is a sorted
+    tuple of words such as ``closed``, ``hot`` or ``unseen``. ``gone`` marks a thing that no longer exists, such as an
+    apple that was sliced.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The gymnasium environment over any household: words in, feedback and facts out."""
+"""Household environment for gymnasium: skills as strings in, feedback and facts out."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ E = TypeVar("E", bound=Episode)
 
 
 class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
-    """One household, one or several tasks in a row, skills as strings.
+    """Environment of one household with one task or a sequence of tasks; actions are skills as strings.
 
     A task ends on ``done`` or after ``setting.max_steps``; then its final state is scored. The next task of a stream
-    starts in the house as it was left, with what the agent knows and holds. The episode terminates with ``done`` in the
-    last task and is truncated when the last task runs out of steps. The reward is 1 for the step that ends a task with
-    success, else 0.
+    starts in the final state of the last one, with the agent's knowledge and what it holds. The episode terminates with
+    ``done`` in the last task and is truncated if the last task runs out of steps. The reward is 1 for the step that
+    ends a task with success, else 0.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
 
     def __init__(self, setting: Setting, episodes: Sequence[E], render_mode: str | None = None) -> None:
-        """Raises ConfigError if there is no episode."""
+        """Raises ConfigError if ``episodes`` is empty."""
         if not len(episodes):
             raise ConfigError("there are no episodes to play; name another split or data folder")
         self.setting, self.episodes = setting, episodes
@@ -45,9 +45,9 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, Any]]:
-        """Start an episode: ``options={"episode": index or episode}``, else one drawn with the seed."""
+        """Start the episode of ``options={"episode": index or episode}``, by default one drawn with the seed."""
         super().reset(seed=seed)
-        self._finished = True  # whatever fails now, the last episode is over
+        self._finished = True  # the last episode is over, even if the next one fails to start
         episode = self._choose((options or {}).get("episode"))
         self.world = self.setting.begin(episode)
         self.knowledge = self.setting.knowledge(self.world)
@@ -62,25 +62,26 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
             raise SkillError(f"a skill is a string such as 'done', not {action!r}; choose one of info['skills']")
         outcome = self.setting.space.execute(self.world, action)
         self._steps += 1
-        ended = action == "done" or self._steps >= self.setting.max_steps
-        result = self._end_task() if ended else None
-        self._finished = ended and self._index + 1 == len(self.episode.tasks)
-        if ended and not self._finished:
-            self._begin_next()
+        task_over = action == "done" or self._steps >= self.setting.max_steps
+        result = self._end_task() if task_over else None
+        self._finished = task_over and self._index + 1 == len(self.episode.tasks)
+        if task_over and not self._finished:
+            self._index, self._steps = self._index + 1, 0
+            self.world.begin_task()
         info = self._info(outcome, result)
         terminated = self._finished and action == "done"
         reward = float(result is not None and result.success)
         return self._observation(outcome.message), reward, terminated, self._finished and not terminated, info
 
     def render(self) -> str | None:
-        """A few lines about the task, the agent and the last goal conditions."""
+        """Return the task, the step, the agent's state and the goal conditions as text."""
         if self.render_mode != "ansi":
             return None
         met, total = self.setting.conditions(self.world, self.task)
         return f"{self.task.instruction}\nstep {self._steps}: {self.where()}, {met} of {total} conditions met"
 
     def where(self) -> str:
-        """Where the agent is and what it holds, in words."""
+        """Return the agent's location and what it holds, in words."""
         agent = self.knowledge.facts["agent"]
         return f"at {agent.place or 'somewhere'}, holding {agent.holds or 'nothing'}"
 
@@ -89,21 +90,21 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
     @property
     def max_steps(self) -> int:
-        """Of each task."""
+        """Limit of each task."""
         return self.setting.max_steps
 
     @property
     def task(self) -> Any:
-        """The task at hand; after the end of the episode its last one."""
+        """The current task; after the end of the episode the last one."""
         return self.episode.tasks[self._index]
 
-    def _choose(self, wanted: int | E | None) -> E:
-        if hasattr(wanted, "tasks"):
-            return wanted
+    def _choose(self, choice: int | E | None) -> E:
+        if hasattr(choice, "tasks"):
+            return choice
         try:
-            index = int(self.np_random.integers(len(self.episodes))) if wanted is None else operator.index(wanted)
+            index = int(self.np_random.integers(len(self.episodes))) if choice is None else operator.index(choice)
         except TypeError:
-            raise ConfigError(f"episode {wanted!r} is neither an index nor an episode") from None
+            raise ConfigError(f"episode {choice!r} is neither an index nor an episode") from None
         if not 0 <= index < len(self.episodes):
             raise ConfigError(f"episode {index} does not exist; there are {len(self.episodes)}, counted from 0")
         return self.episodes[index]
@@ -112,18 +113,13 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         met, total = self.setting.conditions(self.world, self.task)
         return TaskResult(self.task, met == total, met, total, self._steps)
 
-    def _begin_next(self) -> None:
-        """The next task of the stream starts in the house as it was left."""
-        self._index, self._steps = self._index + 1, 0
-        self.world.begin_task()
-
     def _observation(self, feedback: str) -> dict[str, str]:
         return {"instruction": self.task.instruction[:TEXT_LENGTH], "feedback": feedback[:TEXT_LENGTH]}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """What a step reports: ``goal`` and ``success`` are the current task's, ``task_done`` is the one that ended.
+        """Return gymnasium's ``info``: ``goal`` and ``success`` of the current task, ``task_done`` of one that ended.
 
-        ``outcome_ok`` is whether the skill worked, ``told_ok`` what the planner is told of it.
+        ``outcome_ok`` is the success of the skill, ``told_ok`` the success that is reported to the planner.
         """
         facts: tuple[Fact, ...] = tuple(self.knowledge.update())
         admissible = self.setting.space.admissible(self.world, self.knowledge)

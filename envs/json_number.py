@@ -1,4 +1,4 @@
-"""Numbers in the JSON files of worlds."""
+"""Numbers in JSON files of worlds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def finite(value: Any) -> float:
-    """A number as JSON has them. Raises ValueError for true and false, texts, NaN and infinities."""
+    """Return a number from JSON as a float. Raises ValueError for booleans, texts, NaN and infinities."""
     if type(value) not in (int, float) or not abs(value) < float("inf"):
         raise ValueError(f"{value!r:.40} is no finite number")
     return float(value)

@@ -1,4 +1,4 @@
-"""Episodes that are made when they are asked for, and what any world refuses to load."""
+"""Lazy sequence of episodes, and checks of the options common to all worlds' loaders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ E = TypeVar("E")
 
 
 class LazyEpisodes(Sequence[E]):
-    """``make`` turns each of ``entries`` into an episode, anew whenever it is asked for."""
+    """Sequence whose items ``make`` builds from ``entries`` on every access."""
 
     def __init__(self, make: Callable[[Any], E], entries: Sequence[Any]) -> None:
         self._make, self._entries = make, entries
@@ -31,11 +31,11 @@ class LazyEpisodes(Sequence[E]):
         return self._make(self._entries[index])
 
 
-def check_request(data: str | None, stream: int, limit: int | None, what: str) -> None:
-    """Raises ConfigError for a stream or limit that cannot be; ``what`` the embedded ones are called ("house")."""
+def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
+    """Raise ConfigError for an impossible stream or limit; ``unit`` names the embedded items, such as "house"."""
     if stream < 1:
         raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
     if data is not None and stream > 1:
-        raise ConfigError(f"a stream of {stream} tasks needs the embedded {what}s; leave env.data out, or use 1 task")
+        raise ConfigError(f"a stream of {stream} tasks needs the embedded {unit}s; leave env.data out, or use 1 task")

@@ -1,4 +1,4 @@
-"""Outcome of an action, and the error for a skill that nobody knows. Shared by all worlds."""
+"""Outcome of an action, and the error for unknown skills, for all worlds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from envs.hints import did_you_mean
-from keep_agent.errors import ConfigError, SkillError
+from keep_agent.errors import ConfigError, SkillError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a primitive or skill worked. The message says why it did not, where somebody knows; it may be empty.
+    """Success of a skill or action. The message gives the reason of a failure, if known; it may be empty.
 
-    :raises ConfigError: ``ok`` is neither True nor False, or ``message`` is no text
+    :raises ConfigError: ``ok`` is not a boolean, or ``message`` is not a text
     """
 
     ok: bool
@@ -24,12 +23,12 @@ class Outcome:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ok", checked_flag("ok", self.ok))
         if not isinstance(self.message, str):
-            raise ConfigError(f"message={self.message!r:.80}: give a text; an empty one says nothing")
+            raise ConfigError(f"message={self.message!r:.80}: give a text, or an empty one if there is no reason")
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """``value`` if it is True or False, also numpy's. Raises ConfigError: text such as "failed" would count as true."""
-    numpy = sys.modules.get("numpy")  # without it no value is one of its flags
+    """Return a boolean, Python's or numpy's. Raises ConfigError: a text such as "failed" would count as true."""
+    numpy = sys.modules.get("numpy")  # if it is not loaded, no value is a numpy boolean
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)
     raise ConfigError(f"{name}={value!r:.80}: give True or False")
@@ -39,10 +38,10 @@ DONE = Outcome(True)
 
 
 def failed(message: str) -> Outcome:
-    """A failure with its reason."""
+    """Return a failure with its reason."""
     return Outcome(False, message)
 
 
 def unknown_skill(skill: str, known: Iterable[str]) -> SkillError:
-    """The error for a skill nobody knows, with the closest one that exists."""
+    """Return the error for an unknown skill, with the closest known one."""
     return SkillError(f"unknown skill {skill!r}{did_you_mean(skill, known, cutoff=0.0)}")

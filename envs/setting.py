@@ -1,7 +1,7 @@
-"""Setting of a world: how an episode begins, what can be done in it, how a task is scored, who could do it.
+"""Setting: the interface of a world, with its skills, observability, scoring and scripted expert.
 
-The environment, the recorder of training rollouts, the demonstration behind path weights and the worked examples all
-play through this, whatever the world.
+The gymnasium environment, the recorder of training rollouts, the demonstrations and the worked examples use every world
+through these Protocols.
 """
 
 from __future__ import annotations
@@ -13,47 +13,48 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.errors import ConfigError
 
-Observability = Literal["full", "partial"]  # what the agent knows: everything, or what it has seen
+Observability = Literal["full", "partial"]  # the agent knows the whole state, or only what it has seen
 OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 
 
 class World(Protocol):
-    """The complete state of a household, for skills, scores and the scripted expert."""
+    """Complete state of a household, for skills, scoring and the scripted expert."""
 
     def copy(self) -> World:
-        """An independent one in the same state."""
+        """Return an independent world in the same state."""
         ...
 
     def begin_task(self) -> None:
-        """Forget what belongs to the last task; everything stays where it is."""
+        """Reset what skills remember of the last task; every thing keeps its place and state."""
         ...
 
 
 class Knowledge(Protocol):
-    """What the agent knows of a world."""
+    """State of a world as far as the agent knows it."""
 
     def update(self) -> list[Fact]:
-        """Look around, then return every fact that is new or different since the last call."""
+        """Observe the world and return every fact that is new or different since the last call."""
         ...
 
 
 class SkillSet(Protocol):
-    """Stateless: all that a skill needs to remember lives in the world."""
+    """Stateless set of skills: what a skill has to remember is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
-        """Do it. A skill that cannot work now is an Outcome that is not ok, with the reason where the world gives one;
-        an unknown one raises SkillError.
+        """Execute a skill. An impossible skill is a failed Outcome, with the reason if the world gives one.
+
+        :raises SkillError: the skill is unknown
         """
         ...
 
     def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:
-        """The skills to choose from now, in a fixed order; without knowledge everything counts as known."""
+        """Return the skills to choose from now, in a fixed order; without ``knowledge`` all things count as known."""
         ...
 
 
 class Expert(Protocol):
     def act(self, world: Any, task: Any, knowledge: Any = None) -> str:
-        """The next skill from the present state; "done" when the goal is reached or nothing more can be done."""
+        """Return the next skill from the current state; "done" if the goal is reached or no step helps."""
         ...
 
 
@@ -64,7 +65,7 @@ class Task(Protocol):
 
 
 class Episode(Protocol):
-    """A scene and the tasks done in it one after another."""
+    """A scene and a sequence of tasks in it."""
 
     id: str
     scene: Any
@@ -72,7 +73,7 @@ class Episode(Protocol):
 
 
 class Setting(Protocol):
-    """One kind of world with its choices made: skills, observability, how goals are matched."""
+    """One kind of world with its options: skills, observability, matching of goals."""
 
     skills: str
     observability: str
@@ -80,36 +81,36 @@ class Setting(Protocol):
 
     @property
     def hides_failures(self) -> bool:
-        """Whether the planner is not told that a skill failed, as in a benchmark that does not tell it."""
+        """Whether failures are reported to the planner as successes, as in a benchmark that reports none."""
         ...
 
     @property
     def space(self) -> SkillSet: ...
 
     def begin(self, episode: Any) -> World:
-        """A fresh world as the episode's scene says."""
+        """Return a new world in the start state of the episode's scene."""
         ...
 
     def knowledge(self, world: Any) -> Knowledge:
-        """What the agent knows of it at first."""
+        """Return the agent's initial knowledge of a world."""
         ...
 
     def conditions(self, world: Any, task: Any) -> tuple[int, int]:
-        """Goal conditions met now, and their total."""
+        """Return the number of goal conditions met now, and their total."""
         ...
 
     def expert(self, observability: str | None = None) -> Expert:
-        """The scripted expert, who knows what the agent knows, or what ``observability`` says."""
+        """Return the scripted expert; its observability is the setting's by default."""
         ...
 
     def close(self) -> None:
-        """Let go of simulators; no call comes after this."""
+        """Release simulators; no other call may follow."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How a task ended: the goal conditions of its final state, and the steps it took."""
+    """Result of a task: the goal conditions met in its final state, and its steps."""
 
     task: Any
     success: bool
@@ -119,14 +120,14 @@ class TaskResult:
 
 
 def checked_steps(max_steps: int | None, usual: int) -> int:
-    """A limit, or the usual one. Raises ConfigError for one below a single step."""
+    """Return the limit, or the usual one for None. Raises ConfigError for a limit below 1."""
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
     return max_steps or usual
 
 
-def demonstrated(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
-    """The skills of the expert who knows everything, done in ``world``: at most so many, the last "done" if it ends."""
+def demonstrate(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
+    """Execute the fully observing expert's skills in ``world``; return them, at most ``limit``, "done" included."""
     expert = setting.expert("full")
     skills: list[str] = []
     while len(skills) < limit and "done" not in skills[-1:]:
@@ -136,7 +137,7 @@ def demonstrated(setting: Setting, world: World, task: Any, limit: int) -> list[
     return skills
 
 
-def succeeded(setting: Setting, world: World, task: Task) -> bool:
-    """Whether every goal condition holds now."""
+def goal_reached(setting: Setting, world: World, task: Task) -> bool:
+    """Return whether every goal condition holds now."""
     met, total = setting.conditions(world, task)
     return met == total

@@ -1,4 +1,4 @@
-"""A gymnasium space for words: any string up to a length, sampled from examples that make sense."""
+"""Gymnasium space of texts: any string up to a length, sampled from given examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium.vector.utils import read_from_shared_memory
 
 
 class Unicode(Sequence[str]):
-    """All characters in the order of their code points, without a table of them."""
+    """Sequence of all characters by code point, without a table of them."""
 
     def __len__(self) -> int:
         return sys.maxunicode + 1
@@ -28,10 +28,10 @@ UNICODE = Unicode()
 
 
 class Words(Text):
-    """Strings of at most ``max_length`` characters; ``sample`` draws one of ``examples``.
+    """Space of strings with at most ``max_length`` characters; ``sample`` draws one of ``examples``.
 
     gymnasium's Text has a table of its characters and samples letters. Here a character's index is its code point, so
-    that whatever gymnasium does by index (shared memory of vector environments, `flatten`) takes every text.
+    that gymnasium's operations by index (shared memory of vector environments, `flatten`) accept every text.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Words(Text):
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """One of the examples; masks over characters have no meaning here."""
+        """Return one of the examples; masks over characters are ignored."""
         return self.examples[int(self.np_random.integers(len(self.examples)))]
 
     @property
@@ -58,8 +58,8 @@ class Words(Text):
     def character_index(self, char: str) -> np.int32:
         return np.int32(ord(char))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Words) and self.max_length == other.max_length
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Words) and self.max_length == value.max_length
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -68,7 +68,7 @@ class Words(Text):
 
 
 class SharedTexts(Sequence[str]):
-    """The texts that lie in a vector environment's shared memory now, one per environment; a deep copy is a tuple."""
+    """View of the texts in a vector environment's shared memory, one per environment; a deep copy is a tuple."""
 
     def __init__(self, rows: np.ndarray) -> None:
         """``rows``: (environments, max_length) code points, padded with `len(UNICODE)`."""
@@ -93,5 +93,5 @@ def _text(row: np.ndarray) -> str:
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Texts as they are whenever they are looked at: gymnasium calls this once, and would copy those of Text then."""
+    """Return a live view of the texts: gymnasium calls this only once, and for Text it would copy them."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

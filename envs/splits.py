@@ -1,6 +1,6 @@
-"""Splits of what is generated from seeds: each has its own range of them, and its own share of hashes.
+"""Splits of generated houses: each split has its own range of seeds and its own share of house hashes.
 
-Whoever keeps only houses whose hash belongs to the split of their seed has no house in two splits, whatever the seeds.
+A generator that keeps only houses whose hash belongs to the split of their seed has no house in two splits.
 """
 
 from __future__ import annotations
@@ -9,44 +9,44 @@ from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
-EPISODES_PER_SEED = 10_000  # of a user's seed: two of them share no house unless more are asked for
+EPISODES_PER_SEED = 10_000  # of a user's seed: two user seeds share no house unless a larger limit is set
 LAST_SEED = 99_999
-_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of a hash modulo 4
+_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # remainders of a hash modulo 4
 
 
-def check_split(split: str, what: str) -> None:
-    """Raises ConfigError for a split that there is not; ``what`` is one of the things that are split ("house")."""
+def check_split(split: str, unit: str) -> None:
+    """Raise ConfigError for an unknown split; ``unit`` names the split items, such as "house"."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # not 'valid' for valid_seen
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # excludes 'valid' for valid_seen
         raise ConfigError(
-            f"unknown split {split!r} of the embedded {what}s; choose one of {known}, or name files that have it by "
+            f"unknown split {split!r} of the embedded {unit}s; choose one of {known}, or name files that have it by "
             f"env.data{hint}"
         )
 
 
-def seed_of(split: str, index: int, what: str) -> int:
-    """The seed of a split's index-th thing; splits share no seeds."""
-    check_split(split, what)
+def seed_of(split: str, index: int, unit: str) -> int:
+    """Return the seed of a split's unit number ``index``; splits share no seeds."""
+    check_split(split, unit)
     if not 0 <= index < SEEDS_PER_SPLIT:
-        raise DataError(f"{what} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
+        raise DataError(f"{unit} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
     return SPLITS.index(split) * SEEDS_PER_SPLIT + index
 
 
 def split_of(seed: int) -> str:
-    """The split a seed belongs to."""
+    """Return the split that a seed belongs to."""
     return SPLITS[seed // SEEDS_PER_SPLIT % len(SPLITS)]
 
 
 def split_of_hash(digest: str) -> str:
-    """The split that a hexadecimal hash belongs to."""
+    """Return the split that a hexadecimal hash belongs to."""
     remainder = int(digest[:8], 16) % 4
     return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
 
 
-def indices(split: str, seed: int, limit: int | None, what: str) -> range:
-    """Which of a split's things a user's seed stands for, `EPISODES_PER_SEED` by default. Raises ConfigError."""
-    check_split(split, what)
-    found = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
-    if not 0 <= found.start < found.stop <= SEEDS_PER_SPLIT:
-        raise ConfigError(f"seed {seed} with {len(found)} {what}s is beyond the split; use 0 to {LAST_SEED}")
-    return found
+def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
+    """Return the indices within a split of a user's seed, `EPISODES_PER_SEED` by default. Raises ConfigError."""
+    check_split(split, unit)
+    block = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
+    if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
+        raise ConfigError(f"seed {seed} with {len(block)} {unit}s is beyond the split; use 0 to {LAST_SEED}")
+    return block

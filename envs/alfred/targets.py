@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.alfred import objects
-from envs.hints import did_you_mean
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, did_you_mean
 
 OBJECT, PARENT, TOGGLE, MOVABLE = "object_target", "parent_target", "toggle_target", "mrecep_target"
 SLICED = "object_sliced"

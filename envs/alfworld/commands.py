@@ -1,4 +1,4 @@
-"""ALFWorld's commands as they are, less those that only tell something."""
+"""ALFWorld's own commands as a skill set, without those that only report something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envs.alfworld.text_state import THING
 from envs.alfworld.world import World
 from envs.outcome import DONE, Outcome, unknown_skill
 
-_TELLING = re.compile(r"look|inventory|help|examine .*")
+_REPORT = re.compile(r"look|inventory|help|examine .*")
 _FORM = re.compile(
     rf"(?:go to|open|close|use) {THING}|take {THING} from {THING}|(?:move|put) {THING} (?:to|in|on|in/on|into) {THING}"
     rf"|(?:heat|cool|clean|slice) {THING} with {THING}"
@@ -17,10 +17,10 @@ _FORM = re.compile(
 
 
 class Commands:
-    """For planners that are told what the commands are."""
+    """Skills of planners whose prompt describes ALFWorld's commands."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Say it. Raises SkillError for words that are no command."""
+        """Send the command. Raises SkillError for words that are no command."""
         if skill == "done":
             return DONE
         if not _FORM.fullmatch(skill):
@@ -28,6 +28,6 @@ class Commands:
         return world.do(skill)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """What can be said now about things that the text has told of."""
-        said = (one for one in world.engine.commands if not _TELLING.fullmatch(one))
-        return (*filter(world.told.knows, said), "done")
+        """Return the commands possible now that name only things which the text has mentioned."""
+        actions = (command for command in world.engine.commands if not _REPORT.fullmatch(command))
+        return (*filter(world.state.knows, actions), "done")

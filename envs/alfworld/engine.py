@@ -1,6 +1,6 @@
-"""ALFWorld's own engine: TextWorld's player of PDDL games, and ALFWorld's names of things.
+"""Engine of ALFWorld: TextWorld's player of PDDL games with ALFWorld's names of things.
 
-All that happens, and every sentence about it, is theirs (alfworld 0.4, textworld 1.7); no rule is repeated here.
+Every effect and every sentence comes from these packages (alfworld 0.4, textworld 1.7); no rule is repeated here.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ EXTRA = "alfworld"
 
 
 class Engine:
-    """Plays one game at a time. Loading takes about a second, a command a tenth of one."""
+    """Player of one game at a time. Loading takes about a second, a command a tenth of one."""
 
     def __init__(self) -> None:
-        """Raises ConfigError where ALFWorld or TextWorld is not installed."""
-        self._player, self._named = _make()
+        """Raises ConfigError if ALFWorld or TextWorld is not installed."""
+        self._player, self._renaming_player = _make_players()
         self._state: Any = None
 
     def load(self, game: Mapping[str, Any], name: str) -> str:
-        """Begin a game; returns its opening text. Raises DataError for one that cannot be played."""
+        """Begin a game and return its opening text. Raises DataError for a game that cannot be played."""
         try:
-            with _undisturbed():
-                self._named.load(game)
-                self._state = self._named.reset()
-        except _Refused as refused:
-            raise DataError(f"{name} cannot be played: {refused}") from refused
-        except (SystemExit, Exception) as error:  # whatever parser gives up: Fast Downward's even ends the process
+            with _restored_arguments():
+                self._renaming_player.load(game)
+                self._state = self._renaming_player.reset()
+        except _GrammarError as error:
+            raise DataError(f"{name} cannot be played: {error}") from error
+        except (SystemExit, Exception) as error:  # errors of several parsers: Fast Downward's even ends the process
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Say a command; returns the answer, "Nothing happens." if it cannot be done now.
+        """Execute a command and return the answer, "Nothing happens." if it is impossible now.
 
-        :raises DataError: the game's grammar holds what is not read; the command has been done by then
+        :raises DataError: the game's grammar has an expression that is not allowed; the command was executed all the
+            same
         """
         try:
-            self._state, _, _ = self._named.step(command)
-        except _Refused as refused:
-            raise DataError(str(refused)) from refused
+            self._state, _, _ = self._renaming_player.step(command)
+        except _GrammarError as error:
+            raise DataError(str(error)) from error
         return self._state["feedback"]
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """What can be done now."""
+        """The commands possible now."""
         return tuple(self._state["admissible_commands"])
 
     @property
@@ -58,30 +59,30 @@ class Engine:
         return bool(self._state["won"])
 
     def plan(self) -> list[str]:
-        """Commands that lead from here to the goal, by Fast Downward, who knows everything; none if it finds none."""
+        """Return commands from here to the goal, by Fast Downward with the whole state; empty if it finds none."""
         return [command.strip() for command in self._player.plan()]
 
 
-class _Refused(Exception):
-    """Of an expression. No ValueError, as a DataError is: TextWorld says "Nothing happens." for one, though it has."""
+class _GrammarError(Exception):
+    """An expression that is not allowed. No ValueError: TextWorld would hide that behind "Nothing happens."."""
 
 
 class Engines:
-    """Engines to be used again: each holds a library of its own, which never leaves the process once it is loaded."""
+    """Pool of engines: each loads a library that the process can never unload, so engines are reused."""
 
     def __init__(self) -> None:
         self._idle: list[Engine] = []
 
     def take(self) -> Engine:
-        """One that nobody uses. Raises ConfigError where none can be had."""
+        """Return an idle engine, else a new one. Raises ConfigError if ALFWorld is not installed."""
         return self._idle.pop() if self._idle else Engine()
 
     def give_back(self, engine: Engine) -> None:
         self._idle.append(engine)
 
 
-def _make() -> tuple[Any, Any]:
-    """TextWorld's player, with a way to ask for its plan, and the same with ALFWorld's names."""
+def _make_players() -> tuple[Any, Any]:
+    """Return TextWorld's player with a method ``plan``, and the same player behind ALFWorld's names."""
     try:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld import EnvInfos
@@ -95,13 +96,13 @@ def _make() -> tuple[Any, Any]:
         try:
             return [textgen.TerminalSymbol(read_expression(symbol.expression, variables))]
         except DataError as error:
-            raise _Refused(str(error)) from error
+            raise _GrammarError(str(error)) from error
 
-    textgen.EvalSymbol.derive = derive  # instead of eval(), to which it would give what a game's file says
+    textgen.EvalSymbol.derive = derive  # replaces eval() on text from the game's file
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:
-            """What its ``policy_commands`` would be: it only tells them at every step or never."""
+            """Return ``policy_commands``, which the player itself computes at every step or never."""
             return self._pddl_state.replan(self._entity_infos)
 
     player = Player(EnvInfos(feedback=True, won=True, admissible_commands=True))
@@ -109,8 +110,8 @@ def _make() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Fast Downward's translator writes arguments of its own over the process's."""
+def _restored_arguments() -> Iterator[None]:
+    """Restore ``sys.argv`` afterwards: Fast Downward's translator overwrites it."""
     arguments = sys.argv
     try:
         yield

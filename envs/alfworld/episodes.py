@@ -1,4 +1,4 @@
-"""The games under a folder, in ALFWorld's layout: SPLIT/TASK/TRIAL/game.tw-pddl."""
+"""Episodes from a folder of games in ALFWorld's layout: SPLIT/TASK/TRIAL/game.tw-pddl."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
 LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME}"
-LEFT_OUT = ("movable", "Sliced")  # in the name of a folder: ALFWorld plays no such tasks
+EXCLUDED = ("movable", "Sliced")  # in the name of a task folder: ALFWorld plays no such tasks
 
 
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """One episode per game that ALFWorld itself would play, by task and trial; ``limit`` are drawn with ``seed``.
+    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
 
     Raises ConfigError for settings that cannot work, DataError for a folder without games or a damaged file.
     """
@@ -31,7 +31,7 @@ def load_episodes(
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
-    files = [file for file in _files(Path(data).expanduser(), split) if _played(file)]
+    files = [file for file in _files(Path(data).expanduser(), split) if _is_playable(file)]
     if not files:
         raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
     check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
@@ -41,7 +41,7 @@ def load_episodes(
 
 
 def _files(path: Path, split: str) -> list[Path]:
-    """All game files of a split."""
+    """Return all game files of a split."""
     if not path.is_dir():
         raise DataError(f"{path} is no folder; set env.data to ALFWorld's folder {FOLDER}, which holds {LAYOUT}")
     root = path / FOLDER if (path / FOLDER).is_dir() else path
@@ -55,14 +55,14 @@ def _files(path: Path, split: str) -> list[Path]:
     return sorted((root / split).glob(f"*/*/{FILE_NAME}"))
 
 
-def _played(file: Path) -> bool:
-    """ALFWorld leaves out what it cannot express, and games for which it has found no solution."""
-    if any(word in str(file.parent.parent.name) for word in LEFT_OUT):
+def _is_playable(file: Path) -> bool:
+    """Return whether ALFWorld can express the task and knows a solution."""
+    if any(word in str(file.parent.parent.name) for word in EXCLUDED):
         return False
     return Game(file).read().get("solvable") is True
 
 
 def _episode(file: Path) -> Episode:
     game, trial = Game(file), file.parent.name
-    kind = file.parent.parent.name.partition("-")[0]
-    return Episode(trial, game, (Task(trial, kind, instruction_of(game.read(), file)),))
+    task_type = file.parent.parent.name.partition("-")[0]
+    return Episode(trial, game, (Task(trial, task_type, instruction_of(game.read(), file)),))

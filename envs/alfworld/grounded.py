@@ -1,7 +1,7 @@
-"""Instance-level skills in the words that planners of ALFRED know, done with ALFWorld's commands.
+"""Instance-level skills in ALFRED's words, executed as ALFWorld's commands.
 
-Two things are ours alone. A lamp can be gone to: one goes to what it stands on. And what was turned on is on until it
-is turned off, the microwave shut meanwhile, though ALFWorld's things know no such state.
+Two things exist in our skills only. A lamp can be a destination: the agent then goes to the receptacle under it. And
+the microwave and the faucets stay on until they are turned off; a running microwave cannot be opened.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from envs.alfworld.knowledge import Knowledge
-from envs.alfworld.text_state import THING, entity, kind, name, numbered
-from envs.alfworld.wordings import LIGHTS, Treatment, offered, treat, treatment_at
-from envs.alfworld.world import HAPPENS_NOT, World
+from envs.alfworld.text_state import THING, sort_key, to_id, to_words, type_of
+from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat, treatment_at
+from envs.alfworld.world import NO_EFFECT, World
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
 _VERBS = ("go to", "open", "close", "pick up", "put", "slice", "turn on", "turn off")
@@ -19,116 +19,118 @@ _FORM = re.compile(rf"(go to|open|close|pick up|slice|turn on|turn off) ({THING}
 
 
 class GroundedSkills:
-    """ALFWorld gives no reason for what fails; neither does this, but for what is ours alone."""
+    """Instance-level skills. A failure has a reason only if the skill is ours alone: ALFWorld gives none."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Do it. Raises SkillError for words that are no skill."""
+        """Execute a skill. Raises SkillError for words that are no skill."""
         if skill == "done":
             return DONE
         form = _FORM.fullmatch(skill)
         if form is None:
             raise unknown_skill(skill, self.admissible(world))
         if form[1] == "go to":
-            return _go(world, entity(form[2]))
+            return _go(world, to_id(form[2]))
         outcome = _operate(world, skill)
         if outcome is not None:
             return outcome
-        command = _single(world).get(skill)
-        return failed(HAPPENS_NOT) if command is None else world.do(command)
+        command = _single_commands(world).get(skill)
+        return failed(NO_EFFECT) if command is None else world.do(command)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
-        """What can be done now with what the text has told of, by verb and thing."""
+        """Return the skills that work now on things which the text has mentioned, by verb and thing."""
         place = _place(world)
-        skills = {*_single(world), *(f"go to {name(one)}" for one in _lights(world) if one != world.facing)}
-        if world.facing is not None:
-            skills.add(f"go to {name(world.told.places[world.facing])}")
+        lamps = (lamp for lamp in _lamps(world) if lamp != world.lamp)
+        skills = {*_single_commands(world), *(f"go to {to_words(lamp)}" for lamp in lamps)}
+        if world.lamp is not None:
+            skills.add(f"go to {to_words(world.state.places[world.lamp])}")
         treatment = treatment_at(place)
         if treatment is not None:
             switch = treatment.switch_of(place)
-            if switch in world.running:
-                skills = skills - {f"open {name(place)}"} | {f"turn off {name(switch)}"}
-            elif _why_not(world, treatment, place) is None:
+            if switch in world.active:
+                skills = skills - {f"open {to_words(place)}"} | {f"turn off {to_words(switch)}"}
+            elif _obstacle(world, treatment, place) is None:
                 skills.add(treatment.skill(place))
         return (*sorted(skills, key=_order), "done")
 
 
 def _order(skill: str) -> tuple[int, list[tuple[str, int]]]:
     verb = next(number for number, words in enumerate(_VERBS) if skill.startswith(f"{words} "))
-    return verb, [numbered(entity(words)) for words in re.findall(THING, skill)]
+    return verb, [sort_key(to_id(words)) for words in re.findall(THING, skill)]
 
 
-def _lights(world: World) -> list[str]:
-    """The lamps that the text has told of."""
-    return [one for one in world.told.places if kind(one) in LIGHTS]
+def _lamps(world: World) -> list[str]:
+    """Return the lamps that the text has mentioned."""
+    return [thing for thing in world.state.places if type_of(thing) in LIGHTS]
 
 
 def _place(world: World) -> str | None:
-    """The receptacle whose content is at hand; none where the agent has gone to a lamp."""
-    return world.told.at if world.facing is None else None
+    """Return the receptacle whose content is within reach; None while the agent is at a lamp."""
+    return world.state.at if world.lamp is None else None
 
 
-def _single(world: World) -> dict[str, str]:
-    """Skills that are one command. A lamp is turned on once: to use it again is nothing that ALFWorld tells of."""
-    lit = {f"turn on {name(one)}" for one in _lights(world) if "on" in world.told.marks.get(one, ())}
-    here = (skill for skill in offered(world).items() if skill[0] not in lit)
-    if world.facing is None:
-        return dict(here)
-    return {skill: said for skill, said in here if skill.startswith("go to ") or skill.endswith(name(world.facing))}
+def _single_commands(world: World) -> dict[str, str]:
+    """Return the skills that are one command. A lamp is turned on once: ALFWorld reports no effect of a second use."""
+    lit = {f"turn on {to_words(lamp)}" for lamp in _lamps(world) if "on" in world.state.marks.get(lamp, ())}
+    commands = {skill: command for skill, command in single_commands(world).items() if skill not in lit}
+    if world.lamp is None:
+        return commands
+    lamp = to_words(world.lamp)
+    return {skill: text for skill, text in commands.items() if skill.startswith("go to ") or skill.endswith(lamp)}
 
 
 def _go(world: World, thing: str) -> Outcome:
-    """Go to a lamp, or away from one: what it stands on is where one is already."""
-    place = world.told.places[thing] if thing in _lights(world) else thing
-    facing = thing if thing != place else None
-    there = world.told.at == place and facing != world.facing
-    outcome = DONE if there else world.do(f"go to {name(place)}")
+    """Go to a receptacle or lamp. Between a lamp and the receptacle under it no command is needed."""
+    place = world.state.places[thing] if thing in _lamps(world) else thing
+    lamp = thing if thing != place else None
+    is_there = world.state.at == place and lamp != world.lamp
+    outcome = DONE if is_there else world.do(f"go to {to_words(place)}")
     if outcome.ok:
-        world.facing = facing
+        world.lamp = lamp
     return outcome
 
 
 def _operate(world: World, skill: str) -> Outcome | None:
-    """Do what a skill does to the appliance one is at; None if it is about something else."""
+    """Execute a skill on the appliance at the agent's place; None if the skill is about something else."""
     place = _place(world)
     treatment = treatment_at(place)
     if treatment is None:
         return None
     switch = treatment.switch_of(place)
     if skill == treatment.skill(place):
-        return _set_off(world, treatment, place)
-    if skill == f"turn off {name(switch)}" and switch in world.running:
-        world.running.remove(switch)
+        return _start(world, treatment, place)
+    if skill == f"turn off {to_words(switch)}" and switch in world.active:
+        world.active.remove(switch)
         return DONE
-    if skill == f"open {name(place)}" and place in world.running:
-        return failed(f"{name(place)} is on, turn it off first")
+    if skill == f"open {to_words(place)}" and place in world.active:
+        return failed(f"{to_words(place)} is on, turn it off first")
     return None
 
 
-def _why_not(world: World, treatment: Treatment, place: str) -> str | None:
-    """Why an appliance would do nothing now, or None if it would."""
-    told = world.told
-    if treatment.switch_of(place) in world.running:
-        return f"{name(treatment.switch_of(place))} is already on"
-    if treatment.shut and told.doors.get(place) != "closed":
-        return f"{name(place)} is open, close it first"
-    if told.doors.get(place) == "closed" and not treatment.shut:
-        return f"{name(place)} is already closed"
-    if told.holding is not None:
-        return f"you are holding {name(told.holding)}"
-    return None if treatment.works_on(world, place) else f"there is nothing to {treatment.verb} in {name(place)}"
+def _obstacle(world: World, treatment: Treatment, place: str) -> str | None:
+    """Return why an appliance would have no effect now, None if it would have one."""
+    state, words = world.state, to_words(place)
+    if treatment.switch_of(place) in world.active:
+        return f"{to_words(treatment.switch_of(place))} is already on"
+    if treatment.needs_closed_door and state.doors.get(place) != "closed":
+        return f"{words} is open, close it first"
+    if state.doors.get(place) == "closed" and not treatment.needs_closed_door:
+        return f"{words} is already closed"
+    if state.holding is not None:
+        return f"you are holding {to_words(state.holding)}"
+    return None if treatment.works_on(world, place) else f"there is nothing to {treatment.verb} in {words}"
 
 
-def _set_off(world: World, treatment: Treatment, place: str) -> Outcome:
-    """Run the appliance. Where it would do nothing, a fridge is only closed, and nothing else can be turned on."""
-    reason = _why_not(world, treatment, place)
+def _start(world: World, treatment: Treatment, place: str) -> Outcome:
+    """Run the appliance. If it would have no effect, a fridge is only closed, and the others fail."""
+    reason = _obstacle(world, treatment, place)
     if reason is not None:
-        return failed(reason) if treatment.switch else world.do(f"close {name(place)}")
-    if treatment.shut:
-        world.do(f"open {name(place)}")
+        return failed(reason) if treatment.switch else world.do(f"close {to_words(place)}")
+    if treatment.needs_closed_door:
+        world.do(f"open {to_words(place)}")
     outcome = treat(world, treatment, place)
-    if treatment.shut or not treatment.switch:
-        closed = world.do(f"close {name(place)}")
-        outcome = outcome if not outcome.ok else closed
+    if treatment.needs_closed_door or not treatment.switch:
+        closing = world.do(f"close {to_words(place)}")
+        outcome = outcome if not outcome.ok else closing
     if outcome.ok and treatment.switch:
-        world.running.add(treatment.switch_of(place))
+        world.active.add(treatment.switch_of(place))
     return outcome

@@ -1,56 +1,55 @@
-"""What the text has told, as facts."""
+"""Knowledge of the agent in ALFWorld: the state that the text describes, as facts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envs.alfworld.text_state import kind, numbered
-from envs.alfworld.wordings import FAUCET, LIGHTS, faucets
+from envs.alfworld.text_state import sort_key, type_of
+from envs.alfworld.translation import FAUCET, LIGHTS, faucets
 from envs.alfworld.world import World
 from envs.fact import Fact
 
 
 class Knowledge:
-    """Call ``update()`` after every step."""
+    """Facts of one game; call ``update()`` after every step."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.facts: dict[str, Fact] = {}  # what was last told, by id
+        self.facts: dict[str, Fact] = {}  # the last report of each fact, by id
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Knowledge):
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, Knowledge):
             return NotImplemented
-        return self.facts == other.facts and self.world == other.world
+        return self.facts == value.facts and self.world == value.world
 
     __hash__ = None  # type: ignore[assignment]
 
     def update(self) -> list[Fact]:
-        """Every fact that is new or different since the last call; the agent's own is the last."""
-        facts = [fact for fact in self._now() if self.facts.get(fact.id) != fact]
+        """Return every fact that is new or different since the last call; the agent's own is the last."""
+        facts = [fact for fact in self._all_facts() if self.facts.get(fact.id) != fact]
         self.facts.update((fact.id, fact) for fact in facts)
         return facts
 
-    def _now(self) -> Iterator[Fact]:
-        world, told = self.world, self.world.told
-        fixtures = sorted([*told.receptacles, *faucets(world)], key=numbered)
-        yield from map(self._fixture, fixtures)
-        for place in told.receptacles:
-            yield from (self._thing(one, place) for one in told.inside(place))
-        if told.holding is not None:
-            yield self._thing(told.holding, "agent")
-        sees = () if world.facing else tuple(one for one in told.before() if kind(one) not in LIGHTS)
-        yield Fact("agent", "agent", "agent", place=world.facing or told.at, holds=told.holding, sees=sees)
+    def _all_facts(self) -> Iterator[Fact]:
+        world, state = self.world, self.world.state
+        yield from map(self._fixture, sorted([*state.receptacles, *faucets(world)], key=sort_key))
+        for place in state.receptacles:
+            yield from (self._object(thing, place) for thing in state.inside(place))
+        if state.holding is not None:
+            yield self._object(state.holding, "agent")
+        sees = () if world.lamp else tuple(thing for thing in state.in_view() if type_of(thing) not in LIGHTS)
+        yield Fact("agent", "agent", "agent", place=world.lamp or state.at, holds=state.holding, sees=sees)
 
-    def _fixture(self, one: str) -> Fact:
-        """A receptacle, or a faucet that goes with one."""
-        told, runs = self.world.told, one in self.world.running
-        if kind(one) == FAUCET:
-            return Fact(one, "receptacle", FAUCET, states=("on" if runs else "off",))
-        words = {told.doors.get(one, ""), "on" if runs else "", "" if one in told.seen else "unseen"} - {""}
-        return Fact(one, "receptacle", kind(one), states=tuple(sorted(words)))
+    def _fixture(self, thing: str) -> Fact:
+        """Return the fact of a receptacle or of a faucet."""
+        state, runs = self.world.state, thing in self.world.active
+        if type_of(thing) == FAUCET:
+            return Fact(thing, "receptacle", FAUCET, states=("on" if runs else "off",))
+        words = {state.doors.get(thing, ""), "on" if runs else "", "" if thing in state.inspected else "unseen"} - {""}
+        return Fact(thing, "receptacle", type_of(thing), states=tuple(sorted(words)))
 
-    def _thing(self, one: str, place: str) -> Fact:
-        marks = self.world.told.marks.get(one, set())
-        if kind(one) in LIGHTS:  # one that nobody has used is off: ALFWorld's `examine` says so too
-            return Fact(one, "receptacle", kind(one), place, states=("on" if "on" in marks else "off",))
-        return Fact(one, "object", kind(one), place, states=tuple(sorted(marks)))
+    def _object(self, thing: str, place: str) -> Fact:
+        marks = self.world.state.marks.get(thing, set())
+        if type_of(thing) in LIGHTS:  # a lamp that was never used is off, as ALFWorld's `examine` also says
+            return Fact(thing, "receptacle", type_of(thing), place, states=("on" if "on" in marks else "off",))
+        return Fact(thing, "object", type_of(thing), place, states=tuple(sorted(marks)))

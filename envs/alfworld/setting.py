@@ -1,4 +1,4 @@
-"""ALFWorld with its choices made."""
+"""Setting of ALFWorld: skill set, scoring and limits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Raises ConfigError for bad choices. Whoever plays knows what the text tells; only the expert knows all."""
+    """Setting of ALFWorld. The agent knows what the text says; only the expert knows the whole state.
+
+    Raises ConfigError for bad choices.
+    """
 
     skills: str = "grounded"
     observability: Observability = "partial"
-    scored: Scored = "final"  # is the goal to hold at the end, or at any time? ALFWorld ends a game when it first does
+    scored: Scored = "final"  # must the goal hold at the end, or at any time? ALFWorld ends a game once it holds
     max_steps: int | None = None  # per task
     space: SkillSet = field(init=False)
     engines: Engines = field(init=False, default_factory=Engines)
@@ -47,11 +50,11 @@ class AlfworldSetting:
         return Knowledge(world)
 
     def conditions(self, world: World, task: Task) -> tuple[int, int]:
-        """The engine tells whether the goal holds, not how much of it."""
-        return int(world.reached if self.scored == "ever" else world.won), 1
+        """Return 1 of 1 if the goal holds, else 0 of 1: the engine reports no parts of it."""
+        return int(world.ever_won if self.scored == "ever" else world.won), 1
 
     def expert(self, observability: Observability | None = None) -> Expert:
         return Expert(self.skills)
 
     def close(self) -> None:
-        """Engines end with the process."""
+        """Keep the engines, which end with the process."""

@@ -1,62 +1,62 @@
-"""What ALFWorld's text has told so far: where things are, which doors are open, what is held."""
+"""State of a game as ALFWorld's text describes it: places of objects, doors, the object in hand."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-NOTHING = "Nothing happens."
+REFUSAL = "Nothing happens."
 THING = r"[a-z]+ \d+"
-_LISTED = re.compile(rf"\ban? ({THING})")
+_LISTING = re.compile(rf"\ban? ({THING})")
 _CONTENT = re.compile(rf"(?:On the {THING}|In it), you see (.*?)\.")
 _MARKS = {"heat": "hot", "cool": "cold", "clean": "clean", "slice": "sliced"}
-_OPPOSITE = {"hot": "cold", "cold": "hot"}  # ALFWorld's things are one or the other
+_OPPOSITE = {"hot": "cold", "cold": "hot"}  # an object of ALFWorld is hot or cold, never both
 
 
-def entity(words: str) -> str:
-    """As the memory lines have it: "mug 2" -> "mug_2"."""
+def to_id(words: str) -> str:
+    """Convert a name in a command to an id in memory: "mug 2" -> "mug_2"."""
     return words.replace(" ", "_")
 
 
-def name(thing: str) -> str:
-    """As commands have it: "mug_2" -> "mug 2"."""
+def to_words(thing: str) -> str:
+    """Convert an id in memory to a name in a command: "mug_2" -> "mug 2"."""
     return thing.replace("_", " ")
 
 
-def kind(thing: str) -> str:
-    """The type in an id: "mug_2" -> "mug"."""
+def type_of(thing: str) -> str:
+    """Return the type part of an id: "mug_2" -> "mug"."""
     return thing.rpartition("_")[0]
 
 
-def numbered(thing: str) -> tuple[str, int]:
-    """Sorts ids by type and number."""
-    return kind(thing), int(thing.rpartition("_")[2])
+def sort_key(thing: str) -> tuple[str, int]:
+    """Return the type and the number of an id, to sort ids by both."""
+    return type_of(thing), int(thing.rpartition("_")[2])
 
 
 @dataclass
-class Told:
-    """By ids such as ``mug_2``. Nobody but the agent moves things, so what was told stays true."""
+class TextState:
+    """Facts from the text, by ids such as ``mug_2``. Only the agent moves objects, so that facts stay true."""
 
     receptacles: tuple[str, ...] = ()
     at: str | None = None
     holding: str | None = None
-    places: dict[str, str] = field(default_factory=dict)  # of what lies somewhere, lamps too
+    places: dict[str, str] = field(default_factory=dict)  # receptacle of each object that lies somewhere, also of lamps
     marks: dict[str, set[str]] = field(default_factory=dict)  # hot, cold, clean, sliced, on
-    doors: dict[str, str] = field(default_factory=dict)  # open or closed; none told: no door, or not been there
-    seen: set[str] = field(default_factory=set)  # receptacles whose content was told
+    doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry: no door, or not visited yet
+    inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
 
     def begin(self, opening: str) -> None:
-        """The first text lists the receptacles of the room."""
-        around = opening.partition("you see ")[2].partition("Your task is to")[0]
-        self.receptacles = tuple(sorted(map(entity, _LISTED.findall(around)), key=numbered))
+        """Read the receptacles of the room from the first text of a game."""
+        room = opening.partition("you see ")[2].partition("Your task is to")[0]
+        self.receptacles = tuple(sorted(map(to_id, _LISTING.findall(room)), key=sort_key))
 
-    def hear(self, command: str, answer: str) -> None:
-        """Take in what a command has done. One that did nothing tells nothing."""
-        if answer.strip() == NOTHING:
+    def update(self, command: str, answer: str) -> None:
+        """Apply a command and its answer. A command without effect changes nothing."""
+        if answer.strip() == REFUSAL:
             return
-        verb, *things = command.split(" ", 1)[0], *map(entity, re.findall(THING, command))
+        verb, *things = command.split(" ", 1)[0], *map(to_id, re.findall(THING, command))
         if verb in ("go", "open", "close", "examine") and things:
-            self._see(verb, things[0], answer)
+            self._read_place(verb, things[0], answer)
         elif verb == "take":
             self.places.pop(things[0], None)
             self.holding = things[0]
@@ -69,16 +69,16 @@ class Told:
             self._mark(things[0], _MARKS[verb])
 
     def knows(self, words: str) -> bool:
-        """Whether all things that a skill or command names were told of."""
+        """Return whether the text has mentioned every thing that a skill or command names."""
         known = {*self.receptacles, *self.places, self.holding}
-        return known.issuperset(map(entity, re.findall(THING, words)))
+        return known.issuperset(map(to_id, re.findall(THING, words)))
 
     def inside(self, place: str) -> list[str]:
-        """What is known to lie in or on a receptacle, by type and number."""
-        return sorted((thing for thing, where in self.places.items() if where == place), key=numbered)
+        """Return the objects known to lie in or on a receptacle, by type and number."""
+        return sorted((thing for thing, holder in self.places.items() if holder == place), key=sort_key)
 
-    def before(self) -> list[str]:
-        """What lies before the agent, behind no door."""
+    def in_view(self) -> list[str]:
+        """Return the objects at the agent's receptacle, none if its door is closed."""
         return [] if self.at is None or self.doors.get(self.at) == "closed" else self.inside(self.at)
 
     def _mark(self, thing: str, mark: str) -> None:
@@ -86,7 +86,7 @@ class Told:
         marks.discard(_OPPOSITE.get(mark, ""))
         marks.add(mark)
 
-    def _see(self, verb: str, thing: str, answer: str) -> None:
+    def _read_place(self, verb: str, thing: str, answer: str) -> None:
         if thing not in self.receptacles:
             return
         if verb == "go":
@@ -97,5 +97,5 @@ class Told:
             self.doors[thing] = "open"
         content = _CONTENT.search(answer)
         if content is not None:
-            self.seen.add(thing)
-            self.places.update((entity(words), thing) for words in _LISTED.findall(content[1]))
+            self.inspected.add(thing)
+            self.places.update((to_id(words), thing) for words in _LISTING.findall(content[1]))

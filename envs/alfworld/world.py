@@ -1,4 +1,4 @@
-"""A game that is being played: ALFWorld's engine, and what its text has told."""
+"""World of ALFWorld: a game in progress, with its engine and the state that its text describes."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from weakref import finalize
 
 from envs.alfworld.engine import Engines
 from envs.alfworld.scene import Game
-from envs.alfworld.text_state import NOTHING, Told
+from envs.alfworld.text_state import REFUSAL, TextState
 from envs.outcome import DONE, Outcome, failed
 
-HAPPENS_NOT = NOTHING.rstrip(".").lower()
+NO_EFFECT = REFUSAL.rstrip(".").lower()
 
 
 class World:
-    """One game. ``told`` is all that an agent may look at; ``won`` and the expert's plan are the engine's."""
+    """One game. The agent may read ``state`` only; ``won`` and the expert's plan come from inside the engine."""
 
     def __init__(self, game: Game, engines: Engines) -> None:
-        """Raises DataError for a game that cannot be played, ConfigError without the engine."""
+        """Raises DataError for a game that cannot be played, ConfigError if the engine is not installed."""
         self.game, self.engines = game, engines
         self.engine = engines.take()
         finalize(self, engines.give_back, self.engine)
-        self.told = Told()
-        self.commands: list[str] = []  # said so far
-        self.reached = False  # whether the goal has ever held
-        self.facing: str | None = None  # the lamp gone to: no place to ALFWorld, but one to our skills
-        self.running: set[str] = set()  # microwaves and faucets turned on: ALFWorld has no switches but those of lamps
-        self.told.begin(self.engine.load(game.read(), str(game.file)))
+        self.state = TextState()
+        self.commands: list[str] = []  # all that were sent, in order
+        self.ever_won = False  # whether the goal has held at any time
+        self.lamp: str | None = None  # the lamp that the agent went to: no place in ALFWorld, but one for our skills
+        self.active: set[str] = set()  # microwaves and faucets that are on: ALFWorld has switches for lamps only
+        self.state.begin(self.engine.load(game.read(), str(game.file)))
 
-    def __eq__(self, other: object) -> bool:
-        """Whether the same was done in the same game."""
-        if not isinstance(other, World):
+    def __eq__(self, value: object) -> bool:
+        """Compare by game and by what was done in it."""
+        if not isinstance(value, World):
             return NotImplemented
-        return self.game == other.game and self._done() == other._done()
+        return self.game == value.game and self._progress() == value._progress()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _done(self) -> tuple[object, ...]:
-        return self.commands, self.facing, self.running, self.told
+    def _progress(self) -> tuple[object, ...]:
+        return self.commands, self.lamp, self.active, self.state
 
     def copy(self) -> World:
-        """Another engine, in which everything is done once more: about a second, and a tenth per command."""
-        other = World(self.game, self.engines)
+        """Replay every command in another engine: takes about a second, and a tenth of one per command."""
+        copy = World(self.game, self.engines)
         for command in self.commands:
-            other.do(command)
-        other.facing, other.running = self.facing, set(self.running)
-        return other
+            copy.do(command)
+        copy.lamp, copy.active = self.lamp, set(self.active)
+        return copy
 
     def begin_task(self) -> None:
-        """A game has one task."""
+        """Keep everything: a game has one task."""
 
     def do(self, command: str) -> Outcome:
-        """Say one of ALFWorld's commands. It gives no reason when it fails."""
+        """Send one of ALFWorld's commands. A failure has no reason, as ALFWorld gives none."""
         answer = self.engine.do(command)
         self.commands.append(command)
-        self.told.hear(command, answer)
-        self.reached |= self.won
-        return failed(HAPPENS_NOT) if answer.strip() == NOTHING else DONE
+        self.state.update(command, answer)
+        self.ever_won |= self.won
+        return failed(NO_EFFECT) if answer.strip() == REFUSAL else DONE
 
     @property
     def won(self) -> bool:

@@ -1,4 +1,4 @@
-"""One line of a VirtualHome script: a verb on one thing, or on two."""
+"""Action of a VirtualHome script line: a verb with one thing or two."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _LINE = re.compile(r"<char(\d+)> \[(\w+)\] <(\w+)> \((\d+)\)(?: <(\w+)> \((\d+)\
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """``place`` is what a thing is put in or on; 0 for verbs of one thing."""
+    """A verb and node ids; ``place`` is the destination of putting, 0 for verbs with one thing."""
 
     verb: str
     thing: int
     place: int = 0
 
     def line(self, name: str, place_name: str = "") -> str:
-        """As the simulator reads it; the names are the classes of thing and place."""
+        """Return the script line for the simulator; the names are the classes of thing and place."""
         second = f" <{place_name}> ({self.place})" if self.place else ""
         return f"<char0> [{self.verb}] <{name}> ({self.thing}){second}"
 
 
 def parse_line(line: str) -> Action:
-    """The action of a script line. Raises SkillError for what is none."""
+    """Parse a script line. Raises SkillError for an invalid one."""
     match = _LINE.fullmatch(line.strip())
     if match is None or match[2].lower() not in VERBS:
         raise SkillError(f"{line!r} is no script line; write <char0> [verb] <class> (id), with {', '.join(VERBS)}")

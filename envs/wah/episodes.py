@@ -1,4 +1,4 @@
-"""Where episodes come from: files in the official format, or the embedded apartments when no data is named."""
+"""Episodes of Watch-And-Help: from files in the official format, or from the embedded generator."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from envs.wah.scene import Episode
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None, **tasks: Any
 ) -> Sequence[Episode]:
-    """Episodes of a split; ``data`` is a file or folder of tasks, or None for the embedded apartments.
+    """Load the episodes of a split; ``data`` is a file or folder of tasks, or None for the embedded apartments.
 
-    Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each, of which ``tasks`` say more (see
-    `generate_episode`); another ``seed``, other apartments of the same split. Files: one episode per instruction,
-    ``limit`` drawn with ``seed``. Raises ConfigError for settings that cannot work, DataError for missing or damaged
-    files.
+    Embedded: ``limit`` apartments (10,000 by default) with ``stream`` tasks each; ``tasks`` are further options of
+    `generate_episode`, and each ``seed`` has its own apartments of the split. Files: one episode per instruction,
+    ``limit`` of them drawn with ``seed``. Raises ConfigError for settings that cannot work, DataError for missing or
+    damaged files.
     """
     check_request(data, stream, limit, "apartment")
     if data is None:
         return LazyEpisodes(partial(_apartment, split, stream, tasks), indices(split, seed, limit, "apartment"))
-    from envs.wah.data.official import load_official  # here, as below: who plays one source does not load the other
+    from envs.wah.data.official import load_official  # imported here, as below: only the source in use is loaded
 
     return load_official(data, split, seed, limit)
 

@@ -1,7 +1,8 @@
-"""Who is close to whom, and where one stands: VirtualHome's rules on boxes, on the floor plan (x, z).
+"""Geometry of VirtualHome on the floor plan (x, z): closeness of boxes, and standing points.
 
-CLOSE (EnvironmentGraph.cs of the simulator, 2.x): only pairs with the character. From the middle of one to the nearest
-point of the other's box, tried both ways, is at most 1.3 m; candidates lie within 5 m of the character.
+CLOSE (EnvironmentGraph.cs of the simulator, 2.x) holds between a character and a thing if the distance from the middle
+of one to the nearest point of the other's box, the smaller of both ways, is at most 1.3 m. Candidates are things whose
+middle is within 5 m of the character.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from envs.wah.graph import CHARACTERS, ROOMS, Box, Graph, Node, Vector
 REACH = 1.3  # metres
 CANDIDATES = 5.0  # metres
 NEVER_CLOSE = frozenset(("curtains", "floor", "wall", "ceiling", "ceilinglamp", "walllamp", "doorjamb", "door"))
-BODY = (0.5, 1.8, 0.5)  # metres; of our own agent
-ARM = 0.6  # metres between a piece of furniture and the middle of who stands at it
-MARGIN = 0.3  # metres that an agent keeps to a room's walls
+BODY = (0.5, 1.8, 0.5)  # metres, of the agent without a simulator
+ARM = 0.6  # metres between furniture and the middle of an agent at it
+MARGIN = 0.3  # metres between an agent and the walls of a room
 
 
 class Boxes:
-    """The boxes of a graph as arrays, so that one look finds all that is close. Update what moves."""
+    """Boxes of a graph as arrays, for vectorised distance queries. Call ``move`` for a thing that moves."""
 
     def __init__(self, graph: Graph) -> None:
         nodes = [node for node in graph.nodes.values() if _eligible(node)]
@@ -29,10 +30,10 @@ class Boxes:
         self._halves = np.array([_flat(node.box.size) for node in nodes]).reshape(-1, 2) / 2
 
     def copy(self) -> Boxes:
-        other = object.__new__(Boxes)
-        other.ids, other._rows, other._halves = self.ids, self._rows, self._halves
-        other._centers = self._centers.copy()
-        return other
+        copy = object.__new__(Boxes)
+        copy.ids, copy._rows, copy._halves = self.ids, self._rows, self._halves
+        copy._centers = self._centers.copy()
+        return copy
 
     def move(self, node_id: int, center: Vector) -> None:
         row = self._rows.get(node_id)
@@ -40,7 +41,7 @@ class Boxes:
             self._centers[row] = _flat(center)
 
     def close_to(self, body: Box) -> list[int]:
-        """Ids of the nodes that are CLOSE to a character with this box, in the order of the nodes."""
+        """Return the ids of the nodes that are CLOSE to a character with this box, in the order of the nodes."""
         middle, half = np.array(_flat(body.center)), np.array(_flat(body.size)) / 2
         offset = np.abs(self._centers - middle)
         to_box = np.maximum(offset - self._halves, 0.0)
@@ -55,7 +56,7 @@ def _eligible(node: Node) -> bool:
 
 
 def never_close(node: Node) -> bool:
-    """Whether nobody is ever close to such a thing, wherever they stand."""
+    """Return whether such a thing is excluded from CLOSE at any distance."""
     return node.category in (ROOMS, CHARACTERS, "Doors") or node.class_name in NEVER_CLOSE
 
 
@@ -64,12 +65,12 @@ def _flat(vector: Vector) -> tuple[float, float]:
 
 
 def standing_point(target: Box, room: Box | None) -> Vector:
-    """Where one stands at a box: beside the side that looks into the room, an arm's length off, within the walls."""
+    """Return the point at an arm's length before the side of a box that faces the room's middle, within the walls."""
     (x, _, z), (width, _, depth) = target.center, target.size
     if room is None:
         return x, 0.0, z - depth / 2 - ARM
     dx, dz = room.center[0] - x, room.center[2] - z
-    if abs(dx) * depth > abs(dz) * width:  # the way to the middle leaves the box through the side that looks along x
+    if abs(dx) * depth > abs(dz) * width:  # the line to the middle leaves the box through a side along x
         x += np.copysign(width / 2 + ARM, dx)
     else:
         z += np.copysign(depth / 2 + ARM, dz)

@@ -1,6 +1,6 @@
-"""VirtualHome's environment graph: things, and how they stand to each other, as dicts and sets.
+"""VirtualHome's environment graph: nodes and the relations between them, as dicts and sets.
 
-Relations are kept in both directions. The class knows nothing of what an action does or what a rule allows.
+Relations are indexed in both directions. Effects and preconditions of actions are elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOLDS_RH, HOLDS_LH = "HOLDS_RH", "HOLDS_LH"  # the simulator fills the right han
 HANDS = (HOLDS_RH, HOLDS_LH)
 RELATIONS = (INSIDE, ON, CLOSE, BETWEEN, SITTING, *HANDS)
 ROOMS, CHARACTERS = "Rooms", "Characters"  # categories
-_NOTHING: frozenset[int] = frozenset()
+_EMPTY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Box:
     center: Vector
     size: Vector
 
-    def moved(self, center: Vector) -> Box:
+    def at(self, center: Vector) -> Box:
         return Box(center, self.size)
 
     @property
@@ -35,9 +35,14 @@ class Box:
         return self.center[1] + self.size[1] / 2
 
 
+def _has_property(name: str) -> property:
+    """Return an attribute of nodes: whether they have one of VirtualHome's properties."""
+    return property(lambda node: name in node.properties)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing; the graph replaces it when its state or place changes, so read it again after an action."""
+    """A thing, immutable: the graph replaces it when its state or place changes, so read it again after an action."""
 
     id: int
     class_name: str
@@ -50,32 +55,18 @@ class Node:
 
     @property
     def position(self) -> Vector:
-        """Where the simulator says it is; else the middle of its box, else the origin."""
-        found = (self.transform or {}).get("position")
-        return tuple(found) if found else self.box.center if self.box else (0.0, 0.0, 0.0)
+        """The simulator's position; else the middle of the box, else the origin."""
+        position = (self.transform or {}).get("position")
+        return tuple(position) if position else self.box.center if self.box else (0.0, 0.0, 0.0)
+
+    grabbable = _has_property("GRABBABLE")
+    openable = _has_property("CAN_OPEN")
+    container = _has_property("CONTAINERS")
+    surface = _has_property("SURFACES")
+    switchable = _has_property("HAS_SWITCH")
 
     @property
-    def grabbable(self) -> bool:
-        return "GRABBABLE" in self.properties
-
-    @property
-    def openable(self) -> bool:
-        return "CAN_OPEN" in self.properties
-
-    @property
-    def container(self) -> bool:
-        return "CONTAINERS" in self.properties
-
-    @property
-    def surface(self) -> bool:
-        return "SURFACES" in self.properties
-
-    @property
-    def switchable(self) -> bool:
-        return "HAS_SWITCH" in self.properties
-
-    @property
-    def shut(self) -> bool:
+    def closed(self) -> bool:
         return "CLOSED" in self.states
 
 
@@ -93,18 +84,18 @@ class Graph:
             self.add(node)
 
     def copy(self) -> Self:
-        """An independent graph in the same state; the nodes are shared."""
-        other = type(self)()
-        other.nodes, other._classes = self.nodes.copy(), self._classes.copy()
-        for mine, theirs in ((self._edges, other._edges), (self._back, other._back)):
-            for relation, edges in mine.items():
-                theirs[relation] = {key: ids.copy() for key, ids in edges.items() if ids}
-        return other
+        """Return an independent graph in the same state; the nodes are shared."""
+        copy = type(self)()
+        copy.nodes, copy._classes = self.nodes.copy(), self._classes.copy()
+        for source, target in ((self._edges, copy._edges), (self._back, copy._back)):
+            for relation, edges in source.items():
+                target[relation] = {key: ids.copy() for key, ids in edges.items() if ids}
+        return copy
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Graph):
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, Graph):
             return NotImplemented
-        return self.nodes == other.nodes and set(self.edges()) == set(other.edges())
+        return self.nodes == value.nodes and set(self.edges()) == set(value.edges())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -115,7 +106,7 @@ class Graph:
             raise SkillError(f"there is no node {node_id} in this graph of {len(self.nodes)} nodes") from None
 
     def add(self, node: Node) -> None:
-        """A new node, the last of its class."""
+        """Add a node as the last of its class."""
         self.nodes[node.id] = node
         self._classes[node.class_name] = (*self._classes.get(node.class_name, ()), node.id)
 
@@ -125,12 +116,12 @@ class Graph:
         return node
 
     def of_class(self, name: str) -> tuple[int, ...]:
-        """Ids of a class in the order in which the nodes were added."""
+        """Return the ids of a class in the order in which the nodes were added."""
         return self._classes.get(name, ())
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Every class there is, in the order of its first node."""
+        """All classes in the order of their first nodes."""
         return tuple(self._classes)
 
     # relations
@@ -153,32 +144,32 @@ class Graph:
                 edges[source].discard(node_id)
 
     def targets(self, source: int, relation: str) -> Set[int]:
-        return self._edges[relation].get(source, _NOTHING)
+        return self._edges[relation].get(source, _EMPTY)
 
     def sources(self, target: int, relation: str) -> Set[int]:
-        return self._back[relation].get(target, _NOTHING)
+        return self._back[relation].get(target, _EMPTY)
 
     def linked(self, source: int, relation: str, target: int) -> bool:
         return target in self.targets(source, relation)
 
     def edges(self) -> Iterator[tuple[int, str, int]]:
-        """Every edge as (source, relation, target), by relation and id."""
+        """Yield every edge as (source, relation, target), by relation and id."""
         for relation, edges in self._edges.items():
             for source in sorted(edges):
                 for target in sorted(edges[source]):
                     yield source, relation, target
 
-    # where things are
+    # places of things
 
     def room(self, node_id: int) -> int | None:
-        """The room a thing is in, through what it lies in or on; a room stands for itself."""
-        seen: set[int] = set()
-        while node_id not in seen:
-            seen.add(node_id)
+        """Return the room of a thing, found through its holders; for a room itself."""
+        visited: set[int] = set()
+        while node_id not in visited:
+            visited.add(node_id)
             if self[node_id].category == ROOMS:
                 return node_id
             outer = sorted(self.targets(node_id, INSIDE))
-            rooms = [one for one in outer if self[one].category == ROOMS]
+            rooms = [node for node in outer if self[node].category == ROOMS]
             if rooms:
                 return rooms[0]
             above = outer or sorted(self.targets(node_id, ON)) or sorted(self.sources(node_id, HOLDS_RH))
@@ -189,7 +180,7 @@ class Graph:
         return None
 
     def containers(self, node_id: int) -> list[int]:
-        """What a thing is directly in, rooms left out, by id."""
+        """Return the containers that a thing is directly in, without rooms, by id."""
         nodes = self.nodes
-        found = [one for one in self._edges[INSIDE].get(node_id, ()) if nodes[one].category != ROOMS]
-        return sorted(found) if len(found) > 1 else found
+        ids = [outer for outer in self._edges[INSIDE].get(node_id, ()) if nodes[outer].category != ROOMS]
+        return sorted(ids) if len(ids) > 1 else ids

@@ -1,8 +1,8 @@
 """Knowledge of the agent about an apartment, and the facts that changed.
 
-``full``: everything, always. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; what lies
-in a room is seen when the agent enters it, except what is in a closed container, which it has to open. Until then rooms
-and containers are ``unseen``. What was seen is remembered; nobody but the agent moves things, so a memory never lies.
+``full``: the whole state. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; the agent
+sees the things in a room when it enters, except those in a closed container, which it has to open. Until then rooms and
+containers are ``unseen``. Knowledge stays true, as only the agent moves things.
 """
 
 from __future__ import annotations
@@ -19,69 +19,66 @@ STATES = ("OPEN", "CLOSED", "ON", "OFF")
 
 
 class Knowledge:
-    """One agent's knowledge of one household; call ``update()`` after every step."""
+    """Knowledge of one agent about one household; call ``update()`` after every step."""
 
     def __init__(self, home: HomeState, observability: Observability = "full") -> None:
         """Raises ConfigError for an unknown observability."""
         check_choice("observability", observability, OBSERVABILITIES)
         self.home = home
         self.observability = observability
-        self.seen: set[int] = set()  # rooms entered, containers looked into
+        self.explored: set[int] = set()  # rooms entered, containers seen open
         self.known = {*home.things.fixtures, *(home.things.movables if observability == "full" else ())}
-        self.facts: dict[str, Fact] = {}  # what it was last told, by name
-        self._due = set(self.known)
+        self.facts: dict[str, Fact] = {}  # the last report of each fact, by name
+        self._pending = set(self.known)
         self._look()
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Knowledge):
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, Knowledge):
             return NotImplemented
-        mine, theirs = (self.known, self.seen, self.facts), (other.known, other.seen, other.facts)
-        return self.observability == other.observability and mine == theirs and self.home == other.home
+        return self._content() == value._content() and self.home == value.home
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _content(self) -> tuple[object, ...]:
+        return self.observability, self.known, self.explored, self.facts
+
     def knows(self, thing: int) -> bool:
-        """Whether the agent knows where this is."""
+        """Return whether the agent knows the place of a thing."""
         return thing in self.known
 
     def unseen(self, thing: int) -> bool:
-        """Whether the agent has yet to enter this room or look into this container."""
-        if self.observability == "full" or thing in self.seen:
+        """Return whether the agent has yet to enter this room or to open this container."""
+        if self.observability == "full" or thing in self.explored:
             return False
         node = self.home.graph[thing]
-        return node.category == ROOMS or (node.shut and node.container)
+        return node.category == ROOMS or (node.closed and node.container)
 
     def update(self) -> list[Fact]:
-        """Look around, then return every fact that is new or different since the last call, in the order of the ids."""
+        """Observe, then return every fact that is new or different since the last call, by node id."""
         self._look()
-        home, told = self.home, []
-        due, self._due = (self._due | home.changed) & self.known, set()
-        home.changed = set()
-        for thing in sorted(due):
-            fact = self._fact(home.graph[thing])
-            if self.facts.get(fact.id) != fact:
-                told.append(fact)
-        agent = self._agent()
-        if self.facts.get("agent") != agent:
-            told.append(agent)
-        self.facts.update((fact.id, fact) for fact in told)
-        return told
+        pending, self._pending = (self._pending | self.home.changed) & self.known, set()
+        self.home.changed = set()
+        facts = [*(self._fact(self.home.graph[thing]) for thing in sorted(pending)), self._agent()]
+        new = [fact for fact in facts if self.facts.get(fact.id) != fact]
+        self.facts.update((fact.id, fact) for fact in new)
+        return new
 
     def _look(self) -> None:
-        """See the room one is in, and whatever was opened in it."""
+        """See the agent's room and the containers that were opened in explored rooms."""
         home = self.home
         if self.observability == "full" or home.room is None:
             return
-        if home.room not in self.seen:
-            self.seen.add(home.room)
-            self._due.add(home.room)
-            self._see(home.beneath(home.room))
+        if home.room not in self.explored:
+            self._explore(home.room)
         for thing in home.changed & self.known:
             node = home.graph[thing]
-            if node.container and not node.shut and thing not in self.seen and home.graph.room(thing) in self.seen:
-                self._see_into(thing)
-        self._see(one for one in home.changed if home.graph.room(one) in self.seen)  # what a box that is taken leaves
-        self._see(home.held)
+            if node.container and not node.closed and thing not in self.explored and self._in_explored_room(thing):
+                self._explore(thing)
+        self._see(filter(self._in_explored_room, home.changed))  # contents that a box leaves behind when it is taken
+        self._see(home.inventory)
+
+    def _in_explored_room(self, thing: int) -> bool:
+        return self.home.graph.room(thing) in self.explored
 
     def _see(self, things: Iterable[int]) -> None:
         home = self.home
@@ -89,29 +86,29 @@ class Knowledge:
             node = home.graph[thing]
             if thing not in self.known and thing in home.things.movables and home.hidden_in(thing) is None:
                 self.known.add(thing)
-                self._due.add(thing)
-            if node.container and not node.shut and home.hidden_in(thing) is None and thing not in self.seen:
-                self.seen.add(thing)
+                self._pending.add(thing)
+            if node.container and not node.closed and home.hidden_in(thing) is None:
+                self.explored.add(thing)
 
-    def _see_into(self, thing: int) -> None:
-        self.seen.add(thing)
-        self._due.add(thing)
-        self._see(self.home.beneath(thing))
+    def _explore(self, place: int) -> None:
+        """See the content of a room or container."""
+        self.explored.add(place)
+        self._pending.add(place)
+        self._see(self.home.all_contents(place))
 
     def _fact(self, node: Node) -> Fact:
         states = {state.lower() for state in STATES if state in node.states}
         if self.unseen(node.id):
             states.add("unseen")
         category = "object" if node.id in self.home.things.movables else "receptacle"
-        return Fact(
-            self.home.things.name(node.id), category, node.class_name, self._place(node), states=tuple(sorted(states))
-        )
+        name = self.home.things.name(node.id)
+        return Fact(name, category, node.class_name, self._place(node), states=tuple(sorted(states)))
 
     def _place(self, node: Node) -> str | None:
         home = self.home
         if node.category == ROOMS:
             return None
-        if node.id in home.held:
+        if node.id in home.inventory:
             return "agent"
         holder = home.holder(node.id) if node.grabbable else None
         place = holder if holder in home.things else home.graph.room(node.id)
@@ -119,9 +116,9 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at in home.things else home.room  # who was sent to a door is in a room
-        held = " ".join(name(one) for one in home.held) or None
-        inner = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
-        sees = tuple(name(one) for one in inner if one in self.known and one in home.things.movables)
-        seat = ("sitting",) if home.sitting is not None else ()
-        return Fact("agent", "agent", "agent", None if at is None else name(at), held, seat, sees=sees)
+        at = home.at if home.at in home.things else home.room  # at a door or the floor, the place is the room
+        inventory = " ".join(map(name, home.inventory)) or None
+        visible = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
+        sees = tuple(name(thing) for thing in visible if thing in self.known and thing in home.things.movables)
+        states = ("sitting",) if home.sitting is not None else ()
+        return Fact("agent", "agent", "agent", None if at is None else name(at), inventory, states, sees=sees)

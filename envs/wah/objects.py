@@ -1,15 +1,15 @@
-"""Which nodes of a graph a robot has to do with, and what they are called: "kitchencabinet_3"."""
+"""Things of a graph that matter to a robot, and their names: "kitchencabinet_3"."""
 
 from __future__ import annotations
 
 from envs.wah.graph import CHARACTERS, INSIDE, ON, ROOMS, Graph, Node
 
-# Parts of the building: they have properties (a floor is a surface), but nobody needs to remember them.
+# Parts of the building: they have properties (a floor is a surface), but are left out of memory.
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
 def fixture(node: Node) -> bool:
-    """A room, or furniture by its properties: something goes in or on it, it opens, or it has a switch."""
+    """Return whether a node is a room or furniture: a holder, something that opens, or something with a switch."""
     if node.category == ROOMS:
         return True
     useful = node.container or node.surface or node.openable or node.switchable
@@ -17,46 +17,50 @@ def fixture(node: Node) -> bool:
 
 
 def _furniture(node: Node) -> bool:
-    return not node.grabbable and node.category != CHARACTERS and node.class_name not in BUILDING
+    return not node.grabbable and _tangible(node)
 
 
-def _carries(graph: Graph, node: Node) -> bool:
-    """Whether something lies in or on it, whatever its properties say: a wall shelf may have none."""
-    above = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
-    return _furniture(node) and any(movable(graph[one]) for one in above)
+def _tangible(node: Node) -> bool:
+    return node.category != CHARACTERS and node.class_name not in BUILDING
+
+
+def _holds_things(graph: Graph, node: Node) -> bool:
+    """Return whether something lies in or on furniture: a wall shelf may lack the properties of a holder."""
+    contents = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
+    return _furniture(node) and any(movable(graph[thing]) for thing in contents)
 
 
 def movable(node: Node) -> bool:
-    """Something to pick up."""
-    return node.grabbable and node.category != CHARACTERS and node.class_name not in BUILDING
+    """Return whether a node can be picked up."""
+    return node.grabbable and _tangible(node)
 
 
 class Things:
-    """What a graph holds for a robot, by id and by name: "kitchencabinet_3", counted within the class by id.
+    """Index of a graph's fixtures and movables, by id and by name: "kitchencabinet_3", numbered within the class.
 
-    It stays the same while nodes change state and place, and is shared by all copies of a household.
+    It stays valid while nodes change state and place, and is shared by all copies of a household.
     """
 
     __slots__ = ("_ids", "_names", "_words", "fixtures", "movables")
 
     def __init__(self, graph: Graph) -> None:
-        named = [(one, f"{kind}_{n}") for kind in graph.classes for n, one in enumerate(graph.of_class(kind), 1)]
-        self._names = dict(named)
-        self._words = {one: name.replace("_", " ") for one, name in named}
-        self._ids = {name: one for one, name in named}
-        nodes = graph.nodes.items()
-        self.fixtures = {one: None for one, node in nodes if fixture(node) or _carries(graph, node)}  # ordered sets
-        self.movables = {one: None for one, node in nodes if movable(node)}
+        self._names = {node: f"{kind}_{n}" for kind in graph.classes for n, node in enumerate(graph.of_class(kind), 1)}
+        self._words = {node: name.replace("_", " ") for node, name in self._names.items()}
+        self._ids = {name: node for node, name in self._names.items()}
+        nodes = graph.nodes.values()
+        # dicts serve as ordered sets
+        self.fixtures = dict.fromkeys(node.id for node in nodes if fixture(node) or _holds_things(graph, node))
+        self.movables = dict.fromkeys(node.id for node in nodes if movable(node))
 
     def name(self, thing: int) -> str:
         return self._names[thing]
 
     def words(self, thing: int) -> str:
-        """As a skill says it: "kitchencabinet 3"."""
+        """Return the name in a skill: "kitchencabinet 3"."""
         return self._words[thing]
 
     def id(self, name: str) -> int | None:
-        """The node of a name; None where there is none."""
+        """Return the node with a name; None if there is none."""
         return self._ids.get(name)
 
     def __contains__(self, thing: object) -> bool:

@@ -1,4 +1,4 @@
-"""The immutable inputs of an episode: an apartment as it is at the start, and what is asked."""
+"""Scene, task and episode of Watch-And-Help, all immutable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TASK_TYPES = ("prepare_snack", "prepare_food", "setup_table", "put_dishwasher", 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked: predicates with counts, such as ("inside_plate_dishwasher", 1), in a fixed order."""
+    """A task; its goal is predicates with counts, such as ("inside_plate_dishwasher", 1), in a fixed order."""
 
     type: str
     goal: tuple[tuple[str, int], ...]
@@ -21,9 +21,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An apartment: VirtualHome's graph JSON (never changed), the room to start in, and the simulator's scene number.
+    """An apartment: VirtualHome's graph JSON (never changed), the start room, and the simulator's scene number.
 
-    ``scene`` is the number that the simulator loads before ``graph`` is put into it; None where it has none such.
+    ``scene`` is the scene that the simulator loads before it is changed to ``graph``; None: no simulator has it.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An apartment and the tasks done in it one after another (a task stream when there are several)."""
+    """An apartment and a sequence of tasks in it (a task stream if there are several)."""
 
     id: str
     scene: Scene

@@ -1,4 +1,4 @@
-"""Watch-And-Help with its choices made."""
+"""Setting of Watch-And-Help: skill set, rules, observability, limits and simulator."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 
 @dataclass
 class WahSetting:
-    """Raises ConfigError for bad choices.
+    """Setting of Watch-And-Help. Raises ConfigError for bad choices.
 
-    ``rules`` and ``messages`` are those of type-level skills; instance-level ones are strict and say why they fail.
+    ``rules`` and ``messages`` apply to type-level skills; instance-level skills are strict and give reasons of failure.
     """
 
     skills: str = "lota"
     observability: Observability = "full"
     rules: Rules = "lota"
-    messages: Messages = "reasons"  # "lota": none, and the planner is not told that a skill failed
-    max_steps: int | None = None  # per task; None: what the skill set usually has
-    simulator: str | None = None  # URL of a VirtualHome simulator, or a recorded conversation; None: a graph alone
-    record: str | None = None  # file for the conversation with the simulator
+    messages: Messages = "reasons"  # "lota": no messages, and failures are reported to the planner as successes
+    max_steps: int | None = None  # per task; None: the skill set's default
+    simulator: str | None = None  # URL of a VirtualHome simulator, or a recording; None: no simulator
+    record: str | None = None  # file to record the simulator's answers in
     space: SkillSet = field(init=False)
     _connection: Simulator | None = field(init=False, default=None)
 
@@ -51,9 +51,9 @@ class WahSetting:
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
         for name in ("simulator", "record"):
             if not isinstance(value := getattr(self, name), str | None):
-                raise ConfigError(f"env.{name}={value!r} is no text; give a URL or the name of a file")
+                raise ConfigError(f"env.{name}={value!r} is not a text; give a URL or the name of a file")
         if self.record is not None and self.simulator is None:
-            raise ConfigError(f"env.record={self.record} needs a simulator to talk with; set env.simulator")
+            raise ConfigError(f"env.record={self.record} needs a simulator; set env.simulator")
         self.space = LotaSkills(self.rules, self.messages) if self.skills == "lota" else GroundedSkills()
 
     @property
@@ -62,13 +62,13 @@ class WahSetting:
 
     def begin(self, episode: Episode) -> HomeState:
         home = self._home(episode.scene)
-        home.seats = any(one.kind == "sit" for task in episode.tasks for one in goal_of(task))
+        home.allows_sitting = any(predicate.kind == "sit" for task in episode.tasks for predicate in goal_of(task))
         return home
 
     def connect(self) -> None:
-        """Find the simulator, if there is one. Raises ConfigError for what is none, SimulatorError if none answers."""
+        """Connect to the simulator, if one is set. Raises ConfigError for a bad address, else SimulatorError."""
         if self.simulator is not None and self._connection is None:
-            from envs.wah.virtualhome.connect import connect  # here: a world without a simulator needs no network
+            from envs.wah.virtualhome.client import connect  # imported here: only a simulator needs it
 
             self._connection = connect(self.simulator, self.record)
 

@@ -1,4 +1,4 @@
-"""What one can ask of a household: where things are, what hides them, what the agent holds and is close to."""
+"""State of a household: queries on places, containers, the agent's hands and its distance to things."""
 
 from __future__ import annotations
 
@@ -14,145 +14,148 @@ from envs.wah.objects import Things
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """What type-level skills remember within one task."""
+    """Memory of type-level skills within one task."""
 
-    found: str | None = None  # the class last named by `find`
-    target: int | None = None  # the node it led to
-    tried: tuple[int, ...] = ()  # instances reached by the same `find` repeated
-    placed: frozenset[int] = frozenset()  # things put down in this task
-    used: tuple[int, ...] = ()  # where they were put, latest last
+    class_name: str | None = None  # the class that the last `find` named
+    target: int | None = None  # the node that this `find` led to
+    attempts: tuple[int, ...] = ()  # instances that the same `find`, repeated, led to
+    put_down: frozenset[int] = frozenset()  # things put down in this task
+    destinations: tuple[int, ...] = ()  # the places where they were put, latest last
 
 
 class HomeState:
-    """A graph, the agent in it, and what it walked to last."""
+    """A graph with an agent in it."""
 
-    __slots__ = ("_loose", "at", "changed", "focus", "graph", "me", "room", "seats", "things")
+    __slots__ = ("_loose", "agent", "allows_sitting", "at", "changed", "focus", "graph", "room", "things")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.things = Things(graph)
-        self.me = 0
+        self.agent = 0  # node id
         self.at: int | None = None  # the furniture, room or thing on the floor that the agent stands at
         self.room: int | None = None
         self.focus = Focus()
         self.changed: set[int] = set()
-        self.seats = False  # whether tasks here ask to sit down
-        self._loose: tuple[int, ...] | None = None  # found when asked for; None: something has been moved
+        self.allows_sitting = False  # whether a task of the episode requires to sit down
+        self._loose: tuple[int, ...] | None = None  # computed on demand; None after a change of the graph
 
     def copy(self) -> Self:
-        """An independent household in the same state."""
-        other = object.__new__(type(self))
-        other.graph, other.me, other.at, other.room = self.graph.copy(), self.me, self.at, self.room
-        other.focus, other.changed, other.seats = self.focus, self.changed.copy(), self.seats
-        other.things, other._loose = self.things, self._loose
-        return other
+        """Return an independent household in the same state."""
+        copy = object.__new__(type(self))
+        copy.graph, copy.agent, copy.at, copy.room = self.graph.copy(), self.agent, self.at, self.room
+        copy.focus, copy.changed, copy.allows_sitting = self.focus, self.changed.copy(), self.allows_sitting
+        copy.things, copy._loose = self.things, self._loose
+        return copy
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, HomeState):
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, HomeState):
             return NotImplemented
-        return self._state() == other._state() and self.graph == other.graph
+        return self._agent_state() == value._agent_state() and self.graph == value.graph
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _state(self) -> tuple[object, ...]:
-        return self.me, self.at, self.room, self.focus, self.seats
+    def _agent_state(self) -> tuple[object, ...]:
+        return self.agent, self.at, self.room, self.focus, self.allows_sitting
 
     def begin_task(self) -> None:
-        """Forget what the last task found and put down; everything stays where it is."""
+        """Reset the skills' memory of the last task; every thing keeps its place and state."""
         self.focus = Focus()
 
     @property
-    def held(self) -> tuple[int, ...]:
-        """What the agent carries: right hand, left hand."""
-        return tuple(one for hand in HANDS for one in self.graph.targets(self.me, hand))
+    def inventory(self) -> tuple[int, ...]:
+        """The things in the agent's right and left hand, in this order."""
+        return tuple(thing for hand in HANDS for thing in self.graph.targets(self.agent, hand))
 
     @property
     def sitting(self) -> int | None:
-        return next(iter(self.graph.targets(self.me, SITTING)), None)
+        """The seat that the agent sits on."""
+        return next(iter(self.graph.targets(self.agent, SITTING)), None)
 
     def close(self, thing: int) -> bool:
-        """Whether the graph has an edge from the thing to the agent, as LoTA-Bench asks."""
-        return self.graph.linked(thing, CLOSE, self.me)
+        """Return whether the graph has an edge from the thing to the agent, LoTA-Bench's criterion."""
+        return self.graph.linked(thing, CLOSE, self.agent)
 
     def holder(self, thing: int) -> int | None:
-        """What a thing lies directly in, or else on; None for what stands on a floor, hangs on a wall or is carried."""
-        if inside := self.graph.containers(thing):
-            return inside[0] if len(inside) == 1 else self._innermost(inside)
-        above = [one for one in self.graph.targets(thing, ON) if not never_close(self.graph[one])]
-        return min(above, default=None)
+        """Return the container that a thing is directly in, else what it lies on.
+
+        None: it stands on the floor, hangs on a wall or is carried.
+        """
+        if containers := self.graph.containers(thing):
+            return containers[0] if len(containers) == 1 else self._innermost(containers)
+        surfaces = [below for below in self.graph.targets(thing, ON) if not never_close(self.graph[below])]
+        return min(surfaces, default=None)
 
     def _innermost(self, containers: Sequence[int]) -> int:
-        """Of nested containers that all claim a thing the one that is in most others; of equals the first."""
-        return max(containers, key=lambda one: len(self.graph.containers(one)))
+        """Return the container that is itself in the most containers, the first one if several are."""
+        return max(containers, key=lambda container: len(self.graph.containers(container)))
 
-    def around(self, thing: int) -> Iterator[int]:
-        """The things around a thing, innermost first, rooms left out."""
-        seen = {thing}
+    def holders(self, thing: int) -> Iterator[int]:
+        """Yield the holder of a thing, the holder's holder and so on, without rooms."""
+        visited = {thing}
         outer = self.holder(thing)
-        while outer is not None and outer not in seen:
-            seen.add(outer)
+        while outer is not None and outer not in visited:
+            visited.add(outer)
             yield outer
             outer = self.holder(outer)
 
-    def within(self, thing: int) -> list[int]:
-        """What lies directly in or on a thing, by id."""
+    def contents(self, thing: int) -> list[int]:
+        """Return what lies directly in or on a thing, by id."""
         graph = self.graph
         return sorted(set(graph.sources(thing, INSIDE)) | set(graph.sources(thing, ON)))
 
-    def beneath(self, thing: int) -> list[int]:
-        """All that is in or on a thing, nested things too, nearer ones first; the agent left out."""
-        found, todo = dict.fromkeys((thing, self.me)), [thing]
-        for outer in todo:
-            inner = [one for one in self.within(outer) if one not in found]
-            found.update(dict.fromkeys(inner))
-            todo += inner
-        return [one for one in found if one not in (thing, self.me)]
+    def all_contents(self, thing: int) -> list[int]:
+        """Return all that is in or on a thing, nested things included, outer ones first; without the agent."""
+        order, queue = dict.fromkeys((thing, self.agent)), [thing]
+        for outer in queue:
+            inner = [content for content in self.contents(outer) if content not in order]
+            order.update(dict.fromkeys(inner))
+            queue += inner
+        return [content for content in order if content not in (thing, self.agent)]
 
     def in_view(self, thing: int) -> list[int]:
-        """What of that one can see who stands there: all that no closed door is before."""
-        graph, found, todo = self.graph, {thing, self.me}, [thing]
-        for outer in todo:
+        """Return all contents of a thing that an agent at it can see: those behind no closed door."""
+        graph, visible, queue = self.graph, {thing, self.agent}, [thing]
+        for outer in queue:
             inner = set(graph.sources(outer, ON))
-            if not graph[outer].shut:
+            if not graph[outer].closed:
                 inner |= graph.sources(outer, INSIDE)
-            fresh = sorted(one for one in inner if one not in found and not self._shut_in(one, outer))
-            found.update(fresh)
-            todo += fresh
-        return todo[1:]
+            new = sorted(node for node in inner if node not in visible and not self._closed_in(node, outer))
+            visible.update(new)
+            queue += new
+        return queue[1:]
 
-    def _shut_in(self, thing: int, known: int) -> bool:
-        """Whether another container than the one we know of hides it: what is in a cupboard is in the room, too."""
-        return any(one != known and self.graph[one].shut for one in self.graph.containers(thing))
+    def _closed_in(self, thing: int, holder: int) -> bool:
+        """Return whether a closed container other than ``holder`` hides a thing: it may be INSIDE both."""
+        return any(outer != holder and self.graph[outer].closed for outer in self.graph.containers(thing))
 
     def fixture(self, thing: int) -> int:
-        """What one walks to to reach a thing: itself if nobody carries it about, else what it lies in or on."""
+        """Return the node to walk to for a thing: itself if it is not grabbable, else the furniture that holds it."""
         place = thing
-        for outer in self.around(thing):
+        for outer in self.holders(thing):
             if not self.graph[place].grabbable:
                 break
             place = outer
         return place
 
     def hidden_in(self, thing: int) -> int | None:
-        """The outermost closed container that a thing is in; None where it can be seen."""
+        """Return the outermost closed container that a thing is in; None if the thing is visible."""
         hiding, inner = None, thing
-        for outer in self.around(thing):
-            if self.graph[outer].shut and self.graph.linked(inner, INSIDE, outer):
+        for outer in self.holders(thing):
+            if self.graph[outer].closed and self.graph.linked(inner, INSIDE, outer):
                 hiding = outer
             inner = outer
         return hiding
 
     def loose(self) -> tuple[int, ...]:
-        """What one can pick up and that lies around: in a room, but in or on nothing. By id."""
+        """Return the movable things that lie in a room, but in or on nothing, by id."""
         if self._loose is None:
-            self._loose = self._lying(*self.things.movables)
+            self._loose = self._without_holder(*self.things.movables)
         return self._loose
 
-    def _lying(self, *things: int) -> tuple[int, ...]:
-        """Those of some things that lie around."""
-        here = self.things.movables.keys() & (set(things) - set(self.held))
-        return tuple(sorted(one for one in here if self.holder(one) is None))
+    def _without_holder(self, *things: int) -> tuple[int, ...]:
+        candidates = self.things.movables.keys() & (set(things) - set(self.inventory))
+        return tuple(sorted(thing for thing in candidates if self.holder(thing) is None))
 
     def distance(self, thing: int) -> float:
-        """Metres from the agent, as LoTA-Bench measures: between positions, heights included."""
-        return dist(self.graph[self.me].position, self.graph[thing].position)
+        """Return the metres from the agent between positions, heights included, as LoTA-Bench measures."""
+        return dist(self.graph[self.agent].position, self.graph[thing].position)

@@ -14,7 +14,7 @@ from typing import Any
 
 from envs.fact import Fact
 from envs.outcome import DONE as WELL
-from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
+from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.world_spec import WorldSpec
 from planners.base import DONE, Finished, Planner
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
@@ -111,7 +111,7 @@ class Recorder:
             steps.append(StepRecord(skill, label, outcome.ok, outcome.message, facts))
             if skill == DONE:
                 break
-        success = succeeded(play.setting, play.house, task)
+        success = goal_reached(play.setting, play.house, task)
         return TaskRecord(tuple(texts), first, tuple(steps), success, goal)
 
     def _news(self, play: Play) -> tuple[FactRecord, ...]:

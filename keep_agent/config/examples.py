@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from envs.setting import Episode, Setting, demonstrated, succeeded
+from envs.setting import Episode, Setting, demonstrate, goal_reached
 from envs.splits import LAST_SEED
 from envs.world_spec import WorldSpec
 from envs.worlds import spec_of, without_simulator
@@ -50,6 +50,6 @@ def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[
 
 def _example(setting: Setting, episode: Episode) -> Example | None:
     home, task = setting.begin(episode), episode.tasks[0]
-    plan = demonstrated(setting, home, task, LONGEST)
-    solved = plan[-1] == DONE and succeeded(setting, home, task)
+    plan = demonstrate(setting, home, task, LONGEST)
+    solved = plan[-1] == DONE and goal_reached(setting, home, task)
     return Example(task.instruction, tuple(plan)) if solved else None

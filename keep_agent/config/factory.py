@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from envs.setting import Episode, Setting, demonstrated, succeeded
+from envs.setting import Episode, Setting, demonstrate, goal_reached
 from envs.worlds import choices_of, make_world, spec_of
 from keep_agent.errors import check_choice
 from planners.base import DONE, Planner
@@ -50,8 +50,8 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
 
     def length(info: Mapping[str, Any]) -> int:
         world = info["world"].copy()
-        skills = demonstrated(setting, world, info["task"], DEMONSTRATION_LIMIT)
-        return len(skills) if skills[-1] == DONE and succeeded(setting, world, info["task"]) else 0
+        skills = demonstrate(setting, world, info["task"], DEMONSTRATION_LIMIT)
+        return len(skills) if skills[-1] == DONE and goal_reached(setting, world, info["task"]) else 0
 
     return length
 

@@ -61,7 +61,7 @@ class Ros1Node:
         """Stop what runs, tell its client, and leave the master."""
         was_active = self.server.is_active()
         clock = Clock(ENDING if self.service.close() else LAST_WORDS)
-        while self.server.is_active() and clock.rest > 0:
+        while self.server.is_active() and clock.remaining > 0:
             time.sleep(POLL)
         if was_active:
             time.sleep(LAST_WORDS)  # rospy sends a result from threads of its own, and at its end drops what waits

@@ -145,7 +145,7 @@ class RobotSession:
             self._closed = reason
             self._end_plans(reason)
         self.stop(reason)
-        return self._idle.wait(clock.rest) and all(call.wait(clock.rest) for call in list(self._left))
+        return self._idle.wait(clock.remaining) and all(call.wait(clock.remaining) for call in list(self._left))
 
     @contextmanager
     def _claimed(self) -> Iterator[Future[str]]:
@@ -168,7 +168,7 @@ class RobotSession:
             self._end_plans("something else was begun")
         clock = Clock(self.limits.answer)
         for call in self._left:
-            call.wait(clock.rest, stop_requested)
+            call.wait(clock.remaining, stop_requested)
         self._left = [call for call in self._left if not call.done]
         return self._left
 

@@ -1,4 +1,4 @@
-"""Outcomes hold a flag and a text, and nothing that only looks like one."""
+"""Outcomes: validation of the flag and the message."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from keep_agent.errors import ConfigError
 
 
 @pytest.mark.parametrize("value", ["failed", "false", "", nan, None, 0, 1, [False], {"ok": False}, np.array([True])])
-def test_what_is_no_flag_is_refused(value: Any) -> None:
+def test_other_values_than_booleans_are_errors(value: Any) -> None:
     with pytest.raises(ConfigError, match="ok=.*give True or False"):
         Outcome(value)
 
 
 @pytest.mark.parametrize("value", [False, True])
-def test_a_flag_of_numpy_becomes_an_ordinary_one(value: bool) -> None:
+def test_numpys_booleans_are_converted(value: bool) -> None:
     assert Outcome(np.bool_(value)).ok is value
 
 
 @pytest.mark.parametrize("message", [None, 7, b"no"])
-def test_a_message_is_a_text(message: Any) -> None:
+def test_a_message_must_be_a_text(message: Any) -> None:
     with pytest.raises(ConfigError, match="message="):
         Outcome(False, message)

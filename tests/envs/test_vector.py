@@ -1,4 +1,4 @@
-"""Vector environments and wrappers of gymnasium over both worlds, with texts of any script."""
+"""Gymnasium's vector environments and wrappers with both worlds and texts in any script."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ worlds = pytest.mark.parametrize("world", [world.id for world in GENERATED.value
 
 
 def episodes(world: str) -> list[Any]:
-    """Two episodes, one of them told in words beyond ASCII."""
-    plain, told = spec_of(world).episodes(None, "test", limit=2)
-    return [plain, replace(told, tasks=(replace(told.tasks[0], instruction=WORDS),))]
+    """Return two episodes, the second with an instruction beyond ASCII."""
+    first, second = spec_of(world).episodes(None, "test", limit=2)
+    return [first, replace(second, tasks=(replace(second.tasks[0], instruction=WORDS),))]
 
 
 @worlds
 @pytest.mark.parametrize("mode", MODES)
-def test_texts_arrive_whole_in_every_kind_of_vector(world: str, mode: str) -> None:
-    played = episodes(world)
-    envs = gymnasium.make_vec(world, num_envs=2, episodes=played, **MODES[mode])
+def test_texts_are_complete_in_every_kind_of_vector(world: str, mode: str) -> None:
+    choices = episodes(world)
+    envs = gymnasium.make_vec(world, num_envs=2, episodes=choices, **MODES[mode])
     try:
-        asked, _ = envs.reset(options={"episode": 1})
-        seen, _, terminated, _, _ = envs.step(("find a sofa", "done"))
-        assert asked["instruction"] == (WORDS, WORDS)
-        assert seen in envs.observation_space and list(terminated) == [False, True]
-        assert envs.reset(options={"episode": 0})[0]["instruction"] == (played[0].tasks[0].instruction,) * 2
+        first, _ = envs.reset(options={"episode": 1})
+        second, _, terminated, _, _ = envs.step(("find a sofa", "done"))
+        assert first["instruction"] == (WORDS, WORDS)
+        assert second in envs.observation_space and list(terminated) == [False, True]
+        assert envs.reset(options={"episode": 0})[0]["instruction"] == (choices[0].tasks[0].instruction,) * 2
     finally:
         envs.close()
 
@@ -57,12 +57,12 @@ def test_statistics_of_episodes_are_recorded(world: str) -> None:
     assert all(terminated) and list(info["episode"]["l"]) == [1, 1]
 
 
-def test_words_of_any_script_are_flattened_and_back() -> None:
+def test_flattening_texts_of_any_script_is_reversible() -> None:
     space = Words(60)
     flat = flatten(space, WORDS)
     assert flat in flatten_space(space) and flat.dtype == np.int32
     assert unflatten(space, flat) == WORDS
 
 
-def test_spaces_are_equal_by_what_they_hold() -> None:
+def test_spaces_are_equal_if_they_contain_the_same_texts() -> None:
     assert Words(60) == Words(60, ("done",)) and Words(60) != Words(61)

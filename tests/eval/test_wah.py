@@ -14,8 +14,8 @@ from eval import compare, wah
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.rollout.trace import read_trace
+from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.graph_home import GraphHome
-from tests.envs.wah.standin import StandIn
 from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
@@ -55,7 +55,7 @@ def test_a_run_in_the_simulator_and_its_recording_are_the_run_without(call: Comm
     records = written_tasks(Path("tasks.json"), 2)
     run = ("planner=random", "env.data=tasks.json")
     runs = {}
-    with StandIn(GraphHome([record["init_graph"] for record in records])) as server:
+    with FakeSimulator(GraphHome([record["init_graph"] for record in records])) as server:
         live = (f"env.simulator={server.url}", "env.record=talk.jsonl.gz")
         for name, more in {"alone": (), "live": live}.items():
             assert call(wah.main, *run, f"eval.out={name}", *more)[0] == 0
@@ -76,7 +76,7 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
     records = written_tasks(Path("tasks.json"), 2)
     run = ("planner=random", "env.data=tasks.json", "eval.out=runs")
     home = GraphHome([record["init_graph"] for record in records])
-    with StandIn(home) as server:
+    with FakeSimulator(home) as server:
         assert call(wah.main, *run, f"env.simulator={server.url}", "env.record=a.jsonl", "eval.episodes=1")[0] == 0
         (folder,) = find_runs(Path("runs"))
         change_object(folder / CONFIG, two_episodes)  # as if it had been stopped behind the first
@@ -88,7 +88,7 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
     for given, said in refused.items():
         code, _, err = call(wah.main, f"eval.resume={folder}", *given)
         assert code == BAD_INPUT and said in err
-    with StandIn(home) as server:
+    with FakeSimulator(home) as server:
         code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
         assert code == BAD_INPUT and "a.jsonl is there already" in err
         resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")

@@ -45,7 +45,7 @@ class BoundedFifoServer(FifoServer):
             self._await(server_pipe, read=True)
             part = os.read(server_pipe.fileno(), min(message_size, CHUNK))
             if not part and self._has_received:
-                raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.gone)
+                raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.elapsed)
             if not part:  # the process has not opened its end yet
                 self._pause()
             parts.append(part)
@@ -66,7 +66,9 @@ class BoundedFifoServer(FifoServer):
             except BlockingIOError:
                 continue
             except BrokenPipeError as error:
-                raise ThorGone(f"the process has stopped reading{self._ending()}", seconds=self._clock.gone) from error
+                raise ThorGone(
+                    f"the process has stopped reading{self._ending()}", seconds=self._clock.elapsed
+                ) from error
 
     def stop(self) -> None:
         kill(self.unity_proc)  # first, because the client would leave its descendants running
@@ -99,15 +101,15 @@ class BoundedFifoServer(FifoServer):
     def _remaining(self) -> float:
         """Return the seconds left for this message. Raises `ThorTimeout` when there are none."""
         try:
-            return self._clock.left()
+            return self._clock.timeout()
         except TimeoutError as error:
             reason = f"no complete reply within {self._clock.seconds:g} s"
-            raise ThorTimeout(reason, seconds=self._clock.gone) from error
+            raise ThorTimeout(reason, seconds=self._clock.elapsed) from error
 
     def _alive(self) -> None:
         process = self.unity_proc
         if process is not None and process.poll() is not None:
-            raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.gone)
+            raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.elapsed)
 
     def _ending(self) -> str:
         """Return the exit status as text, or ""; a process that closed its pipe is about to end."""

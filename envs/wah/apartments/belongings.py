@@ -1,4 +1,4 @@
-"""Where the loose things of a household belong: for each class the classes of what it may lie in or on."""
+"""Belongings of a household: for each class of loose things the classes of furniture it may lie in or on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from envs.wah.apartments.catalog import kind_of
 
-# What tasks are about: left out of the clutter, so that whoever sets a task knows every one of them.
+# Classes of goals: left out of the clutter, so that a task's generator determines every instance.
 GOAL_OBJECTS = (
     "apple",
     "book",
@@ -34,11 +34,10 @@ _READING = ("bookshelf", "coffeetable", "desk", "nightstand", "sofa")
 _PAPERS = ("desk", "bookshelf", "coffeetable", "cabinet")
 _POCKETS = ("coffeetable", "nightstand", "desk", "sofa", "tvstand")
 _PLAY = ("bookshelf", "cabinet", "coffeetable", "desk")
-_SHOWN = ("bookshelf", "tvstand", "nightstand", "desk")
+_DISPLAY = ("bookshelf", "tvstand", "nightstand", "desk")
 _BATH = ("bathroomcabinet", "bathroomcounter")
 _WARDROBE = ("closet",)
 
-# Classes of what a thing may lie in or on.
 LIKELY: Mapping[str, tuple[str, ...]] = {
     "alcohol": _DRINK,
     "apple": (*_FRUIT, "kitchencabinet", "microwave", "cabinet"),
@@ -50,7 +49,7 @@ LIKELY: Mapping[str, tuple[str, ...]] = {
     "bottlewater": (*_COLD, "nightstand", "desk"),
     "box": ("bookshelf", "closet", "cabinet"),
     "breadslice": ("toaster", "kitchencounter", "kitchentable"),
-    "candle": (*_SHOWN, "coffeetable", "kitchentable"),
+    "candle": (*_DISPLAY, "coffeetable", "kitchentable"),
     "candybar": (*_LARDER, "coffeetable", "desk"),
     "carrot": _COLD,
     "cellphone": _POCKETS,
@@ -95,13 +94,13 @@ LIKELY: Mapping[str, tuple[str, ...]] = {
     "mug": (*_GLASSES, "desk", "nightstand"),
     "mousemat": ("desk",),
     "notes": _PAPERS,
-    "orchid": (*_SHOWN, "coffeetable", "kitchentable"),
+    "orchid": (*_DISPLAY, "coffeetable", "kitchentable"),
     "painkillers": (*_BATH, "nightstand"),
     "pancake": _BAKED,
     "paper": _PAPERS,
     "pear": _FRUIT,
     "perfume": (*_BATH, "nightstand", "desk"),
-    "photoframe": _SHOWN,
+    "photoframe": _DISPLAY,
     "pie": _BAKED,
     "pillow": ("bed", "sofa"),
     "plate": (*_DISHES, "coffeetable", "cabinet"),
@@ -123,7 +122,7 @@ LIKELY: Mapping[str, tuple[str, ...]] = {
     "toothpaste": _BATH,
     "towel": (*_BATH, "towelrack", "washingmachine", "closet"),
     "toy": _PLAY,
-    "vase": (*_SHOWN, "coffeetable"),
+    "vase": (*_DISPLAY, "coffeetable"),
     "washingsponge": ("kitchencounter", "sink"),
     "waterglass": _GLASSES,
     "whippedcream": ("fridge", "kitchencounter"),
@@ -131,10 +130,10 @@ LIKELY: Mapping[str, tuple[str, ...]] = {
     "wineglass": _GLASSES,
 }
 
-# Containers whose top is used rather than their inside, and for which things.
+# Containers whose top is used instead of their inside, and the classes for which it is.
 _ON_TOP: Mapping[str, tuple[str, ...]] = {"nightstand": tuple(LIKELY), "stove": ("cookingpot", "fryingpan")}
 
 
 def goes_inside(class_name: str, holder: str) -> bool:
-    """Whether a thing is put into a holder rather than on it; ``holder``: a class that is a container or a surface."""
+    """Return whether a thing is put into a holder instead of on it; ``holder``: class of a container or surface."""
     return "CONTAINERS" in kind_of(holder).properties and class_name not in _ON_TOP.get(holder, ())

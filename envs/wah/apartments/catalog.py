@@ -1,7 +1,7 @@
-"""What exists in a VirtualHome apartment: category, properties and size of every class the embedded apartments use.
+"""Catalog of the classes in embedded apartments: category, properties and size.
 
 Class names and properties are those of the newer simulator: ``properties_data_all.json`` of VirtualHome 58970fd (MIT),
-and what its graphs list for the few classes that file leaves out. The sizes are our own round numbers.
+and its graphs for the few classes that the file leaves out. Sizes are our own estimates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keep_agent.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of things. ``size``: metres along x, y (up) and z, with the back to a wall that runs along x."""
+    """A class of things. ``size``: metres along x, y (up) and z, with the back to a wall along x."""
 
     category: str
     properties: tuple[str, ...]
@@ -23,7 +23,7 @@ class Kind:
 
 
 def kind_of(class_name: str) -> Kind:
-    """The kind of a class; DataError for a class no embedded apartment has."""
+    """Return the kind of a class. Raises DataError for a class that no embedded apartment has."""
     try:
         return KINDS[class_name]
     except KeyError:
@@ -32,12 +32,12 @@ def kind_of(class_name: str) -> Kind:
         ) from None
 
 
-# States that the simulator does not give, though the properties allow them.
+# States that the properties allow but the simulator never reports.
 _NEVER: Mapping[str, str] = {"coffeemaker": "CLOSED", "fridge": "OFF", "radio": "CLOSED"}
 
 
 def default_states(class_name: str) -> tuple[str, ...]:
-    """States in a tidy apartment, sorted: all is closed and off, but doors are open and lamps and their switches on."""
+    """Return the initial states, sorted: closed and off, except that doors are open, lamps and light switches on."""
     kind = kind_of(class_name)
     states = set()
     if "CAN_OPEN" in kind.properties:
@@ -52,7 +52,7 @@ def _kind(category: str, properties: str, *size: float) -> Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    # Rooms and what they are built of
+    # Rooms and parts of the building
     "character": _kind("Characters", "", 0.5, 1.7, 0.5),
     "kitchen": _kind("Rooms", "", 6, 2.8, 6),
     "livingroom": _kind("Rooms", "", 6, 2.8, 6),
@@ -64,7 +64,7 @@ KINDS: Mapping[str, Kind] = {
     "door": _kind("Doors", "CAN_OPEN", 0.9, 2.1, 0.1),
     "doorjamb": _kind("Doors", "", 1, 2.2, 0.2),
     "window": _kind("Windows", "CAN_OPEN", 1.4, 1.3, 0.1),
-    # Furniture that stands on the floor; seats end at the seat, so that what lies on them touches them
+    # Furniture on the floor; the height of seats is that of the sitting surface, so that things on them touch it
     "bathroomcounter": _kind("Furniture", "SURFACES", 1.4, 0.85, 0.55),
     "bathtub": _kind("Furniture", "LIEABLE SITTABLE", 1.7, 0.55, 0.8),
     "bed": _kind("Furniture", "LIEABLE SITTABLE SURFACES", 1.7, 0.5, 2.1),
@@ -85,7 +85,7 @@ KINDS: Mapping[str, Kind] = {
     "standingmirror": _kind("Furniture", "", 0.6, 1.7, 0.3),
     "toilet": _kind("Furniture", "CAN_OPEN CONTAINERS SITTABLE", 0.45, 0.75, 0.7),
     "tvstand": _kind("Furniture", "MOVABLE SURFACES", 1.5, 0.5, 0.45),
-    # Furniture that hangs, or is built into other furniture
+    # Furniture on walls or built into other furniture
     "bathroomcabinet": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 0.8, 0.7, 0.2),
     "faucet": _kind("Furniture", "HAS_SWITCH", 0.1, 0.25, 0.2),
     "kitchencabinet": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 0.6, 0.7, 0.35),

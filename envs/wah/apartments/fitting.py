@@ -1,4 +1,4 @@
-"""Puts a room's content into a rectangular room, so that no two pieces of furniture overlap."""
+"""Placement of furniture in a rectangular room without overlaps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from envs.wah.apartments.furniture import Furnishing, Piece
 from envs.wah.graph import INSIDE, ON, Box, Vector
 
 GAP = 0.03  # metres between pieces along the walls
-PASSAGE = 0.4  # metres around what stands in the middle of the room
-TILE = 2.5  # metres: floors and ceilings come in tiles, walls in panels of about this size
-PANEL = 2.0
+PASSAGE = 0.4  # metres around furniture in the middle of the room
+TILE = 2.5  # metres: approximate size of the tiles of floors and ceilings
+PANEL = 2.0  # metres: approximate width of the panels of walls
 THICKNESS = 0.1  # of floors, walls and ceilings, outside the room's box
 _TRIES = 24
 
-# Height of the middle of what hangs on a wall, in metres.
+# Height of the middle of things on walls, in metres.
 _HEIGHTS: Mapping[str, float] = {
     "bathroomcabinet": 1.6,
     "kitchencabinet": 1.8,
@@ -35,7 +35,7 @@ _HEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A thing in its place; ``holder``: the index of the fixture of the same room that it stands on or lies in."""
+    """A thing at its place; ``holder``: index of the fixture in the same room that it is on or in."""
 
     kind: str
     box: Box
@@ -45,7 +45,7 @@ class Fixture:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """A frame of reference: a point at the wall's foot, x or z axis along it (0 or 2), direction into the room."""
+    """Frame of reference of a wall: a point at its foot, the axis along it (0: x, 2: z), the direction inwards."""
 
     corner: Vector
     axis: int
@@ -53,7 +53,7 @@ class Wall:
     length: float  # metres
 
     def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
-        """The box of a thing whose middle is ``along`` the wall, at a height and ``depth`` away from it, in metres."""
+        """Return the box of a thing with its middle ``along`` the wall, at a height and ``depth`` off it, in metres."""
         x, _, z = self.corner
         if self.axis == 0:
             return rounded((x + along, height, z + self.inward * depth), size)
@@ -61,19 +61,19 @@ class Wall:
 
 
 def rounded(center: Vector, size: Vector) -> Box:
-    """A box to the millimetre."""
+    """Return a box rounded to millimetres."""
     (x, y, z), (width, height, depth) = center, size
     return Box((round(x, 3), round(y, 3), round(z, 3)), (round(width, 3), round(height, 3), round(depth, 3)))
 
 
 def overlap(a: Box, b: Box, gap: float = 0.0) -> bool:
-    """Whether two boxes share space, or are less than ``gap`` metres apart on the floor."""
+    """Return whether two boxes overlap, or are less than ``gap`` metres apart on the floor plan."""
     (ax, ay, az), (aw, ah, ad), (bx, by, bz), (bw, bh, bd) = a.center, a.size, b.center, b.size
     return abs(ax - bx) * 2 < aw + bw + gap * 2 and abs(az - bz) * 2 < ad + bd + gap * 2 and abs(ay - by) * 2 < ah + bh
 
 
 def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
-    """The walls at low z, high z, low x and high x."""
+    """Return the walls at low z, high z, low x and high x."""
     x0, y0, z0 = (room.center[i] - room.size[i] / 2 for i in range(3))
     width, _, depth = room.size
     return (
@@ -85,7 +85,7 @@ def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
 
 
 def shell(room: Box) -> Iterator[Fixture]:
-    """Floor, walls and ceiling, in tiles and panels."""
+    """Yield floor, walls and ceiling, in tiles and panels."""
     (x, _, z), (width, height, depth) = room.center, room.size
     columns, rows = max(1, round(width / TILE)), max(1, round(depth / TILE))
     tile = (width / columns, THICKNESS, depth / rows)
@@ -100,15 +100,15 @@ def shell(room: Box) -> Iterator[Fixture]:
             yield Fixture("wall", wall.box((i + 0.5) * size[0], height / 2, -THICKNESS / 2, size))
 
 
-def fit(content: Furnishing, room: Box, kept_free: Sequence[Box], rng: Random) -> list[Fixture] | None:
-    """A place for everything, or None if a piece found none; ``kept_free``: what to leave free, such as doorways."""
-    fitting = _Fitting(room, kept_free, rng)
+def fit(content: Furnishing, room: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture] | None:
+    """Place all furniture, or return None if a piece does not fit; ``clearances``: boxes to leave free, as doorways."""
+    fitting = _Fitting(room, clearances, rng)
     widest_first = sorted(content.walls, key=lambda piece: -KINDS[piece.kind].size[0])
     if not all(fitting.against_a_wall(piece) for piece in widest_first):
         return None
     if not all(fitting.in_the_middle(piece) for piece in content.middle):
         return None
-    for kind in content.hung:
+    for kind in content.on_walls:
         fitting.hang(kind)
     for i, kind in enumerate(content.overhead):
         fitting.overhead(kind, (i + 0.5) / len(content.overhead))
@@ -116,17 +116,17 @@ def fit(content: Furnishing, room: Box, kept_free: Sequence[Box], rng: Random) -
 
 
 class _Fitting:
-    """One attempt to fit a room's content."""
+    """One attempt to place a room's content."""
 
-    def __init__(self, room: Box, kept_free: Sequence[Box], rng: Random) -> None:
+    def __init__(self, room: Box, clearances: Sequence[Box], rng: Random) -> None:
         self.room = room
         self.walls = walls_of(room)
         self.rng = rng
-        self.taken = list(kept_free)
+        self.occupied = list(clearances)
         self.fixtures: list[Fixture] = []
 
     def _free(self, box: Box, gap: float) -> bool:
-        return not any(overlap(box, other, gap) for other in self.taken)
+        return not any(overlap(box, obstacle, gap) for obstacle in self.occupied)
 
     def _add(self, kind: str, box: Box, holder: int | None = None, relation: str = "") -> int:
         self.fixtures.append(Fixture(kind, box, holder, relation))
@@ -144,7 +144,7 @@ class _Fitting:
         return False
 
     def in_the_middle(self, piece: Piece) -> bool:
-        """A rug may lie under other things; anything else needs a passage around it."""
+        """Place a piece in the middle: a rug may lie under other things, furniture needs a passage around it."""
         width, height, depth = KINDS[piece.kind].size
         flat = piece.kind == "rug"
         wall = self.rng.choice(self.walls)
@@ -158,30 +158,30 @@ class _Fitting:
         return False
 
     def _put(self, piece: Piece, box: Box, spot: Wall, takes_space: bool = True) -> None:
-        """Add a piece and what belongs to it; ``spot`` is the frame of its back."""
+        """Add a piece and its parts; ``spot`` is the frame of reference of its back."""
         depth = KINDS[piece.kind].size[2]
         index = self._add(piece.kind, box)
         if takes_space:
-            self.taken.append(box)
+            self.occupied.append(box)
         for kind, along in _side_by_side(piece.on, spot.length):
             self._add(kind, spot.box(along, box.top + KINDS[kind].size[1] / 2, depth / 2, KINDS[kind].size), index, ON)
-        held = (index, INSIDE) if "CONTAINERS" in KINDS[piece.kind].properties else ()
+        holder = (index, INSIDE) if "CONTAINERS" in KINDS[piece.kind].properties else ()
         for kind, along in _side_by_side(piece.within, spot.length):
-            self._add(kind, spot.box(along, box.center[1], depth / 2, KINDS[kind].size), *held)
+            self._add(kind, spot.box(along, box.center[1], depth / 2, KINDS[kind].size), *holder)
         self._above(piece, spot)
         for kind in piece.beside:
             self._beside(kind, spot, depth)
 
     def _above(self, piece: Piece, spot: Wall) -> None:
-        """What hangs over a piece; it comes before what hangs elsewhere, so its place is free."""
+        """Add the things on the wall over a piece, before other things on walls, so that the place is free."""
         for kind, along in _side_by_side(piece.above, spot.length):
             size = KINDS[kind].size
             box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
-            self.taken.append(box)
+            self.occupied.append(box)
             self._add(kind, box)
 
     def _beside(self, kind: str, spot: Wall, depth: float) -> None:
-        """In front of a piece, behind it or at its ends; left out where there is no room."""
+        """Add a thing before, behind or at the ends of a piece; it is left out if nothing is free."""
         width, height, deep = size = KINDS[kind].size
         front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
         ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
@@ -189,7 +189,7 @@ class _Fitting:
         for along, away in sides + [(end, depth / 2) for end in ends]:
             box = spot.box(along, height / 2, away, size)
             if self._within(box) and self._free(box, GAP):
-                self.taken.append(box)
+                self.occupied.append(box)
                 self._add(kind, box)
                 return
 
@@ -197,7 +197,7 @@ class _Fitting:
         return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
 
     def hang(self, kind: str) -> None:
-        """On a wall where nothing else is, if such a place is found soon; windows look out at the front or back."""
+        """Add a thing on a wall, at a free place if the tries suffice; windows are at the front or back."""
         size, height = KINDS[kind].size, _HEIGHTS[kind]
         for _ in range(_TRIES):
             wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)
@@ -205,13 +205,13 @@ class _Fitting:
             box = wall.box(along, height, size[2] / 2, size)
             if self._free(box, GAP):
                 break
-        self.taken.append(box)
+        self.occupied.append(box)
         self._add(kind, box)
         if kind == "window":
             self._add("curtains", wall.box(along, height, size[2] * 1.5, KINDS["curtains"].size))
 
     def overhead(self, kind: str, share: float) -> None:
-        """Under the ceiling, at a share of the room's length."""
+        """Add a thing under the ceiling, at a share of the room's length."""
         (x, _, z), (width, height, _) = self.room.center, self.room.size
         size = KINDS[kind].size
         self._add(kind, rounded((x + (share - 0.5) * width, height - size[1] / 2, z), size))
@@ -225,7 +225,7 @@ def _shifted(wall: Wall, along: float, depth: float) -> Vector:
 
 
 def _side_by_side(kinds: Sequence[str], length: float) -> Iterator[tuple[str, float]]:
-    """Classes with the place of their middle along ``length`` metres, at equal distances."""
+    """Yield classes with the positions of their middles along ``length`` metres, at equal distances."""
     widths = [KINDS[kind].size[0] for kind in kinds]
     gap = (length - sum(widths)) / (len(kinds) + 1)
     along = 0.0

@@ -1,4 +1,4 @@
-"""What stands and hangs in the four rooms of an embedded apartment, and how much of it; not yet where."""
+"""Furniture of the four rooms of an embedded apartment: random choice of pieces, without their places."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of furniture with the things that belong to it."""
+    """A piece of furniture with its parts and accessories."""
 
     kind: str
     on: tuple[str, ...] = ()  # side by side on top
@@ -20,30 +20,30 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Furnishing:
-    """A room's content: pieces for the walls and for the middle, what hangs on the walls and under the ceiling."""
+    """Content of a room: pieces along the walls and in the middle, things on the walls and under the ceiling."""
 
     walls: tuple[Piece, ...]
     middle: tuple[Piece, ...] = ()
-    hung: tuple[str, ...] = ()
+    on_walls: tuple[str, ...] = ()
     overhead: tuple[str, ...] = ("ceilinglamp",)
 
 
 def furnishing(room: str, rng: Random) -> Furnishing:
-    """Draws a room's content; ``room`` is a key of ``ROOMS``."""
+    """Draw a room's content; ``room`` is one of ``ROOMS``."""
     return _DRAW[room](rng)
 
 
 def _times(rng: Random, kind: str, *counts: int) -> tuple[str, ...]:
-    """A class as often as one of ``counts`` says."""
+    """Repeat a class by one of ``counts``."""
     return (kind,) * rng.choice(counts)
 
 
 def _pieces(rng: Random, kind: str, *counts: int) -> list[Piece]:
-    return [Piece(one) for one in _times(rng, kind, *counts)]
+    return [Piece(name) for name in _times(rng, kind, *counts)]
 
 
 def _shares(rng: Random, total: int, parts: int, most: int) -> list[int]:
-    """``total`` dealt at random to ``parts``, none of which takes more than ``most``."""
+    """Distribute ``total`` at random over ``parts``, at most ``most`` each."""
     shares = [0] * parts
     for _ in range(total):
         shares[rng.choice([i for i, share in enumerate(shares) if share < most])] += 1
@@ -51,7 +51,7 @@ def _shares(rng: Random, total: int, parts: int, most: int) -> list[int]:
 
 
 def _counters(rng: Random) -> list[Piece]:
-    """Two or three counters that share the sink, the appliances, the wall cabinets and the drawers."""
+    """Draw two or three counters and distribute sink, appliances, wall cabinets and drawers over them."""
     count = rng.randint(2, 3)
     tops: list[list[str]] = [["sink", "faucet"], *([] for _ in range(count - 1))]
     for kind in ("microwave", "toaster", "coffeemaker"):

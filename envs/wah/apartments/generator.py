@@ -1,7 +1,7 @@
-"""Endless seeded apartments in VirtualHome's vocabulary: four furnished rooms, littered with everyday things.
+"""Generator of apartments in VirtualHome's vocabulary: four furnished rooms with everyday things.
 
-Everything follows from the random number generator. Each split has its own range of seeds, and an apartment is kept
-only if the hash of its furniture belongs to the split: no apartment can be in two splits, whatever the seeds.
+Apartments depend on the random number generator only. Each split has its own range of seeds, and an apartment is
+accepted only if the hash of its furniture belongs to the split: no apartment is in two splits.
 """
 
 from __future__ import annotations
@@ -12,30 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from envs.splits import SPLITS, check_split, seed_of, split_of, split_of_hash
+from envs.splits import check_split, seed_of, split_of_hash
 from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.apartments.catalog import KINDS
 from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
 from envs.wah.apartments.furniture import ROOMS, furnishing
-from envs.wah.apartments.placing import GraphJson, Row, add_node, holders_among, likely_holders, place
+from envs.wah.apartments.placing import GraphJson, Row, add_node, likely_holders, place
 from envs.wah.graph import BETWEEN, INSIDE, Box
-
-__all__ = [
-    "GOAL_OBJECTS",
-    "SPLITS",
-    "Apartment",
-    "apartment_seed",
-    "draw_apartment",
-    "generate_apartment",
-    "likely_holders",
-    "place",
-    "split_of",
-    "split_of_apartment",
-]
 
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
-# How many loose things a room is littered with, and of one class at a time.
+# Least and most loose things in a room; copies of one class that are placed together.
 AMOUNTS: Mapping[str, tuple[int, int]] = {
     "kitchen": (22, 44),
     "livingroom": (16, 28),
@@ -44,12 +31,12 @@ AMOUNTS: Mapping[str, tuple[int, int]] = {
 }
 COPIES = (1, 1, 1, 2, 2, 3, 4)
 _LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
-_CARRIED = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # the rest comes one by one
+_PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # others have no copies
 
 
 @dataclass(frozen=True, slots=True)
 class Apartment:
-    """``graph``: VirtualHome's JSON, nodes and edges; ``signature``: hash of which furniture stands where."""
+    """An apartment. ``graph``: VirtualHome's JSON, nodes and edges; ``signature``: hash of furniture and its places."""
 
     graph: GraphJson
     signature: str
@@ -63,17 +50,12 @@ class _Room:
 
 
 def apartment_seed(split: str, index: int) -> int:
-    """The seed of a split's index-th apartment; splits share neither seeds nor apartments."""
+    """Return the seed of a split's apartment number ``index``; splits share neither seeds nor apartments."""
     return seed_of(split, index, "apartment")
 
 
-def split_of_apartment(apartment: Apartment) -> str:
-    """The split an apartment belongs to, from the hash of its furniture alone."""
-    return split_of_hash(apartment.signature)
-
-
 def draw_apartment(split: str, rng: Random) -> Apartment:
-    """An apartment of a split."""
+    """Draw an apartment of a split."""
     check_split(split, "apartment")
     while True:
         rooms = _furnish(rng)
@@ -83,16 +65,16 @@ def draw_apartment(split: str, rng: Random) -> Apartment:
 
 
 def generate_apartment(rng: Random) -> Apartment:
-    """An apartment of whichever split; without things of the classes ``GOAL_OBJECTS``."""
+    """Generate an apartment of any split, without things of the classes ``GOAL_OBJECTS``."""
     rooms = _furnish(rng)
     return Apartment(_build(rooms, rng), _signature(rooms))
 
 
 def _signature(rooms: Sequence[_Room]) -> str:
-    """Equal only for the same furniture in the same places."""
-    things = [one for room in rooms for one in (Fixture(room.kind, room.box), *room.fixtures)]
-    found = [(one.kind, one.box.center, one.box.size) for one in things]
-    return hashlib.sha256(repr(found).encode()).hexdigest()
+    """Hash the furniture with its places."""
+    fixtures = [fixture for room in rooms for fixture in (Fixture(room.kind, room.box), *room.fixtures)]
+    content = [(fixture.kind, fixture.box.center, fixture.box.size) for fixture in fixtures]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 # plan: the rooms in a row, a door from each to the next, the front door at the end
@@ -101,10 +83,10 @@ def _signature(rooms: Sequence[_Room]) -> str:
 def _furnish(rng: Random) -> list[_Room]:
     boxes = _boxes(rng)
     doors = _doors(boxes, rng)
-    kept_free = [rounded(door.center, (2.0, door.size[1], 1.1)) for door in doors]
+    clearances = [rounded(door.center, (2.0, door.size[1], 1.1)) for door in doors]
     kinds = rng.sample(ROOMS, len(ROOMS))
     return [
-        _Room(kind, box, (*_fixtures(kind, box, kept_free, rng), Fixture("door", door), _doorjamb(door)))
+        _Room(kind, box, (*_fixtures(kind, box, clearances, rng), Fixture("door", door), _doorjamb(door)))
         for kind, box, door in zip(kinds, boxes, doors, strict=True)
     ]
 
@@ -135,10 +117,10 @@ def _doorjamb(door: Box) -> Fixture:
     return Fixture("doorjamb", rounded((x, height / 2, z), (depth, height, width)))
 
 
-def _fixtures(kind: str, box: Box, kept_free: Sequence[Box], rng: Random) -> list[Fixture]:
-    """Draws content until it fits; most of it does at once, as no room is smaller than 25 square metres."""
+def _fixtures(kind: str, box: Box, clearances: Sequence[Box], rng: Random) -> list[Fixture]:
+    """Draw content until it fits; usually the first does, as rooms have at least 25 square metres."""
     while True:
-        fixtures = fit(furnishing(kind, rng), box, kept_free, rng)
+        fixtures = fit(furnishing(kind, rng), box, clearances, rng)
         if fixtures is not None:
             return fixtures
 
@@ -157,25 +139,25 @@ def _build(rooms: Sequence[_Room], rng: Random) -> GraphJson:
 
 
 def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) -> int:
-    """The room, its fixtures and its litter; ``counts``: things of each class so far. Returns the room's id."""
+    """Add a room with fixtures and loose things, and return its id; ``counts``: things of each class so far."""
     first = len(graph["nodes"])
     room_id = add_node(graph, room.kind, room.box)
-    for one in shell(room.box):
-        add_node(graph, one.kind, one.box, [(INSIDE, room_id)])
+    for fixture in shell(room.box):
+        add_node(graph, fixture.kind, fixture.box, [(INSIDE, room_id)])
     ids: list[int] = []
-    for one in room.fixtures:
-        held = [] if one.holder is None else [(one.relation, ids[one.holder])]
-        ids.append(add_node(graph, one.kind, one.box, [(INSIDE, room_id), *held]))
+    for fixture in room.fixtures:
+        holder = [] if fixture.holder is None else [(fixture.relation, ids[fixture.holder])]
+        ids.append(add_node(graph, fixture.kind, fixture.box, [(INSIDE, room_id), *holder]))
     _litter(graph, graph["nodes"][first:], rng.randint(*AMOUNTS[room.kind]), counts, rng)
     return room_id
 
 
-def _litter(graph: GraphJson, furniture: Sequence[Row], wanted: int, counts: Counter[str], rng: Random) -> None:
-    """Puts ``wanted`` things in or on a room's furniture, as far as there is furniture for them."""
+def _litter(graph: GraphJson, furniture: Sequence[Row], total: int, counts: Counter[str], rng: Random) -> None:
+    """Place ``total`` loose things in or on a room's furniture, fewer if there is no furniture for them."""
     for kind in rng.sample(_LITTER, len(_LITTER)):
-        holders = holders_among(furniture, kind)
-        most = min(max(COPIES) - counts[kind], wanted) if holders else 0
-        copies = min(most, rng.choice(COPIES) if kind in _CARRIED else 1)
-        wanted, counts[kind] = wanted - copies, counts[kind] + copies
+        holders = likely_holders(furniture, kind)
+        most = min(max(COPIES) - counts[kind], total) if holders else 0
+        copies = min(most, rng.choice(COPIES) if kind in _PORTABLE else 1)
+        total, counts[kind] = total - copies, counts[kind] + copies
         for _ in range(copies):
             place(graph, kind, rng.choice(holders), rng)

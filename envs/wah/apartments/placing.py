@@ -1,4 +1,4 @@
-"""Adds things to VirtualHome's graph JSON: fixtures where they are told to be, loose things in or on a holder."""
+"""Placing of things in VirtualHome's graph JSON: fixtures at given boxes, loose things in or on a holder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIES = 12
 
 
 def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[str, int]] = ()) -> int:
-    """Appends a node in its default state; ``links``: its relations as (type, id). The next free id, which it gets."""
+    """Append a node in its default state and return its id; ``links``: its relations as (type, id)."""
     kind, nodes = kind_of(class_name), graph["nodes"]
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
@@ -40,28 +40,23 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
     return node_id
 
 
-def likely_holders(graph: GraphJson, class_name: str) -> list[int]:
-    """Ids of what a thing of the class may lie in or on, in the order of the graph; empty if there is no such thing."""
-    return holders_among(graph["nodes"], class_name)
-
-
-def holders_among(rows: Iterable[Row], class_name: str) -> list[int]:
-    """As ``likely_holders``, among some of a graph's nodes."""
+def likely_holders(rows: Iterable[Row], class_name: str) -> list[int]:
+    """Return the ids of the nodes among ``rows`` that a thing of the class may lie in or on."""
     classes = LIKELY.get(class_name, ())
     return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
-    """Adds a thing in or on a holder, apart from what is there if a free spot is found soon; returns the thing's id.
+    """Add a thing in or on a holder, without overlap if the tries suffice, and return its id.
 
-    Containers take things in, except the nightstand and, for pots and pans, the stove: these have them on top.
-    Raises DataError for a class or id the apartment does not know, and for a holder that holds nothing.
+    Things go inside containers, except on the nightstand and, for pots and pans, on the stove.
+    Raises DataError for an unknown class or id, and for a node that is no holder.
     """
     holder, kind = _find(graph, holder_id), kind_of(class_name)
     _check(holder)
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
-    room, others = _surroundings(graph, holder_id)
-    box = _spot(_box(holder), kind, inside, others, rng)
+    room, obstacles = _surroundings(graph, holder_id)
+    box = _free_box(_box(holder), kind, inside, obstacles, rng)
     return add_node(graph, class_name, box, [(INSIDE, room), (INSIDE if inside else ON, holder_id)])
 
 
@@ -87,20 +82,20 @@ def _box(row: Row) -> Box:
 
 
 def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
-    """A holder's room and the boxes of what it holds."""
-    above = {edge["to_id"] for edge in graph["edges"] if edge["from_id"] == holder_id}
-    held = {edge["from_id"] for edge in graph["edges"] if edge["to_id"] == holder_id}
-    rooms = [row["id"] for row in graph["nodes"] if row["category"] == ROOMS and row["id"] in above]
+    """Return a holder's room and the boxes of its contents."""
+    outer = {edge["to_id"] for edge in graph["edges"] if edge["from_id"] == holder_id}
+    contents = {edge["from_id"] for edge in graph["edges"] if edge["to_id"] == holder_id}
+    rooms = [row["id"] for row in graph["nodes"] if row["category"] == ROOMS and row["id"] in outer]
     if not rooms:
         raise DataError(f"node {holder_id} is in no room; give it an INSIDE edge first")
-    return rooms[0], [_box(row) for row in graph["nodes"] if row["id"] in held]
+    return rooms[0], [_box(row) for row in graph["nodes"] if row["id"] in contents]
 
 
-def _spot(holder: Box, kind: Kind, inside: bool, others: Sequence[Box], rng: Random) -> Box:
-    """A box for a thing: on top of the holder, or on one of its boards; the last one tried if none is free."""
+def _free_box(holder: Box, kind: Kind, inside: bool, obstacles: Sequence[Box], rng: Random) -> Box:
+    """Draw a box on top of the holder or on one of its boards; the last try if none is free."""
     for _ in range(_TRIES):
         box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)
-        if not any(overlap(box, other) for other in others):
+        if not any(overlap(box, obstacle) for obstacle in obstacles):
             break
     return box
 

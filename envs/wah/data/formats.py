@@ -1,4 +1,4 @@
-"""VirtualHome's graph JSON in and out, and the same as a networkx graph."""
+"""Formats of a graph: VirtualHome's JSON, read and written, and networkx."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from envs.json_number import finite
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
-# What the older simulator (before 2.0) calls things otherwise.
+# Class names of the older simulator (before 2.0) and the current ones.
 ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
-KEPT = frozenset(RELATIONS) - {CLOSE}  # FACING and what is close to furniture are left out
+UNCONDITIONAL = frozenset(RELATIONS) - {CLOSE}  # FACING is left out, CLOSE unless it is the character's
 
 
 def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
-    """A graph from the simulator's JSON. Only the character's CLOSE edges are kept.
+    """Read a graph from the simulator's JSON, of CLOSE edges only the character's.
 
-    :raises DataError: what is missing or contradicts itself, naming ``where``
+    :raises DataError: the graph is incomplete or inconsistent; the message names ``where``
     """
     try:
         graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
         edges = [(_id(row["from_id"]), str(row["relation_type"]), _id(row["to_id"])) for row in content["edges"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph anew") from error
+        raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph again") from error
     if len(graph.nodes) != len(content["nodes"]):
         raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each its own")
     for source, relation, target in edges:
         if source not in graph.nodes or target not in graph.nodes:
             raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
-        ours = relation in KEPT or (relation == CLOSE and _of_character(graph, source, target))
-        if ours:
+        if relation in UNCONDITIONAL or (relation == CLOSE and _has_character(graph, source, target)):
             graph.link(source, relation, target)
     return graph
 
 
-def _of_character(graph: Graph, *ids: int) -> bool:
-    return any(graph[one].category == CHARACTERS for one in ids)
+def _has_character(graph: Graph, *ids: int) -> bool:
+    return any(graph[node_id].category == CHARACTERS for node_id in ids)
 
 
 def _node(row: Mapping[str, Any]) -> Node:
@@ -60,12 +59,12 @@ def _node(row: Mapping[str, Any]) -> Node:
 def _words(values: Any) -> frozenset[str]:
     words = values or []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{words!r:.40} is no list of words")
+        raise ValueError(f"{words!r:.40} is not a list of words")
     return frozenset(words)
 
 
 def _transform(value: Any) -> Mapping[str, Any] | None:
-    """As it is, so that a simulator gets its own back."""
+    """Return the value unchanged, for the way back to the simulator, after a check of its position."""
     if value:
         _vector(value["position"])
     return value or None
@@ -73,7 +72,7 @@ def _transform(value: Any) -> Mapping[str, Any] | None:
 
 def _id(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"id {value!r:.40} is no whole number")
+        raise ValueError(f"id {value!r:.40} is not a whole number")
     return value
 
 
@@ -83,8 +82,8 @@ def _vector(values: Any) -> Vector:
 
 
 def write_graph(graph: Graph) -> dict[str, Any]:
-    """The simulator's JSON, nodes by id."""
-    nodes = [_row(graph.nodes[one]) for one in sorted(graph.nodes)]
+    """Return the simulator's JSON, nodes by id."""
+    nodes = [_row(graph.nodes[node_id]) for node_id in sorted(graph.nodes)]
     edges = [{"from_id": a, "relation_type": relation, "to_id": b} for a, relation, b in graph.edges()]
     return {"nodes": nodes, "edges": edges}
 
@@ -105,10 +104,10 @@ def _row(node: Node) -> dict[str, Any]:
 
 
 def to_networkx(graph: Graph) -> nx.MultiDiGraph:
-    """The whole graph, for analysis and drawing: nodes with their fields, edges keyed by relation."""
-    out = nx.MultiDiGraph()
+    """Convert a graph for analysis and drawing: nodes with their fields, edges keyed by relation."""
+    converted = nx.MultiDiGraph()
     for node in graph.nodes.values():
-        out.add_node(
+        converted.add_node(
             node.id,
             class_name=node.class_name,
             category=node.category,
@@ -116,22 +115,22 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
             properties=sorted(node.properties),
             position=node.position,
         )
-    out.add_edges_from((a, b, relation) for a, relation, b in graph.edges())
-    return out
+    converted.add_edges_from((a, b, relation) for a, relation, b in graph.edges())
+    return converted
 
 
 def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
-    """Metres between the middles of rooms along the doors between them; unconnected rooms in a straight line."""
+    """Return the metres between the middles of rooms: through doors, in a straight line for unconnected rooms."""
     rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
     plan = nx.Graph()
     plan.add_nodes_from(rooms)
     for door in {source for source, relation, _ in graph.edges() if relation == BETWEEN}:
         ends = sorted(graph.targets(door, BETWEEN))
-        plan.add_weighted_edges_from((a, b, _apart(graph, a, b)) for a in ends for b in ends if a < b)
-    walked = dict(nx.all_pairs_dijkstra_path_length(plan))
-    return {a: {b: walked[a].get(b, _apart(graph, a, b)) for b in rooms} for a in rooms}
+        plan.add_weighted_edges_from((a, b, _straight_line(graph, a, b)) for a in ends for b in ends if a < b)
+    lengths = dict(nx.all_pairs_dijkstra_path_length(plan))
+    return {a: {b: lengths[a].get(b, _straight_line(graph, a, b)) for b in rooms} for a in rooms}
 
 
-def _apart(graph: Graph, a: int, b: int) -> float:
+def _straight_line(graph: Graph, a: int, b: int) -> float:
     (ax, _, az), (bx, _, bz) = graph[a].position, graph[b].position
     return ((ax - bx) ** 2 + (az - bz) ** 2) ** 0.5

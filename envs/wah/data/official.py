@@ -1,7 +1,7 @@
-"""Tasks from files: in the official format of WAH-NL, or plans that are laid out in given apartments.
+"""Tasks from files: in the official format of WAH-NL, or plans to be laid out in given apartments.
 
 Official (``wah_nl_test.json`` of LoTA-Bench): a list of records with task_id, task_name, env_id, init_graph, init_room,
-task_goal and nl_instructions. Records without instructions, as Watch-And-Help's own, are said in our words.
+task_goal and nl_instructions. Records without instructions, such as Watch-And-Help's own, get a generated one.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from envs.wah.apartments.layout import Goal
 from envs.wah.apartments.possible import check_apartment, check_room
 from envs.wah.data.formats import read_graph
 from envs.wah.data.plans import is_plans, load_plans
-from envs.wah.data.records import check_goal, field_of, json_files, number_of, records_of, task_of, told_of
+from envs.wah.data.records import check_goal, field_of, instructions_of, json_files, number_of, records_of, task_of
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, check_once
 
-WHOLE = "test"  # the split that is played where none is named: all of what has no splits
+DEFAULT_SPLIT = "test"  # also the name for all episodes of data without splits
 Make = Callable[[], Episode]
 
 
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
-    """One episode per instruction of a file, or of a folder's files whose names contain ``split``.
+    """Load one episode per instruction of a file, or of a folder's files whose names contain ``split``.
 
-    One file, and a folder of plans and apartments, has no splits: all of it is played, by the default split alone.
-    Plans are laid out with ``seed``, and ``limit`` episodes drawn with it. Raises ConfigError where nothing is found,
-    DataError for what is damaged.
+    A single file, or a folder of plans and apartments, has no splits: it is loaded as a whole, by the default split
+    only. ``seed`` determines the layout of plans and the draw of ``limit`` episodes. Raises ConfigError if there is no
+    episode, DataError for damaged files.
     """
     path = Path(data)
     if not path.exists():
         raise ConfigError(f"env.data={data} does not exist; name a file or folder of Watch-And-Help tasks")
-    if split != WHOLE and (path.is_file() or is_plans(path)):
-        raise ConfigError(f"{path} has no splits, split={split!r} is none of it; leave env.split out")
+    if split != DEFAULT_SPLIT and (path.is_file() or is_plans(path)):
+        raise ConfigError(f"{path} has no splits, but split={split!r} is set; leave env.split out")
     makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
     if limit is not None and limit < len(makers):
         makers = [makers[index] for index in sorted(Random(seed).sample(range(len(makers)), limit))]
@@ -51,34 +51,30 @@ def _records(path: Path, split: str) -> list[Make]:
         raise ConfigError(
             f"{path} has no *.json or *.json.gz with {split!r} in its name; name a file, or another split"
         )
-    named = [(f"{_name(file)}-{row.get('task_id', number)}", row, where)
-             for file in files for number, (row, where) in enumerate(records_of(file))]  # fmt: skip
-    check_once([name for name, *_ in named], f"{path}: task", "give each task_id once")
-    return [maker for name, row, where in named for maker in _of_record(row, where, name)]
+    records = [(f"{_name(file)}-{row.get('task_id', number)}", row, where)
+               for file in files for number, (row, where) in enumerate(records_of(file))]  # fmt: skip
+    check_once([name for name, *_ in records], f"{path}: task", "give each task_id once")
+    return [maker for name, row, where in records for maker in _makers(row, where, name)]
 
 
 def _name(file: Path) -> str:
     return file.name.split(".json")[0]
 
 
-def _of_record(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
+def _makers(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
     kind, goal = task_of(row, where)
-    told = told_of(row, where) or [_said(kind, goal, identity, where)]
+    instructions = instructions_of(row, where) or [_phrase(kind, goal, identity, where)]
     graph, room = field_of(row, ("init_graph",), where), row.get("init_room")
     apartment = read_graph(graph, where)
     check_goal(goal, where, partial(check_apartment, apartment))
     check_room(apartment, room, where)
     scene = Scene(identity, graph, room, number_of(row, "env_id", where))
-    tasks = [Task(kind, goal, text, identity) for text in told]
-    return [_maker(Episode(f"{identity}-{number}", scene, (task,))) for number, task in enumerate(tasks)]
+    tasks = [Task(kind, goal, text, identity) for text in instructions]
+    return [partial(Episode, f"{identity}-{number}", scene, (task,)) for number, task in enumerate(tasks)]
 
 
-def _said(kind: str, goal: Goal, identity: str, where: str) -> str:
+def _phrase(kind: str, goal: Goal, identity: str, where: str) -> str:
     try:
         return phrase(kind, goal, Random(identity))
     except DataError as error:
-        raise DataError(f"{where} has no nl_instructions, and we have no words for it ({error}); add some") from error
-
-
-def _maker(episode: Episode) -> Make:
-    return lambda: episode
+        raise DataError(f"{where} has no nl_instructions, and none can be generated ({error}); add some") from error

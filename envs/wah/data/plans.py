@@ -1,4 +1,4 @@
-"""Tasks that come as instructions with goals but without graphs, laid out with a seed in given apartments.
+"""Plans: tasks with instructions and goals but without graphs, laid out with a seed in given apartments.
 
 The folder has ``tasks/*examples*.json`` (records with task_id, task_name, nl_instructions and derived_goal) and
 ``apartments/*.json.gz`` (VirtualHome graphs).
@@ -15,7 +15,7 @@ from typing import Any
 from envs.wah.apartments.layout import Goal, lay_out
 from envs.wah.apartments.possible import check_catalog, check_places
 from envs.wah.data.formats import read_graph, write_graph
-from envs.wah.data.records import check_goal, field_of, json_files, read_json, records_of, task_of, told_of
+from envs.wah.data.records import check_goal, field_of, instructions_of, json_files, read_json, records_of, task_of
 from envs.wah.goals import Predicate, parse_goal
 from envs.wah.graph import CHARACTERS, ROOMS, Graph
 from envs.wah.scene import Episode, Scene, Task
@@ -25,13 +25,14 @@ TASKS, APARTMENTS = "tasks", "apartments"
 
 
 def is_plans(path: Path) -> bool:
+    """Return whether a folder has tasks and apartments."""
     return (path / TASKS).is_dir() and (path / APARTMENTS).is_dir()
 
 
 def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
-    """One episode per instruction, made when it is called. The same seed, the same apartment and places.
+    """Return a function per instruction that lays out its episode; apartment and places depend on the seed only.
 
-    :raises ConfigError: if the folder lacks tasks, or an apartment in which one of them can be done
+    :raises ConfigError: the folder has no tasks, or a task is impossible in all apartments
     """
     apartments = {
         path.name.split(".")[0]: read_graph(read_json(path), str(path)) for path in json_files(folder / APARTMENTS)
@@ -40,57 +41,57 @@ def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
     for file in json_files(folder / TASKS, "examples"):
         for row, where in records_of(file):
             identities.append(f"plan-{field_of(row, ('task_id',), where)}")
-            makers += _of_plan(row, where, identities[-1], apartments, seed)
+            makers += _makers(row, where, identities[-1], apartments, seed)
     check_once(identities, "task_id of", f"give each record of {folder / TASKS} its own")
     if not makers:
         raise ConfigError(f"{folder / TASKS} has no *examples*.json with tasks; name another folder")
     return makers
 
 
-def _of_plan(
+def _makers(
     row: Mapping[str, Any], where: str, identity: str, apartments: Mapping[str, Graph], seed: int
 ) -> list[Callable[[], Episode]]:
     kind, goal = task_of(row, where)
     check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
-    fitting = _fitting(apartments, parse_goal(goal), where)
-    if not (told := told_of(row, where)):
-        raise DataError(f"{where} has no nl_instructions; a plan is played once for each of them")
-    name = rng.choice(fitting)
+    names = _suitable(apartments, parse_goal(goal), where)
+    if not (instructions := instructions_of(row, where)):
+        raise DataError(f"{where} has no nl_instructions; a plan needs one per episode")
+    name = rng.choice(names)
     make = partial(_episode, apartments[name], name, kind, goal, identity, seed)
-    return [partial(make, number, text) for number, text in enumerate(told)]
+    return [partial(make, number, text) for number, text in enumerate(instructions)]
 
 
-def _fitting(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
-    """The apartments with the places that a goal needs, by name. Raises ConfigError where there is none."""
-    found, problem = [], "there is none"
+def _suitable(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
+    """Return the names of the apartments with the places that a goal needs. Raises ConfigError if there is none."""
+    names, problem = [], "there is none"
     for name, graph in sorted(apartments.items()):
         try:
             check_places(graph, goal)
-            found.append(name)
+            names.append(name)
         except DataError as error:
             problem = f"in {name}, {error}"
-    if not found:
+    if not names:
         raise ConfigError(f"{where} can be done in none of {len(apartments)} apartments ({problem}); add one")
-    return found
+    return names
 
 
 def _episode(
     apartment: Graph, name: str, kind: str, goal: Goal, identity: str, seed: int, number: int, text: str
 ) -> Episode:
     rng = Random(f"{identity}-{seed}-layout")
-    graph = write_graph(_cleared(apartment, {one.thing for one in parse_goal(goal)}))
+    graph = write_graph(_without(apartment, {predicate.thing for predicate in parse_goal(goal)}))
     lay_out(graph, [goal], rng)
     rooms = [node.class_name for node in apartment.nodes.values() if node.category == ROOMS]
     scene = Scene(f"{identity}-{name}", graph, rng.choice(rooms))
     return Episode(f"{identity}-{number}", scene, (Task(kind, goal, text, identity),))
 
 
-def _cleared(apartment: Graph, classes: set[str]) -> Graph:
-    """The apartment without things of some classes, and without a character."""
-    gone = {node.id for node in apartment.nodes.values() if node.category == CHARACTERS or node.class_name in classes}
-    kept = Graph(node for node in apartment.nodes.values() if node.id not in gone)
+def _without(apartment: Graph, classes: set[str]) -> Graph:
+    """Return the apartment without things of some classes and without characters."""
+    nodes = apartment.nodes.values()
+    graph = Graph(node for node in nodes if node.category != CHARACTERS and node.class_name not in classes)
     for source, relation, target in apartment.edges():
-        if source not in gone and target not in gone:
-            kept.link(source, relation, target)
-    return kept
+        if source in graph.nodes and target in graph.nodes:
+            graph.link(source, relation, target)
+    return graph

@@ -1,4 +1,4 @@
-"""Reads JSON files of tasks and graphs, gzipped or not, and what a record of a task says. Errors name the place."""
+"""Records of tasks in JSON files, gzipped or not: reading and checks whose errors name file and record."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from keep_agent import files
 from keep_agent.errors import DataError
 
 ENDINGS = (".json", ".json.gz")
-_REMEDY = "restore it from where it came"
+_REMEDY = "restore it from its source"
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file. Raises DataError naming it."""
-    return files.read_json(path, "restore it from where it came")
+    """Read a file. Raises DataError that names it."""
+    return files.read_json(path, _REMEDY)
 
 
 def json_files(folder: Path, containing: str = "") -> list[Path]:
-    """The JSON files of a folder whose names contain some text, by name."""
+    """Return the JSON files of a folder whose names contain some text, by name."""
     return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and containing in path.name)
 
 
 def records_of(path: Path) -> list[tuple[Mapping[str, Any], str]]:
-    """The records of a file, each with where it is for messages. Raises DataError."""
+    """Return the records of a file, each with its location for messages. Raises DataError."""
     content = read_json(path)
     rows = content if isinstance(content, list) else [content]
     if not all(isinstance(row, Mapping) for row in rows):
-        raise DataError(f"{path} is no list of tasks; give records as in LoTA-Bench's wah_nl_test.json")
+        raise DataError(f"{path} is not a list of tasks; give records as in LoTA-Bench's wah_nl_test.json")
     return [(row, f"{path}: record {number}") for number, row in enumerate(rows)]
 
 
 def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
-    """The first of several fields that a row has. Raises DataError saying which it lacks."""
+    """Return the first of several fields that a record has. Raises DataError if it has none of them."""
     names = tuple(names)
     for name in names:
         if name in row:
@@ -45,7 +45,7 @@ def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
 
 
 def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
-    """Type and goal of a record. Raises DataError naming ``where``."""
+    """Return type and goal of a record. Raises DataError that names ``where``."""
     kind = str(field_of(row, ("task_name",), where))
     counts = field_of(row, ("task_goal", "goal", "derived_goal"), where)
     if kind not in TASK_TYPES:
@@ -53,12 +53,12 @@ def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
     if not isinstance(counts, Mapping):
         raise DataError(f"{where} has the goal {counts!r}; give predicates with their counts")
     goal = tuple((str(text), count) for text, count in counts.items() if count != 0)
-    check_goal(goal, where, lambda wanted: None)
+    check_goal(goal, where, lambda predicates: None)
     return kind, goal
 
 
 def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], None]) -> None:
-    """Parse a goal and ``check`` it. Raises DataError naming ``where`` for whatever either of them refuses."""
+    """Parse a goal and ``check`` it. Raises DataError that names ``where`` if either fails."""
     try:
         check(parse_goal(goal))
     except DataError as error:
@@ -66,16 +66,16 @@ def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], No
 
 
 def number_of(row: Mapping[str, Any], name: str, where: str) -> int | None:
-    """A whole number of a record, None where it has none. Raises DataError for anything else."""
+    """Return a whole number of a record, None if it is absent. Raises DataError for any other value."""
     value = row.get(name)
     if value is not None and type(value) is not int:
         raise DataError(f"{where} has {name}={value!r:.80}; give a whole number")
     return value
 
 
-def told_of(row: Mapping[str, Any], where: str) -> list[str]:
-    """The instructions of a record, empty where it has none. Raises DataError for what is no list of texts."""
-    told = row.get("nl_instructions") or []
-    if not isinstance(told, list) or not all(isinstance(text, str) and text.strip() for text in told):
-        raise DataError(f"{where} has nl_instructions={told!r:.80}; give a list of texts")
-    return told
+def instructions_of(row: Mapping[str, Any], where: str) -> list[str]:
+    """Return the instructions of a record, if any. Raises DataError for anything but a list of texts."""
+    instructions = row.get("nl_instructions") or []
+    if not isinstance(instructions, list) or not all(isinstance(text, str) and text.strip() for text in instructions):
+        raise DataError(f"{where} has nl_instructions={instructions!r:.80}; give a list of texts")
+    return instructions

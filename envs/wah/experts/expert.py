@@ -1,4 +1,4 @@
-"""The scripted expert: does a task as well as the skills allow, from the present state alone."""
+"""Scripted expert: solves a task as far as the skills allow, from the current state alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 
 
 class Expert:
-    """Memoryless: one object may serve many episodes. ``full`` knows everything, ``partial`` what was seen."""
+    """Stateless expert. ``full`` uses the whole state, ``partial`` only the agent's knowledge."""
 
     def __init__(self, skills: str, observability: Observability = "full", rules: Rules = "lota") -> None:
         if skills not in ("lota", "grounded"):
@@ -24,7 +24,7 @@ class Expert:
         self.observability = observability
 
     def act(self, home: HomeState, task: Task, knowledge: Knowledge | None = None) -> str:
-        """The next skill; "done" when the goal is reached or nothing more can be done."""
+        """Return the next skill; "done" if the goal is reached or no step helps."""
         goal = goal_of(task)
         if self._lota is not None:
             return lota_skill(home, goal, self._lota)

@@ -1,7 +1,7 @@
-"""The scripted expert with instance-level skills, from what is known alone: fetch, carry, put, in the goal's order.
+"""Scripted expert with instance-level skills: fetches, carries and puts things in the goal's order.
 
-What is not known is looked for where it is likely to be: first in rooms that were not entered, then in containers that
-were not looked into.
+It uses only what the agent knows. Unknown things are searched where they are likely: first in unexplored rooms, then in
+unexplored containers.
 """
 
 from __future__ import annotations
@@ -11,125 +11,117 @@ from collections.abc import Sequence
 from envs.wah.apartments.belongings import LIKELY
 from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
 from envs.wah.graph import ROOMS
-from envs.wah.grounded import at_hand, putting
+from envs.wah.grounded import at_hand, put_verb
 from envs.wah.knowledge import Knowledge
 from envs.wah.state import HomeState
 
 DONE = "done"
-ASIDE = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathroomcounter", "sofa", "bed")
+SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathroomcounter", "sofa", "bed")
 
 
 def grounded_skill(home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> str:
-    """The next skill towards a goal; "done" when it is reached or nothing more can be done."""
+    """Return the next skill towards a goal; "done" if it is reached or no step helps."""
     return _Plan(home, goal, knowledge).next()
 
 
 class _Plan:
-    """One state as far as it is known, and what is still to do."""
+    """Plan from the known part of one state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
-        self.home, self.knowledge = home, knowledge
-        self.goal = goal
+        self.home, self.goal, self.knowledge = home, goal, knowledge
         self.place = self._destination()
-        counts = counts_at(home, goal, self.place)
-        self.unmet = unmet_of(goal, counts)
+        self.unmet = unmet_of(goal, counts_at(home, goal, self.place))
 
     def _destination(self) -> int | None:
-        """The place at which most of the goal holds; of equals the one at hand, then the first."""
+        """Return the place at which most of the goal holds; if none holds anywhere, the agent's place if possible."""
         best = best_place(self.home, self.goal)
         if best is not None and not any(counts_at(self.home, self.goal, best)):
-            here = [one for one in self.home.graph.of_class(place_class(self.goal)) if one == self.home.at]
-            return here[0] if here else best
+            return self.home.at if self.home.at in self.home.graph.of_class(place_class(self.goal)) else best
         return best
 
     def next(self) -> str:
-        wanted = {one.thing for one in self.unmet if one.kind in RELATIONS}
-        kept = {one.thing for one in self.goal if one.kind == "holds"}
-        kinds = {thing: self.home.graph[thing].class_name for thing in self.home.held}
+        classes_to_put = {predicate.thing for predicate in self.unmet if predicate.kind in RELATIONS}
+        classes_to_hold = {predicate.thing for predicate in self.goal if predicate.kind == "holds"}
+        kinds = {thing: self.home.graph[thing].class_name for thing in self.home.inventory}
         for thing, kind in kinds.items():
-            if kind in wanted:
+            if kind in classes_to_put:
                 return self._put(thing, self.place)
         for thing, kind in kinds.items():
-            if kind not in kept:
+            if kind not in classes_to_hold:
                 return self._put_aside(thing)
-        for one in self.unmet:
-            if step := self._pursue(one):
-                return step
-        return DONE
+        return next((step for predicate in self.unmet if (step := self._pursue(predicate))), DONE)
 
-    def _pursue(self, one: Predicate) -> str:
-        match one.kind:
-            case "on" | "inside" if self.place is None:
-                return ""
+    def _pursue(self, predicate: Predicate) -> str:
+        match predicate.kind:
             case "on" | "inside":
-                return self._take(one.thing, left=self.place)
+                return "" if self.place is None else self._take(predicate.thing, excluded_place=self.place)
             case "holds":
-                return self._take(one.thing)
+                return self._take(predicate.thing)
             case "turnOn":
-                return self._switch()
-        seats = self.home.graph.of_class(one.place)
-        return self._at(seats[0]) or f"sit on {self._say(seats[0])}" if seats else ""
+                return self._switch_on()
+        seats = self.home.graph.of_class(predicate.place)
+        return self._go_to(seats[0]) or f"sit on {self._words(seats[0])}" if seats else ""
 
-    def _take(self, kind: str, left: int | None = None) -> str:
-        """Have one in the hand; what is at the place ``left`` stays there."""
-        known = [one for one in self.home.graph.of_class(kind) if self.knowledge.knows(one)]
-        spare = [one for one in known if left is None or self.home.holder(one) != left]
-        if not spare:
+    def _take(self, kind: str, excluded_place: int | None = None) -> str:
+        """Take an instance of a class, but none at the excluded place."""
+        things = [thing for thing in self.home.graph.of_class(kind) if self.knowledge.knows(thing)]
+        things = [thing for thing in things if excluded_place is None or self.home.holder(thing) != excluded_place]
+        if not things:
             return self._explore(kind)
         near = at_hand(self.home)
-        thing = next((one for one in spare if one in near), spare[0])
-        return self._at(thing) or self._uncover(thing) or f"pick up {self._say(thing)}"
+        thing = next((thing for thing in things if thing in near), things[0])
+        return self._go_to(thing) or self._uncover(thing) or f"pick up {self._words(thing)}"
 
     def _put(self, thing: int, place: int | None) -> str:
         if place is None:
             return self._put_aside(thing)
-        shut = self.home.graph[place].shut and putting(self.home, place) == "putin"
-        others = [one for one in self.home.held if one != thing]
-        if shut and others:  # there is no hand to open it with
-            return self._put_aside(others[0])
-        opened = f"open {self._say(place)}" if shut else ""
-        return self._at(place) or opened or f"put {self._say(thing)} in {self._say(place)}"
+        closed = self.home.graph[place].closed and put_verb(self.home, place) == "putin"
+        rest = [item for item in self.home.inventory if item != thing]
+        if closed and rest:  # no free hand to open it
+            return self._put_aside(rest[0])
+        opening = f"open {self._words(place)}" if closed else ""
+        return self._go_to(place) or opening or f"put {self._words(thing)} in {self._words(place)}"
 
     def _put_aside(self, thing: int) -> str:
-        places = [one for kind in ASIDE for one in self.home.graph.of_class(kind) if one != self.place]
-        here = next((one for one in places if one == self.home.at), places[0] if places else None)
-        return DONE if here is None else self._put(thing, here)
+        graph = self.home.graph
+        places = [place for kind in SPARE_PLACES for place in graph.of_class(kind) if place != self.place]
+        if not places:
+            return DONE
+        return self._put(thing, self.home.at if self.home.at in places else places[0])
 
-    def _switch(self) -> str:
+    def _switch_on(self) -> str:
         if self.place is None or "OFF" not in self.home.graph[self.place].states:
             return ""
-        node = self.home.graph[self.place]
-        if "OPEN" in node.states:
-            return self._at(self.place) or f"close {self._say(self.place)}"
-        return self._at(self.place) or f"turn on {self._say(self.place)}"
+        verb = "close" if "OPEN" in self.home.graph[self.place].states else "turn on"
+        return self._go_to(self.place) or f"{verb} {self._words(self.place)}"
 
     def _explore(self, kind: str) -> str:
-        """Enter the likeliest room not entered yet, then open the likeliest container not looked into."""
+        """Enter the likeliest unexplored room for a class, then open the likeliest unexplored container."""
         graph, knowledge = self.home.graph, self.knowledge
-        unseen = [one for one in knowledge.known if one in graph.nodes and knowledge.unseen(one)]
+        unseen = [place for place in knowledge.known if place in graph.nodes and knowledge.unseen(place)]
         likely = LIKELY.get(kind, ())
-        rooms = [one for one in unseen if graph[one].category == ROOMS]
+        rooms = [place for place in unseen if graph[place].category == ROOMS]
         if rooms:
-            return self._at(min(rooms, key=lambda one: (-self._likely_places(one, likely), one)))
-        places = [one for one in unseen if graph[one].container and self.home.hidden_in(one) is None]
-        order = {name: rank for rank, name in enumerate(likely)}
-        ranked = sorted(places, key=lambda one: (one != self.home.at, order.get(graph[one].class_name, 99), one))
-        usual = [one for one in ranked if graph[one].class_name in order]
-        place = next(iter(usual or ranked), None)
-        return "" if place is None else self._at(place) or f"open {self._say(place)}"
+            return self._go_to(min(rooms, key=lambda room: (-self._likely_places(room, likely), room)))
+        places = [place for place in unseen if graph[place].container and self.home.hidden_in(place) is None]
+        ranks = {name: rank for rank, name in enumerate(likely)}
+        order = sorted(places, key=lambda place: (place != self.home.at, ranks.get(graph[place].class_name, 99), place))
+        usual = [place for place in order if graph[place].class_name in ranks]
+        place = next(iter(usual or order), None)
+        return "" if place is None else self._go_to(place) or f"open {self._words(place)}"
 
     def _likely_places(self, room: int, likely: Sequence[str]) -> int:
         graph = self.home.graph
-        return sum(graph.room(one) == room for kind in likely for one in graph.of_class(kind))
+        return sum(graph.room(place) == room for kind in likely for place in graph.of_class(kind))
 
-    def _at(self, thing: int) -> str:
-        """Go to where it is, unless the agent is there."""
+    def _go_to(self, thing: int) -> str:
+        """Go to the place of a thing, unless the agent is there."""
         place = self.home.fixture(thing)
-        return "" if self.home.at in (place, thing) else f"go to {self._say(place)}"
+        return "" if self.home.at in (place, thing) else f"go to {self._words(place)}"
 
     def _uncover(self, thing: int) -> str:
-        hiding = self.home.hidden_in(thing)
-        return "" if hiding is None else f"open {self._say(hiding)}"
+        container = self.home.hidden_in(thing)
+        return "" if container is None else f"open {self._words(container)}"
 
-    def _say(self, thing: int) -> str:
+    def _words(self, thing: int) -> str:
         return self.home.things.words(thing)

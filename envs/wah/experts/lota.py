@@ -1,7 +1,7 @@
-"""The scripted expert with type-level skills: from the present state alone to the next skill.
+"""Scripted expert with type-level skills: opens the destination, then fetches the goal's things one by one.
 
-First the destination is opened, then one thing after another is fetched, in the order of the goal; what hides it is
-opened. What the rule's choice of instances makes impossible is left out.
+It decides from the current state alone, and opens what hides a thing. Conditions that the rules' choice of instances
+makes impossible are skipped.
 """
 
 from __future__ import annotations
@@ -9,138 +9,139 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
-from envs.wah.language.names import article, spoken
+from envs.wah.language.names import article, spoken_name
 from envs.wah.lota import CLOSE, FIND, OPEN, PICK, PUT, SIT, SWITCH_ON, LotaSkills
 from envs.wah.state import HomeState
 
 DONE = "done"
-ASIDE = ("kitchentable", "kitchencounter", "coffeetable", "desk", "sofa", "bed", "bathroomcounter")
+SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "sofa", "bed", "bathroomcounter")
 
 
 def lota_skill(home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> str:
-    """The next skill towards a goal; "done" when it is reached or nothing more can be done."""
+    """Return the next skill towards a goal; "done" if it is reached or no step helps."""
     return _Plan(home, goal, skills).next()
 
 
-def say(verb: str, kind: str) -> str:
-    words = spoken(kind)
+def skill_text(verb: str, kind: str) -> str:
+    """Return the skill with this verb and class."""
+    words = spoken_name(kind)
     return f"{verb} {article(words) if verb == FIND else 'the'} {words}"
 
 
 class _Plan:
-    """One state, and what is still to do."""
+    """Plan from one state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
-        self.home, self.skills = home, skills
-        place = best_place(home, goal)
-        counts = counts_at(home, goal, place)
-        self.unmet = unmet_of(goal, counts)
-        self.goal = goal
+        self.home, self.goal, self.skills = home, goal, skills
+        self.unmet = unmet_of(goal, counts_at(home, goal, best_place(home, goal)))
         self.kind = place_class(goal)  # of the destination
+        self.puts_inside = any(predicate.kind == "inside" for predicate in goal)
 
     def next(self) -> str:
-        exists = bool(self.home.graph.of_class(self.kind))
-        wanted = [one for one in self.unmet if one.kind in RELATIONS and exists]
-        kept = {one.thing for one in self.goal if one.kind == "holds"}
-        kinds = {thing: self.home.graph[thing].class_name for thing in self.home.held}
-        for kind in kinds.values():
-            if kind in {one.thing for one in wanted}:
+        has_place = bool(self.home.graph.of_class(self.kind))
+        to_put = [predicate for predicate in self.unmet if predicate.kind in RELATIONS and has_place]
+        classes_to_put = {predicate.thing for predicate in to_put}
+        classes_to_hold = {predicate.thing for predicate in self.goal if predicate.kind == "holds"}
+        kinds = [self.home.graph[thing].class_name for thing in self.home.inventory]
+        for kind in kinds:
+            if kind in classes_to_put:
                 return self._deliver(kind)
-        for kind in kinds.values():
-            if kind not in kept:
+        for kind in kinds:
+            if kind not in classes_to_hold:
                 return self._put_aside(kind)
-        return self._fetch(wanted) or self._finish() or DONE
+        return self._fetch(to_put) or self._finish() or DONE
 
     @property
     def destination(self) -> int | None:
-        """Where what is held would be put, if it is of the right class and close."""
+        """The place where a thing would be put down now, if it is of the goal's class and close."""
         place = self.skills.target(self.home, self.kind)
         at_hand = place is not None and self.home.graph[place].class_name == self.kind and self.home.close(place)
-        return place if at_hand and self.home.focus.found == self.kind else None
+        return place if at_hand and self.home.focus.class_name == self.kind else None
 
     def _deliver(self, kind: str) -> str:
-        if others := self._too_much(kind):
-            return self._put_aside(others[0])
+        if surplus := self._surplus(kind):
+            return self._put_aside(surplus[0])
         place = self.destination
         if place is None:
-            return say(FIND, self.kind)
-        inside = any(one.kind == "inside" for one in self.goal)
-        if inside and self.home.graph[place].shut and len(self.home.held) < 2:
-            return say(OPEN, self.kind)
-        return say(PUT, kind)
+            return skill_text(FIND, self.kind)
+        if self.puts_inside and self.home.graph[place].closed and len(self.home.inventory) < 2:
+            return skill_text(OPEN, self.kind)
+        return skill_text(PUT, kind)
 
-    def _too_much(self, kind: str) -> list[str]:
-        """What else is held, where a door has to be opened for which there is no hand."""
+    def _surplus(self, kind: str) -> list[str]:
+        """Return the classes of other things in hand, if a free hand is needed to open the destination."""
         graph = self.home.graph
-        kinds = [graph[thing].class_name for thing in self.home.held]
+        kinds = [graph[thing].class_name for thing in self.home.inventory]
         kinds.remove(kind)
-        opens = self.skills.rules == "strict" and any(one.kind == "inside" for one in self.goal)
-        return kinds if opens and any(graph[one].shut for one in graph.of_class(self.kind)) else []
+        opens = self.skills.rules == "strict" and self.puts_inside
+        return kinds if opens and any(graph[place].closed for place in graph.of_class(self.kind)) else []
 
     def _put_aside(self, kind: str) -> str:
-        found = self.home.focus.found
+        place_kind = self.home.focus.class_name
         target = self.skills.target(self.home, kind)
-        if found in ASIDE and found != self.kind and target is not None and self.home.close(target):
-            return say(PUT, kind)
-        free = [one for one in ASIDE if self.home.graph.of_class(one) and one != self.kind]
-        return say(FIND, free[0]) if free else DONE
+        if place_kind in SPARE_PLACES and place_kind != self.kind and target is not None and self.home.close(target):
+            return skill_text(PUT, kind)
+        spare = [place for place in SPARE_PLACES if self.home.graph.of_class(place) and place != self.kind]
+        return skill_text(FIND, spare[0]) if spare else DONE
 
-    def _fetch(self, wanted: Sequence[Predicate]) -> str:
-        """Open the destination, then go for the first thing that can be had."""
-        steps = [step for one in wanted if (step := self._take(one.thing))]
+    def _fetch(self, to_put: Sequence[Predicate]) -> str:
+        """Open the destination, then fetch the first thing that is available."""
+        steps = [step for predicate in to_put if (step := self._take(predicate.thing))]
         if not steps:
             return ""
-        if any(one.kind == "inside" for one in wanted) and self._all_shut():
-            return say(FIND if self.destination is None else OPEN, self.kind)
+        if any(predicate.kind == "inside" for predicate in to_put) and self._all_closed():
+            return skill_text(FIND if self.destination is None else OPEN, self.kind)
         return steps[0]
 
-    def _all_shut(self) -> bool:
-        """Whether every place that things could be put into is closed."""
+    def _all_closed(self) -> bool:
+        """Return whether every place that the rules could choose as destination is closed."""
         places = self.home.graph.of_class(self.kind)
-        return all(self.home.graph[one].shut for one in (places[-1:] if self.skills.rules == "lota" else places))
+        candidates = places[-1:] if self.skills.rules == "lota" else places
+        return all(self.home.graph[place].closed for place in candidates)
 
     def _take(self, kind: str) -> str:
-        """The next step to have a thing of this class in the hand; "" if that cannot be."""
+        """Return the next step to take a thing of this class; "" if that is impossible."""
         home, skills = self.home, self.skills
-        thing = skills.choose(home, PICK if home.focus.found == kind else FIND, kind)
-        if thing is None or self._there(thing):
+        found_kind = home.focus.class_name == kind
+        thing = skills.choose(home, PICK if found_kind else FIND, kind)
+        if thing is None or self._is_delivered(thing):
             return ""
-        hiding = home.hidden_in(thing)
-        here = home.focus.found == kind and home.close(thing)
-        if hiding is None:
-            return say(PICK, kind) if here else say(FIND, kind)
-        outer = home.graph[hiding].class_name
-        if here:
-            return say(OPEN, outer) if skills.choose(home, OPEN, outer) == hiding else ""
-        reachable = skills.rules == "strict" or home.graph.of_class(outer)[-1] == hiding
-        return say(FIND, kind) if reachable else ""
+        container = home.hidden_in(thing)
+        at_hand = found_kind and home.close(thing)
+        if container is None:
+            return skill_text(PICK, kind) if at_hand else skill_text(FIND, kind)
+        outer = home.graph[container].class_name
+        if at_hand:
+            return skill_text(OPEN, outer) if skills.choose(home, OPEN, outer) == container else ""
+        reachable = skills.rules == "strict" or home.graph.of_class(outer)[-1] == container
+        return skill_text(FIND, kind) if reachable else ""
 
-    def _there(self, thing: int) -> bool:
-        """Whether it lies where the goal wants it."""
+    def _is_delivered(self, thing: int) -> bool:
+        """Return whether a thing was put down in this task at a place of the goal's class."""
         holder = self.home.holder(thing)
-        placed = holder is not None and thing in self.home.focus.placed
-        return placed and self.home.graph[holder].class_name == self.kind
+        put_down = holder is not None and thing in self.home.focus.put_down
+        return put_down and self.home.graph[holder].class_name == self.kind
 
     def _finish(self) -> str:
-        """Switch on, take in the hand, sit down."""
-        graph = self.home.graph
-        possible = [one for one in self.unmet if one.kind not in RELATIONS and graph.of_class(one.place or one.thing)]
-        return next((step for one in possible if (step := self._pursue(one))), "")
+        """Switch on, hold, sit down."""
+        return next((step for predicate in self.unmet if (step := self._finish_with(predicate))), "")
 
-    def _pursue(self, one: Predicate) -> str:
-        match one.kind:
+    def _finish_with(self, predicate: Predicate) -> str:
+        if predicate.kind in RELATIONS or not self.home.graph.of_class(predicate.place or predicate.thing):
+            return ""
+        match predicate.kind:
             case "turnOn":
-                return self._switch(one.place)
+                return self._switch_on(predicate.place)
             case "holds":
-                return self._take(one.thing)
-        return say(SIT if self.home.focus.found == one.place else FIND, one.place)
+                return self._take(predicate.thing)
+        return skill_text(SIT if self.home.focus.class_name == predicate.place else FIND, predicate.place)
 
-    def _switch(self, kind: str) -> str:
+    def _switch_on(self, kind: str) -> str:
         place = self.destination
         if place is None:
-            return say(FIND, kind)
+            return skill_text(FIND, kind)
         node = self.home.graph[place]
         if "OPEN" in node.states:
-            return say(CLOSE, kind)
-        possible = "OFF" in node.states and (self.skills.rules == "strict" or node.shut)
-        return say(SWITCH_ON, kind) if possible else ""
+            return skill_text(CLOSE, kind)
+        possible = "OFF" in node.states and (self.skills.rules == "strict" or node.closed)
+        return skill_text(SWITCH_ON, kind) if possible else ""

@@ -1,4 +1,4 @@
-"""What things are called: the benchmark's names, which its skills must say to the letter, and the names people use."""
+"""Class names: the benchmark's, which its skills use literally, and synonyms for instructions."""
 
 from __future__ import annotations
 
@@ -7,92 +7,36 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-# LoTA-Bench's words for VirtualHome's classes (its resource wah_objects_sim2nl.json) where they are not the class name,
-# then the same for classes it leaves out. A class that is not listed is called by its own name.
-_SPOKEN: dict[str, str] = {
-    "balanceball": "balance ball",
-    "barsoap": "bar soap",
-    "bathroomcabinet": "bathroom cabinet",
-    "bathroomcounter": "bathroom counter",
-    "bellpepper": "bell pepper",
-    "boardgame": "board game",
+# LoTA-Bench's names of VirtualHome's classes (its resource wah_objects_sim2nl.json) that differ from the class name:
+# those that give the class name without their spaces, and the others. Its resource lacks the classes in the last line.
+_SPACED_NAMES = """
+    balance ball, bar soap, bathroom cabinet, bathroom counter, bell pepper, board game, candy bar, ceiling fan,
+    cell phone, Chinese food, chocolate syrup, closet drawer, coat rack, coffee maker, coffee pot, coffee table,
+    condiment bottle, condiment shaker, cooking pot, cpu screen, creamy buns, cutlery fork, cutlery knife,
+    cutting board, dishwashing liquid, face cream, frying pan, garbage can, hair product, kitchen cabinet,
+    kitchen counter, kitchen counter drawer, kitchen table, knife block, light switch, living room, lotion bottle,
+    minced meat, mouse mat, oven tray, paper tray, photo frame, pound cake, power socket, remote control,
+    standing mirror, stove fan, table lamp, teddy bear, towel rack, tv stand, wall lamp, wall phone,
+    wall picture frame, wall shelf, washing machine, washing sponge, water glass, whipped cream, wine glass,
+    chef knife, dining table, paper towel, shelf soap set, soap set, wall tv
+"""
+_SPOKEN_NAMES: dict[str, str] = {
     "bottlewater": "bottled water",
     "breadslice": "slice of bread",
-    "candybar": "candy bar",
-    "ceilingfan": "ceiling fan",
-    "cellphone": "cell phone",
     "character": "user",
-    "chinesefood": "Chinese food",
-    "chocolatesyrup": "chocolate syrup",
-    "closetdrawer": "closet drawer",
     "clothespants": "pants",
     "clothespile": "pile of clothes",
     "clothesshirt": "shirt",
-    "coatrack": "coat rack",
-    "coffeemaker": "coffee maker",
-    "coffeepot": "coffee pot",
-    "coffeetable": "coffee table",
-    "condimentbottle": "condiment bottle",
-    "condimentshaker": "condiment shaker",
-    "cookingpot": "cooking pot",
-    "cpuscreen": "cpu screen",
-    "creamybuns": "creamy buns",
-    "cutleryfork": "cutlery fork",
-    "cutleryknife": "cutlery knife",
-    "cuttingboard": "cutting board",
     "dishbowl": "bowl",
-    "dishwashingliquid": "dishwashing liquid",
-    "facecream": "face cream",
-    "fryingpan": "frying pan",
-    "garbagecan": "garbage can",
-    "hairproduct": "hair product",
-    "kitchencabinet": "kitchen cabinet",
-    "kitchencounter": "kitchen counter",
-    "kitchencounterdrawer": "kitchen counter drawer",
-    "kitchentable": "kitchen table",
-    "knifeblock": "knife block",
-    "lightswitch": "light switch",
-    "livingroom": "living room",
-    "lotionbottle": "lotion bottle",
     "microwave": "microwave oven",
-    "mincedmeat": "minced meat",
-    "mousemat": "mouse mat",
-    "oventray": "oven tray",
-    "papertray": "paper tray",
-    "photoframe": "photo frame",
-    "poundcake": "pound cake",
-    "powersocket": "power socket",
-    "remotecontrol": "remote control",
-    "salmon": "salmod",  # the benchmark's spelling: its skills know no other
+    "salmon": "salmod",  # sic: the spelling in the benchmark's skills
     "sportsball": "ball",
-    "standingmirror": "standing mirror",
-    "stovefan": "stove fan",
-    "tablelamp": "table lamp",
-    "teddybear": "teddy bear",
-    "towelrack": "towel rack",
-    "tvstand": "tv stand",
-    "walllamp": "wall lamp",
-    "wallphone": "wall phone",
-    "wallpictureframe": "wall picture frame",
-    "wallshelf": "wall shelf",
-    "washingmachine": "washing machine",
-    "washingsponge": "washing sponge",
-    "waterglass": "water glass",
-    "whippedcream": "whipped cream",
-    "wineglass": "wine glass",
-} | {
-    "chefknife": "chef knife",
-    "diningtable": "dining table",
-    "papertowel": "paper towel",
-    "shelfsoapset": "shelf soap set",
-    "soapset": "soap set",
-    "walltv": "wall tv",
-}
-_SIMULATED = {words: name for name, words in _SPOKEN.items()}
+} | {name.replace(" ", "").lower(): name for name in re.split(r",\s+", _SPACED_NAMES.strip())}
+_CLASS_NAMES = {words: name for name, words in _SPOKEN_NAMES.items()}
 _CLASS = re.compile(r"[a-z]+")
 
-# Names people use in instructions, the usual one first, a frequent one more than once; a class without an entry has its
-# spoken name only.
+# Synonyms in instructions, the usual name first, frequent ones repeated; a class without an entry has its spoken name
+# only.
 SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bananas": ("bananas", "bunch of bananas"),
@@ -146,7 +90,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-# What is counted in something else: "some juice", but "two bottles of juice".
+# Units of names that are counted by a unit: "some juice", but "two bottles of juice".
 MEASURES: Mapping[str, str] = MappingProxyType(
     {
         "alcohol": "bottle",
@@ -181,26 +125,26 @@ _HEAD = re.compile(r"^(.*?)( (?:of|for|in) .*)?$")
 _IRREGULAR = {"mouse": "mice", "tv": "tvs"}
 
 
-def spoken(class_name: str) -> str:
-    """The benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
-    return _SPOKEN.get(class_name, class_name)
+def spoken_name(class_name: str) -> str:
+    """Return the benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
+    return _SPOKEN_NAMES.get(class_name, class_name)
 
 
-def simulated(words: str) -> str | None:
-    """The class with this spoken name, or None where no class can have it: "kitchen table" -> "kitchentable"."""
-    if words in _SIMULATED:
-        return _SIMULATED[words]
-    return words if _CLASS.fullmatch(words) and words not in _SPOKEN else None
+def class_named(words: str) -> str | None:
+    """Return the class with this spoken name, None if no class can have it: "kitchen table" -> "kitchentable"."""
+    if words in _CLASS_NAMES:
+        return _CLASS_NAMES[words]
+    return words if _CLASS.fullmatch(words) and words not in _SPOKEN_NAMES else None
 
 
 def article(words: str) -> str:
-    """What stands before a name: "an" before a vowel, "a" otherwise."""
+    """Return the indefinite article of a name: "an" before a vowel, else "a"."""
     return "an" if words[0] in "aeiou" else "a"
 
 
 @cache
 def plural(words: str) -> str:
-    """The plural of a name: "glass for wine" -> "glasses for wine"; "chips" stays as it is."""
+    """Return the plural of a name: "glass for wine" -> "glasses for wine"; "chips" is unchanged."""
     head, rest = _HEAD.fullmatch(words).groups("")
     start, space, noun = head.rpartition(" ")
     return f"{start}{space}{_plural(noun)}{rest}"
@@ -222,17 +166,17 @@ def _plural(noun: str) -> str:
     return noun + "s"
 
 
-def names_for(class_name: str, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """What people call a class, the usual name first: none that could mean one of ``others``, at least its usual."""
-    taken = {name for other in others if other != class_name for name in _names(other)}
-    free = tuple(name for name in _names(class_name) if not any(_shared(name, other) for other in taken))
-    return free or _names(class_name)[:1]
+def names_for(class_name: str, rivals: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the synonyms of a class that cannot mean one of the ``rivals``, the usual name first and always one."""
+    rival_names = {name for rival in rivals if rival != class_name for name in _names(rival)}
+    names = tuple(name for name in _names(class_name) if not any(_ambiguous(name, rival) for rival in rival_names))
+    return names or _names(class_name)[:1]
 
 
 def _names(class_name: str) -> tuple[str, ...]:
-    return SYNONYMS.get(class_name, (spoken(class_name),))
+    return SYNONYMS.get(class_name, (spoken_name(class_name),))
 
 
-def _shared(name: str, other: str) -> bool:
-    """A "wine glass" is a "glass" too, and two of these are called like "glasses"."""
-    return f" {other}".endswith((f" {name}", f" {plural(name)}"))
+def _ambiguous(name: str, rival: str) -> bool:
+    """Return whether a name could mean the rival: "glass" and "glasses" could mean "wine glass" and "glasses"."""
+    return f" {rival}".endswith((f" {name}", f" {plural(name)}"))

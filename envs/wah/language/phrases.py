@@ -1,4 +1,4 @@
-"""Says a Watch-And-Help task the way people do: many sentence patterns, names and lists for the same goal."""
+"""Phrases for Watch-And-Help tasks: varied sentence patterns, names and lists for the same goal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Goal = Sequence[tuple[str, int]]
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
-# Which of two tables "the table" is, where that goes without saying.
+# The class that "the table" means in a task without further words.
 _THE_TABLE = {
     "prepare_snack": "coffeetable",
     "prepare_food": "kitchentable",
@@ -41,13 +41,13 @@ _THE_TABLE = {
 
 
 class Choose(Protocol):
-    """One of several options, of which the first is the usual one."""
+    """Choice of one option; the first option is the usual one."""
 
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
 def phrase(task_type: str, goal: Goal, rng: Random) -> str:
-    """One sentence, sometimes two, that says everything the goal asks for."""
+    """Return one sentence, sometimes two, that expresses the whole goal."""
 
     def choose(options: Sequence[T]) -> T:
         usual = len(options) == 1 or rng.random() < 0.4
@@ -66,7 +66,7 @@ def phrase(task_type: str, goal: Goal, rng: Random) -> str:
 
 
 def all_phrasings(task_type: str, goal: Goal) -> list[str]:
-    """Every pattern once, with the usual names and words."""
+    """Return every pattern once, with the usual names and words."""
     parts = _parts(goal)
     slots = _slots(task_type, parts, parts.things, _usual)
     forms = [form for group in _patterns(task_type, parts) for form in group]
@@ -79,7 +79,7 @@ def _usual(options: Sequence[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a goal asks for: which things where, whether that place is turned on, what is held and what is sat on."""
+    """Parts of a goal: things with counts, their place, whether it is turned on, the book to hold, the seat."""
 
     things: tuple[tuple[str, int], ...]
     place: str
@@ -98,18 +98,20 @@ def _parts(goal: Goal) -> _Parts:
     def only(*relations: str) -> str:
         last = {words[-1] for words, _ in atoms if words[0] in relations}
         if len(last) > 1:
-            raise DataError(f"a sentence says one place, book or seat, not {', '.join(sorted(last))}")
+            raise DataError(
+                f"an instruction has one place, book or seat, not {', '.join(sorted(last))}; make it two tasks"
+            )
         return last.pop() if last else ""
 
     things = tuple((words[1], count) for words, count in atoms if len(words) == 3)
     place, machine = only("on", "inside"), only("turnOn")
     if machine not in ("", place):
-        raise DataError(f"{machine} is to be turned on, but nothing goes into it")
+        raise DataError(f"{machine} is turned on, but the goal puts nothing into it; add a thing or leave turnOn out")
     return _Parts(things, place, bool(only("inside")), bool(machine), only("holds"), only("sit"))
 
 
 def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The commands and the statements that fit a task."""
+    """Return the commands and the statements for a task."""
     if task_type not in TASK_TYPES:
         raise DataError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
     reads = task_type == "read_book"
@@ -117,13 +119,13 @@ def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str
         needed = "a book and a seat" if reads else "things, and no book or seat"
         raise DataError(f"the goal of a {task_type} needs {needed}")
     if parts.runs and task_type != "put_dishwasher":
-        raise DataError(f"{task_type} turns nothing on, but the goal wants {parts.place} to run")
+        raise DataError(f"{task_type} turns nothing on, but the goal has turnOn_{parts.place}; leave it out")
     kind = "run_dishwasher" if parts.runs else "read_and_snack" if reads and parts.things else task_type
     return _fitting(COMMANDS[kind], parts), _fitting(STATEMENTS[kind], parts)
 
 
 def _fitting(forms: tuple[str, ...], parts: _Parts) -> tuple[str, ...]:
-    """A single thing has no rest and is no list."""
+    """Return the patterns for the number of things: those with a list need several."""
     single = len(parts.things) == 1
     return tuple(form for form in forms if not (single and ("{rest}" in form or "{items}" in form)))
 
@@ -141,23 +143,23 @@ def _finish(sentence: str, rng: Random) -> str:
 
 
 def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
-    """What each slot says; names and styles are drawn once, so that a sentence sticks to them."""
+    """Return the text of each slot; names and styles are drawn once per sentence."""
     kinds = [kind for kind, _ in order]
-    named = [(choose(names_for(kind, kinds)), count) for kind, count in order]
+    names = [(choose(names_for(kind, kinds)), count) for kind, count in order]
     slots = _reading(parts, choose)
-    if not named:
+    if not names:
         return slots
     style, item_style = choose(DETERMINERS), choose(ITEM_STYLES)
-    things = [_counted(name, count, _style(style, i, choose), choose) for i, (name, count) in enumerate(named)]
-    items = [_counted(name, count, item_style, choose) for name, count in named]
-    (name, count), *more = named
+    things = [_with_count(name, count, _style(style, i, choose), choose) for i, (name, count) in enumerate(names)]
+    items = [_with_count(name, count, item_style, choose) for name, count in names]
+    (name, count), *more = names
     single = not more and count == 1 and plural(name) != name
     slots |= _destination(task_type, parts, choose, bare=style == "bare")
     return slots | {
-        "things": _listed(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)),
+        "things": _join(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)),
         "first": things[0],
-        "rest": _listed(things[1:], JOINTS[0]),
-        "items": _listed(items, choose(ITEM_JOINTS)),
+        "rest": _join(things[1:], JOINTS[0]),
+        "items": _join(items, choose(ITEM_JOINTS)),
         "them": "it" if single else "them",
         "are": "is" if single else "are",
     }
@@ -188,13 +190,13 @@ def _reading(parts: _Parts, choose: Choose) -> dict[str, str]:
     return slots
 
 
-def _listed(words: Sequence[str], joint: tuple[str, str]) -> str:
+def _join(words: Sequence[str], joint: tuple[str, str]) -> str:
     between, before_last = joint
     return before_last.join(words) if len(words) < 3 else before_last.join((between.join(words[:-1]), words[-1]))
 
 
 def _style(style: str, position: int, choose: Choose) -> str:
-    """How a thing of a list is introduced: "once" is "the plate, fork and glass"."""
+    """Return the determiner of one thing in a list: "once" is "the plate, fork and glass"."""
     if style == "mixed":
         return choose(("a", "the", "one", "1"))
     if style == "once":
@@ -202,8 +204,8 @@ def _style(style: str, position: int, choose: Choose) -> str:
     return style
 
 
-def _counted(name: str, count: int, style: str, choose: Choose) -> str:
-    """A name with its determiner or its number."""
+def _with_count(name: str, count: int, style: str, choose: Choose) -> str:
+    """Return a name with its determiner or its number."""
     if style == "x":
         return f"{count}x {name}"
     if count > 1:
@@ -233,8 +235,8 @@ def _indefinite(name: str, choose: Choose) -> str:
 
 
 def _countable(name: str, choose: Choose) -> str:
-    """What a number can stand before: "chips" come in bags, juice in bottles or just so."""
-    measured = f"{MEASURES.get(name, 'set')} of {name}"
+    """Return a name that can follow a number: "bag of chips", "juice" or "bottle of juice"."""
+    with_unit = f"{MEASURES.get(name, 'set')} of {name}"
     if plural(name) == name:
-        return measured
-    return choose((name, measured)) if name in MEASURES else name
+        return with_unit
+    return choose((name, with_unit)) if name in MEASURES else name

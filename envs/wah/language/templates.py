@@ -1,10 +1,10 @@
 """Sentence patterns for the six task types.
 
-``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` the same as a bare list for after a colon,
-``{first}`` and ``{rest}`` the first of them and the others; a single thing has no list and no rest. ``{them}`` and
-``{are}`` agree with their number. ``{place}`` is the destination ("the fridge"), ``{on}`` where things are ("in the
-fridge"), ``{onto}`` where they go ("into the fridge"), ``{to}`` "to the fridge". ``{book}`` is what is held and
-``{seat}`` what is sat on. ``[put]``, ``[get]``, ... are words with synonyms, which may have slots of their own.
+Slots: ``{things}`` are the objects ("an apple and two cupcakes"), ``{items}`` the same as a list after a colon,
+``{first}`` and ``{rest}`` the first object and the remaining ones; patterns with ``{items}`` or ``{rest}`` need several
+objects. ``{them}`` and ``{are}`` agree with their number. ``{place}`` is the destination ("the fridge"), ``{on}`` the
+location ("in the fridge"), ``{onto}`` the direction ("into the fridge"), ``{to}`` "to the fridge". ``{book}`` is the
+thing to hold and ``{seat}`` the seat. ``[put]``, ``[get]``, ... are words with synonyms, which may contain slots.
 """
 
 from __future__ import annotations
@@ -30,16 +30,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "wash": ("wash", "clean", "do"),
     "dishes": ("do the dishes", "wash the dishes", "clean up", "wash up", "clean the dishes"),
     "run": (
-        "turn it on",
-        "turn it on",
-        "start it",
-        "run it",
-        "switch it on",
-        "turn on {place}",
-        "start {place}",
-        "run {place}",
-        "switch on {place}",
-        "turn {place} on",
+        *("turn it on", "turn it on", "start it", "run it", "switch it on"),
+        *("turn on {place}", "start {place}", "run {place}", "switch on {place}", "turn {place} on"),
     ),
     "store": ("store", "keep", "stow"),
     "chill": ("chill", "cool", "keep", "refrigerate"),
@@ -49,7 +41,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "take": ("take", "get", "grab", "pick up", "fetch", "find"),
 }
 
-# Imperatives, which fit every task with objects and a destination.
+# Imperatives for every task with objects and a destination.
 PLACING: tuple[str, ...] = (
     "[put] {things} {onto}",
     "[put] {things} {onto}",
@@ -80,7 +72,7 @@ LISTING: tuple[str, ...] = (
     "[move] the following {to}: {items}",
     "[put] {onto} the following: {items}",
 )
-# Sentences that are no imperatives.
+# Statements for the same tasks.
 WISHES: tuple[str, ...] = (
     "I want {things} {on}",
     "I need {things} {on}",
@@ -192,7 +184,7 @@ _LOAD_WISHES = (
     "we are done eating. [Put] {things} {onto}",
     "we have finished [meal], so [put] {things} {onto}",
 )
-# Commands after which the machine can be turned on: [run] would not be understood after a list.
+# Commands that [run] can follow: not those that end with a list.
 _RUNNABLE = tuple(form for form in PLACING + _LOAD if "{items}" not in form)
 _RUN = (
     "[load] {place} with {things} and [run]",
@@ -289,8 +281,8 @@ _READ_WISHES = (
     "reading {book} on {seat}",
     "sitting on {seat} with {book}",
 )
-# How reading goes with snacks within reach: %s is one of the commands above.
-_JOINED = (
+# Patterns for reading with snacks: %s is one of the patterns above.
+_SNACK_AND_READ = (
     "[put] {things} {onto}, [then] %s",
     "[put] {things} {onto} and %s",
     "[move] {things} {to}, [then] %s",
@@ -299,7 +291,7 @@ _JOINED = (
     "%s, but first [put] {things} {onto}",
     "%s, with {things} {on}",
 )
-_JOINED_WISHES = (
+_SNACK_AND_READ_WISHES = (
     "[put] {things} {onto}. Then %s",
     "%s. Before that, [put] {things} {onto}",
     "I want to snack while I read, so [put] {things} {onto} and %s",
@@ -314,7 +306,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run_dishwasher": tuple(f"{form}, [then] [run]" for form in _RUNNABLE) + _RUN * 2,
     "put_fridge": PLACING + LISTING + _STORE * 2,
     "read_book": _READ,
-    "read_and_snack": tuple(join % read for read in _READ for join in _JOINED),
+    "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ),
 }
 STATEMENTS: dict[str, tuple[str, ...]] = {
     "prepare_snack": WISHES + _SNACK_WISHES,
@@ -324,45 +316,21 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "run_dishwasher": _RUN_WISHES,
     "put_fridge": WISHES + _STORE_WISHES,
     "read_book": _READ_WISHES,
-    "read_and_snack": tuple(join % read for read in _READ for join in _JOINED_WISHES),
+    "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ_WISHES),
 }
-# Around a command; the later ones only where it ends without a list.
+# Phrases around a command; the late ones only if it does not end with a list.
 WRAPPERS: tuple[str, ...] = (
-    "{}",
-    "{}",
-    "{}",
-    "{}",
-    "please {}",
-    "please {}",
-    "could you {}?",
-    "could you please {}?",
-    "can you {}?",
-    "would you {}?",
-    "would you please {}?",
-    "I would like you to {}",
-    "I'd like you to {}",
-    "I want you to {}",
-    "I need you to {}",
-    "you should {}",
-    "robot, {}",
-    "hey robot, {}",
-    "hi robot, please {}",
-    "your task is to {}",
-    "task: {}",
-    "help me {}",
-    "go ahead and {}",
-    "it would be great if you could {}",
-    "kindly {}",
-    "now {}",
-    "let's {}",
-    "we need to {}",
-    "try to {}",
-    "to {}",
+    *("{}", "{}", "{}", "{}", "please {}", "please {}"),
+    *("could you {}?", "could you please {}?", "can you {}?", "would you {}?", "would you please {}?"),
+    *("I would like you to {}", "I'd like you to {}", "I want you to {}", "I need you to {}", "you should {}"),
+    *("robot, {}", "hey robot, {}", "hi robot, please {}", "your task is to {}", "task: {}", "help me {}"),
+    *("go ahead and {}", "it would be great if you could {}", "kindly {}", "now {}", "let's {}", "we need to {}"),
+    *("try to {}", "to {}"),
 )
 LATE_WRAPPERS: tuple[str, ...] = ("{}, please", "{} please", "{}, thanks", "{}, will you?")
 
-# How lists go, the usual way first: how things are introduced ("mixed": each its own way, "once": only the first has an
-# article), and what stands between things and before the last.
+# Styles of lists, the usual one first: determiners ("mixed": drawn for each thing, "once": an article for the first
+# only), and joints between things and before the last one.
 DETERMINERS: tuple[str, ...] = ("a", "the", "the", "one", "1", "mixed", "once", "bare")
 JOINTS: tuple[tuple[str, str], ...] = (
     (", ", " and "),
@@ -385,7 +353,7 @@ LONG_JOINTS: tuple[tuple[str, str], ...] = (  # of three things or more
     (", ", ", "),
     (" and ", " and "),
 )
-# The same for lists after a colon; "x" is "2x plate", "times" is "plate x2".
+# Styles of lists after a colon; "x" is "2x plate", "times" is "plate x2".
 ITEM_STYLES: tuple[str, ...] = ("bare", "a", "one", "1", "the", "x", "times")
 ITEM_JOINTS: tuple[tuple[str, str], ...] = ((", ", ", "), (", ", " and "), ("; ", "; "), (" - ", " - "))
 NUMBERS: tuple[str, ...] = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -1,4 +1,4 @@
-"""Which classes LoTA-Bench's skills may name (wah_task_planner.py of LLMTaskPlanning at 97c46cc), by class."""
+"""Classes that LoTA-Bench's skills may name (wah_task_planner.py of LLMTaskPlanning at 97c46cc)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ def _classes(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-PICKED = _classes(
+PICKABLE = _classes(
     """
     alcohol apple bananas barsoap bellpepper boardgame book box breadslice bucket candle candybar carrot cellphone
     cereal chair chicken chinesefood chips chocolatesyrup clock clothespants clothespile clothesshirt coatrack
@@ -19,20 +19,20 @@ PICKED = _classes(
     wallpictureframe washingsponge waterglass whippedcream wine wineglass
     """
 )
-OPENED = _classes(
+OPENABLE = _classes(
     """
     bathroomcabinet book bookshelf box cabinet closet clothespile coffeemaker coffeepot cookingpot curtains desk
     dishwasher door folder fridge garbagecan hairproduct kitchencabinet lotionbottle magazine microwave milk
     nightstand printer radio stove toilet toothpaste washingmachine window
     """
 )
-SWITCHED = _classes(
+SWITCHABLE = _classes(
     """
     candle cellphone clock coffeemaker computer dishwasher faucet fridge lightswitch microwave printer radio
     remotecontrol stove toaster tv wallphone washingmachine
     """
 )
-# A thing is put into these, onto everything else: a class in both lists of the benchmark is a container.
+# Things are put into these and onto all others: a class in both of the benchmark's lists counts as a container.
 PUT_INTO = _classes(
     """
     bathroomcabinet bookshelf box cabinet closet clothespile coffeemaker dishwasher folder fridge fryingpan
@@ -46,4 +46,4 @@ PUT_ONTO = _classes(
     stove towelrack
     """
 )
-FOUND = PICKED | OPENED | SWITCHED | PUT_INTO | PUT_ONTO
+FINDABLE = PICKABLE | OPENABLE | SWITCHABLE | PUT_INTO | PUT_ONTO

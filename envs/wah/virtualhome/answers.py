@@ -1,4 +1,4 @@
-"""What answers say. All functions raise `SimulatorAnswer` for an answer that does not say it.
+"""Answers of the simulator: parsing and checks. All functions raise `SimulatorAnswer` for an invalid answer.
 
 Fields: Communication.cs (NetworkResponse) of the simulator's source, xavierpuigf/virtualhome_unity.
 """
@@ -18,7 +18,7 @@ Graph = dict[str, Any]  # nodes and edges, lists of objects
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer's fields; None are those that the action does not fill."""
+    """Fields of an answer; None for those that the action does not set."""
 
     success: bool
     message: str | None = None
@@ -26,37 +26,37 @@ class Answer:
     message_list: list[str] | None = None
 
 
-_KINDS = {"success": bool, "message": str, "value": int, "message_list": list}
+_TYPES = {"success": bool, "message": str, "value": int, "message_list": list}
 
 
 def parse(fields: Mapping[str, Any]) -> Answer:
-    """The answer with its fields' types checked; ``success`` must be there."""
+    """Check the types of the fields; ``success`` is required."""
     if fields.get("success") is None:
         raise SimulatorAnswer("the answer has no field 'success'", status=200)
-    known = {name: fields[name] for name in _KINDS if fields.get(name) is not None}
+    known = {name: fields[name] for name in _TYPES if fields.get(name) is not None}
     for name, value in known.items():
-        if type(value) is not _KINDS[name]:  # a bool is no int
-            raise SimulatorAnswer(f"{name} is no {_KINDS[name].__name__}: {excerpt(repr(value))}", status=200)
+        if type(value) is not _TYPES[name]:  # isinstance would accept a bool as int
+            raise SimulatorAnswer(f"{name} is no {_TYPES[name].__name__}: {excerpt(repr(value))}", status=200)
     return Answer(**known)
 
 
-def done(answer: Answer) -> None:
-    """Nothing but success. Raises `SimulatorRefusal` if there was none."""
+def check_success(answer: Answer) -> None:
+    """Raise `SimulatorRefusal` unless the action succeeded."""
     if not answer.success:
         raise SimulatorRefusal(f"success=false: {excerpt(answer.message or '')}", status=200)
 
 
 def count(answer: Answer) -> int:
-    """The value."""
-    done(answer)
+    """Return the field ``value``."""
+    check_success(answer)
     if answer.value is None:
         raise SimulatorAnswer("the answer has no field 'value'", status=200)
     return answer.value
 
 
 def graph(answer: Answer) -> Graph:
-    """The message as a graph: objects in the lists ``nodes`` and ``edges``."""
-    done(answer)
+    """Return the message as a graph: objects in the lists ``nodes`` and ``edges``."""
+    check_success(answer)
     try:
         content = json.loads(answer.message or "")
     except (ValueError, RecursionError) as error:
@@ -69,19 +69,19 @@ def graph(answer: Answer) -> Graph:
 
 
 def messages(answer: Answer) -> Any:
-    """What a successful expansion tells: JSON, or the text if it is none."""
-    done(answer)
+    """Return the messages of a successful expansion: JSON, or the text if it is no JSON."""
+    check_success(answer)
     return _lenient(answer.message)
 
 
 def report(answer: Answer) -> tuple[bool, Any]:
-    """Whether a script ran, and what is told about it: JSON, or the text if it is none."""
+    """Return whether a script ran, and its report: JSON, or the text if it is no JSON."""
     return answer.success, _lenient(answer.message)
 
 
 def images(answer: Answer) -> list[bytes]:
-    """One PNG file per camera."""
-    done(answer)
+    """Return one PNG file per camera."""
+    check_success(answer)
     if answer.message_list is None:
         raise SimulatorAnswer("the answer has no field 'message_list'", status=200)
     try:

@@ -1,4 +1,4 @@
-"""Our own thin client of the VirtualHome simulator: one method per action, typed answers, named errors.
+"""Client of the VirtualHome simulator: one method per action, typed answers, named errors.
 
 Actions and parameters: comm_unity.py of the wheel virtualhome 2.3.0 and of LoTA-Bench (lbaa2022/LLMTaskPlanning
 97c46cc), TestDriver.cs of the simulator's source (xavierpuigf/virtualhome_unity 02ded4b).
@@ -17,18 +17,42 @@ from envs.wah.virtualhome import answers
 from envs.wah.virtualhome.answers import Answer, Graph
 from envs.wah.virtualhome.errors import SimulatorAnswer, SimulatorRefusal
 from envs.wah.virtualhome.options import ROOMS, Expansion, Picture, Script
-from envs.wah.virtualhome.recording import Recording
-from envs.wah.virtualhome.transport import IDEMPOTENT, Request, Transport
+from envs.wah.virtualhome.recording import Recording, Replay
+from envs.wah.virtualhome.transport import DEADLINE, IDEMPOTENT, TIMEOUT, HttpTransport, Request, Transport
 from keep_agent.errors import ConfigError
 
 T = TypeVar("T")
 
 
+def connect(simulator: str, record: str | None = None) -> Simulator:
+    """Connect to a simulator; ``simulator`` is a URL or a recording, ``record`` a new file to record to.
+
+    :raises ConfigError: ``simulator`` is neither, or the file ``record`` exists
+    :raises SimulatorError: no simulator answers
+    """
+    transport: Transport
+    if simulator.startswith("http://"):
+        transport = HttpTransport(simulator, TIMEOUT, DEADLINE)
+        Simulator(transport).check()
+    elif Path(simulator).is_file():
+        transport = Replay(simulator)
+    else:
+        raise ConfigError(
+            f"env.simulator={simulator} is neither the URL of a VirtualHome simulator, such as http://127.0.0.1:8080, "
+            "nor a recording"
+        )
+    try:
+        return Simulator(transport, record)
+    except ConfigError:
+        transport.close()
+        raise
+
+
 class Simulator:
-    """A simulator that runs, behind a transport. All methods raise `SimulatorError`; a block's end closes it."""
+    """A running or recorded simulator behind a transport. All methods raise `SimulatorError`."""
 
     def __init__(self, transport: Transport, record: str | Path | None = None) -> None:
-        """``record`` names a file for the conversation; a name that ends in .gz compresses it."""
+        """``record`` is a file for the requests and answers; it is compressed if its name ends in .gz."""
         self._transport = transport if record is None else Recording(transport, record)
 
     def __enter__(self) -> Self:
@@ -40,19 +64,19 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """End the conversation; the simulator goes on. A recording takes its name now."""
+        """Close the connection and publish a recording; the simulator itself keeps running."""
         self._transport.close()
 
     def check(self) -> None:
-        """That it answers at all."""
-        self._call("idle", answers.done)
+        """Check that the simulator answers."""
+        self._call("idle", answers.check_success)
 
     def reset(self, scene: int | None = None) -> None:
-        """Load a scene anew, or the present one: characters and all changes are gone."""
-        self._call("reset", answers.done, ints=[] if scene is None else [scene])
+        """Load a scene, or reload the current one, without characters and changes."""
+        self._call("reset", answers.check_success, ints=[] if scene is None else [scene])
 
     def environment_graph(self) -> Graph:
-        """The state of the home."""
+        """Return the state of the home."""
         return self._call("environment_graph", answers.graph)
 
     def expand_scene(
@@ -66,7 +90,7 @@ class Simulator:
         transfer_transform: bool = True,
         prefabs: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
-        """Change the scene to a graph; returns the simulator's messages. ``prefabs`` are what classes may look like."""
+        """Change the scene to a graph and return the simulator's messages; ``prefabs``: allowed prefabs by class."""
         number = -1 if seed is None else seed
         options = Expansion(randomize, randomize, number, animate_character, ignore_obstacles, transfer_transform)
         texts = [json.dumps(asdict(options)), json.dumps(graph)]
@@ -75,13 +99,13 @@ class Simulator:
         return self._call("expand_scene", answers.messages, texts=texts)
 
     def camera_count(self) -> int:
-        """Cameras of the scene, its rooms and characters."""
+        """Return the number of cameras of scene, rooms and characters."""
         return self._call("camera_count", answers.count)
 
     def camera_image(
         self, cameras: Sequence[int], mode: str = "normal", width: int = 640, height: int = 480
     ) -> list[bytes]:
-        """A PNG file per camera, of so many pixels."""
+        """Return a PNG file per camera, of ``width`` by ``height`` pixels."""
         texts = [json.dumps(asdict(Picture(mode, width, height)))]
         return self._call("camera_image", answers.images, ints=list(cameras), texts=texts)
 
@@ -91,16 +115,16 @@ class Simulator:
         room: str | None = None,
         position: tuple[float, float, float] | None = None,
     ) -> None:
-        """A character at a position (x, y, z in metres), or somewhere in a room, or anywhere."""
+        """Add a character at a position (x, y, z in metres), else in a room, else at a random place."""
         if room is not None and room not in ROOMS:
-            raise ConfigError(f"no character starts in {room!r}; choose one of {', '.join(ROOMS)}")
+            raise ConfigError(f"a character cannot start in {room!r}; choose one of {', '.join(ROOMS)}")
         place = dict(zip("xyz", position or (0, 0, 0), strict=True))
         mode = "fix_position" if position else "fix_room" if room else "random"
         options = {"character_resource": resource, "mode": mode, "character_position": place}
-        self._call("add_character", answers.done, texts=[json.dumps(options | {"initial_room": room or ""})])
+        self._call("add_character", answers.check_success, texts=[json.dumps(options | {"initial_room": room or ""})])
 
     def render_script(self, lines: Sequence[str], **config: Any) -> tuple[bool, Any]:
-        """Run lines such as ``<char0> [walk] <fridge> (104)``; returns (whether one ran, report). See `Script`."""
+        """Run lines such as ``<char0> [walk] <fridge> (104)``; return (success, report). See `Script`."""
         texts = [json.dumps(asdict(Script(**config))), *lines]
         return self._call("render_script", answers.report, texts=texts)
 
@@ -120,11 +144,11 @@ class Simulator:
         try:
             return read(answers.parse(fields))
         except SimulatorAnswer as error:
-            self.named(error, action)
+            self.add_context(error, action)
             raise
 
-    def named(self, error: SimulatorAnswer, action: str) -> SimulatorAnswer:
-        """An error about an answer to ``action``, with what its message needs."""
+    def add_context(self, error: SimulatorAnswer, action: str) -> SimulatorAnswer:
+        """Return an error about an answer to ``action``, with action and address for its message."""
         error.action, error.at = action, self._transport.name
         error.uncertain = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
         return error

@@ -1,7 +1,7 @@
-"""The same household in a running simulator: every action is a script line, the graph is what the simulator says then.
+"""Household in a running simulator: actions are script lines, the graph is read from the simulator after each.
 
-Episodes begin as LoTA-Bench's do (wah_environment.py at 97c46cc): the scene is loaded, the task's graph is put into it
-with the ids of added things moved out of the way, and a character enters.
+Episodes begin as in LoTA-Bench (wah_environment.py at 97c46cc): the scene is loaded and changed to the task's graph,
+with new ids for added things, and a character is added.
 """
 
 from __future__ import annotations
@@ -20,72 +20,73 @@ from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import SimulatorAnswer
 from keep_agent.errors import ConfigError, DataError
 
-MOVED = 1000  # ids of added things begin here
+ADDED_IDS = 1000  # ids of added things are larger
 
 
 class SimulatedHome(HomeState):
-    """A household in the simulator. Copies are symbolic: whoever tries things out on one disturbs nothing."""
+    """A household in the simulator. A copy is a household without it, so that trials on copies change nothing."""
 
     __slots__ = ("_classes", "_simulator")
 
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
-        """Raises SimulatorError for whatever goes wrong there, ConfigError for a scene that no simulator has."""
+        """Raises SimulatorError if the simulator fails, ConfigError for a scene that no simulator has."""
         if scene.scene is None:
             raise ConfigError(f"scene {scene.id} has no number in the simulator; name tasks with env_id in env.data")
         self._simulator = simulator
         simulator.reset(scene.scene)
         highest = max(self._read()[0].nodes, default=0)
-        simulator.expand_scene(added_ids_moved(scene.graph, highest))
-        simulator.camera_count()  # the benchmark asks, too; cameras of the character come behind these
+        simulator.expand_scene(renumber_added(scene.graph, highest))
+        simulator.camera_count()  # as in the benchmark; the character's cameras have higher numbers
         simulator.add_character(room=scene.room)
         self._classes: dict[int, str] = {}
         super().__init__(Graph())
-        self._look()
+        self._refresh()
         self.changed = set(self.graph.nodes)
 
     def copy(self) -> Home:
-        """A symbolic household in the same state."""
+        """Return a household without simulator in the same state."""
         home = Home(self.graph.copy())
-        home.at, home.room, home.focus, home.seats = self.at, self.room, self.focus, self.seats
+        home.at, home.room, home.focus = self.at, self.room, self.focus
+        home.allows_sitting = self.allows_sitting
         return home
 
     def act(self, action: Action) -> bool:
-        """Have it done; False if the simulator could not."""
+        """Execute an action in the simulator; return False if it failed."""
         names = (self._classes[action.thing], self._classes.get(action.place, ""))
         done, _ = self._simulator.render_script([action.line(*names)])
         if action.verb == WALK and done:
             self.at = self.fixture(action.thing)
-        self._look()
+        self._refresh()
         self.changed.add(action.thing)
         return done and (action.verb != SIT or self.sitting is not None)
 
     def __reduce__(self) -> NoReturn:
-        raise ConfigError("a home in a simulator stays in its process; play one environment per simulator, no vectors")
+        raise ConfigError("a home in a simulator stays in its process; use one environment per simulator, no vectors")
 
     def _read(self) -> tuple[Graph, dict[int, str]]:
-        """The graph as it is now, and the simulator's own names of classes."""
+        """Read the current graph, and the simulator's own names of classes."""
         content = self._simulator.environment_graph()
         try:
             graph = read_graph(content, "the simulator's graph")
         except DataError as error:
-            raise self._useless(str(error)) from error
+            raise self._invalid(str(error)) from error
         return graph, {int(row["id"]): str(row["class_name"]) for row in content["nodes"]}
 
-    def _useless(self, why: str) -> SimulatorAnswer:
-        return self._simulator.named(SimulatorAnswer(f"a graph that is of no use ({why})"), "environment_graph")
+    def _invalid(self, reason: str) -> SimulatorAnswer:
+        return self._simulator.add_context(SimulatorAnswer(f"invalid graph ({reason})"), "environment_graph")
 
-    def _look(self) -> None:
-        """Take the graph as it is now, and note what has changed."""
+    def _refresh(self) -> None:
+        """Read the current graph and record the changes."""
         graph, self._classes = self._read()
-        people = [node.id for node in graph.nodes.values() if node.category == CHARACTERS]
-        if not people:
-            raise self._useless("nobody is in it")
-        self.me = people[0]
+        characters = [node.id for node in graph.nodes.values() if node.category == CHARACTERS]
+        if not characters:
+            raise self._invalid("it has no character")
+        self.agent = characters[0]
         before, self.graph, self._loose = self.graph, graph, None
         if before.nodes.keys() != graph.nodes.keys():
             self.things = Things(graph)
-        self.room = graph.room(self.me)
-        self.changed |= {one for one in graph.nodes if _differs(before, graph, one)} | {self.me}
+        self.room = graph.room(self.agent)
+        self.changed |= {node for node in graph.nodes if _differs(before, graph, node)} | {self.agent}
 
 
 def _differs(before: Graph, after: Graph, thing: int) -> bool:
@@ -94,12 +95,14 @@ def _differs(before: Graph, after: Graph, thing: int) -> bool:
     return any(before.targets(thing, relation) != after.targets(thing, relation) for relation in (INSIDE, ON))
 
 
-def added_ids_moved(graph: Mapping[str, Any], highest: int) -> dict[str, Any]:
-    """The graph with the ids of what the scene itself does not have counted from 1,001, as the benchmark does."""
+def renumber_added(graph: Mapping[str, Any], highest: int) -> dict[str, Any]:
+    """Renumber from 1,001 the things with ids above the scene's ``highest``, as the benchmark does."""
 
-    def moved(node_id: int) -> int:
-        return node_id - highest + MOVED if node_id > highest else node_id
+    def renumber(node_id: int) -> int:
+        return node_id - highest + ADDED_IDS if node_id > highest else node_id
 
-    nodes = [{**node, "id": moved(node["id"])} for node in graph["nodes"]]
-    edges = [{**edge, "from_id": moved(edge["from_id"]), "to_id": moved(edge["to_id"])} for edge in graph["edges"]]
+    nodes = [{**node, "id": renumber(node["id"])} for node in graph["nodes"]]
+    edges = [
+        {**edge, "from_id": renumber(edge["from_id"]), "to_id": renumber(edge["to_id"])} for edge in graph["edges"]
+    ]
     return {"nodes": nodes, "edges": edges}

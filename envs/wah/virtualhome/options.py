@@ -1,27 +1,27 @@
-"""The settings an action takes as JSON, with the names and defaults of the simulator's own Python client (2.3.0)."""
+"""Options of the simulator's actions, with the names and defaults of its own Python client (2.3.0)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ROOMS = ("kitchen", "bedroom", "livingroom", "bathroom")  # a character may start in
+ROOMS = ("kitchen", "bedroom", "livingroom", "bathroom")  # start rooms of a character
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """How a scene is changed to a graph. ``random_seed`` below 0 draws a new one."""
+    """Options of changing a scene to a graph. ``random_seed`` below 0 draws a new one."""
 
-    randomize: bool = False  # clients say so,
-    randomize_execution: bool = False  # the simulator looks here
+    randomize: bool = False  # set by clients
+    randomize_execution: bool = False  # read by the simulator
     random_seed: int = -1
     animate_character: bool = False
     ignore_obstacles: bool = False
-    transfer_transform: bool = True  # new objects stand where the graph says
+    transfer_transform: bool = True  # new objects get the graph's transforms
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How a script runs. Without recording or animations, as LoTA-Bench's evaluation does."""
+    """Options of a script; by default without recording and animations, as in LoTA-Bench's evaluation."""
 
     randomize_execution: bool = False
     random_seed: int = -1
@@ -44,7 +44,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How a camera renders."""
+    """Options of a camera image."""
 
     mode: str = "normal"  # seg_inst, seg_class, depth, flow, albedo, illumination, surf_normals
     image_width: int = 640  # pixels

@@ -1,7 +1,7 @@
-"""Conversations with a simulator on disk: written while they go on, and answered from later.
+"""Recording of a simulator's requests and answers on disk, and its replay.
 
-One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} tells
-a whole file from one that was cut. Compressed if the name ends in .gz. Requests without an answer are left out.
+One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} marks a
+complete file. The file is compressed if its name ends in .gz. Requests without an answer are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import IO, Any, NoReturn
 
 from envs.wah.virtualhome.difference import first_difference
-from envs.wah.virtualhome.errors import ReplayDeparted
+from envs.wah.virtualhome.errors import ReplayMismatch
 from envs.wah.virtualhome.transport import Fields, Request, Transport
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from keep_agent.files import reading
@@ -26,13 +26,13 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 
 
 class Recording:
-    """A transport that writes down what another one carries. The file takes its name when the recording is closed.
+    """Transport that records the exchanges of another one. The file gets its name when the recording is closed.
 
-    Where nothing was said there is no file.
+    Without exchanges there is no file.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
-        """Makes the file's folder. Raises ConfigError where something is, or nothing can be written."""
+        """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
         if Path(path).exists():
             raise ConfigError(f"{path} is there already; record in another file, or move that one away")
         self.name = transport.name
@@ -45,11 +45,11 @@ class Recording:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._temporary.open("xb")
         except OSError as error:
-            raise ConfigError(f"no conversation can be recorded in {path} ({error}); name another file") from error
+            raise ConfigError(f"{path} cannot be recorded to ({error}); name another file") from error
         self._stream = _compressed(self._file) if self._path.suffix == ".gz" else self._file
 
     def exchange(self, request: Request) -> Fields:
-        """As the other transport does. Raises CapacityError if answers cannot be written down any more."""
+        """Exchange through the other transport. Raises CapacityError if the disk is full."""
         if self._broken is not None:
             raise self._broken
         fields = self._transport.exchange(request)
@@ -58,7 +58,7 @@ class Recording:
         return fields
 
     def close(self) -> None:
-        """Close the other transport and publish the file; a second time does nothing."""
+        """Close the other transport and publish the file; a second call has no effect."""
         self._transport.close()
         if self._open and self._count:
             self._write({"end": self._count})
@@ -82,16 +82,16 @@ class Recording:
         except OSError as error:
             self._give_up(error)
         try:
-            self._take_name()
+            self._rename()
         except FileExistsError as error:
             raise ConfigError(
-                f"{self._path} was recorded by another meanwhile; this one is {self._temporary}"
+                f"{self._path} was recorded by another process; this recording is {self._temporary}, rename it"
             ) from error
         except OSError as error:
-            raise CapacityError(f"{self._temporary} is whole, but has to be renamed by hand ({error})") from error
+            raise CapacityError(f"{self._temporary} is complete, but must be renamed by hand ({error})") from error
 
-    def _take_name(self) -> None:
-        """A rename would replace what another process has recorded meanwhile."""
+    def _rename(self) -> None:
+        """Give the file its name by a link: a plain rename could replace the recording of another process."""
         try:
             os.link(self._temporary, self._path)
         except FileExistsError:
@@ -120,29 +120,29 @@ class Recording:
 
 
 class Replay:
-    """A transport that answers from a recording: the same requests in the same order.
+    """Transport that answers the same requests in the same order from a recording.
 
-    Another request is refused and takes nothing away, for what got no answer is not in the recording either.
+    A different request is refused and consumes nothing: requests without an answer are not in the recording.
     """
 
     def __init__(self, path: str | Path) -> None:
         """Raises DataError for a file that cannot be read."""
         self.name = f"recording {path}"
         self._path = Path(path)
-        self._number = 0  # of the last line that was read
-        self._entry: dict[str, Any] | None = None  # what that said, until it is asked for
-        with reading(self._path, "name a recorded conversation"):
+        self._number = 0  # of the last line read
+        self._entry: dict[str, Any] | None = None  # its content, until it is requested
+        with reading(self._path, "name a recording"):
             self._file = self._path.open("rb")
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=self._file) if self._path.suffix == ".gz" else self._file
 
     def exchange(self, request: Request) -> Fields:
-        """The recorded answer. Raises `ReplayDeparted` for another request, DataError for a damaged line."""
+        """Return the recorded answer. Raises `ReplayMismatch` for a different request, DataError for a damaged line."""
         entry = self._entry = self._next() if self._entry is None else self._entry
         if "request" not in entry:
-            raise self._departed(request, "the recording is at its end")
-        found = first_difference(_without_id(entry["request"]), _without_id(request))
-        if found is not None:
-            raise self._departed(request, f"another request than in line {self._number}: {found}")
+            raise self._mismatch(request, "the recording is at its end")
+        difference = first_difference(_without_id(entry["request"]), _without_id(request))
+        if difference is not None:
+            raise self._mismatch(request, f"the request differs from line {self._number}: {difference}")
         self._entry = None
         return _without_id(entry["answer"])
 
@@ -151,8 +151,8 @@ class Replay:
         self._stream.close()
         self._file.close()
 
-    def _departed(self, request: Request, what: str) -> ReplayDeparted:
-        error = ReplayDeparted(what, sent=False)
+    def _mismatch(self, request: Request, problem: str) -> ReplayMismatch:
+        error = ReplayMismatch(problem, sent=False)
         error.action, error.at = str(request.get("action")), self.name
         return error
 
@@ -161,19 +161,19 @@ class Replay:
         try:
             entry = json.loads(self._stream.readline())
             last = not _is_exchange(entry)
-            goes_on = last and self._stream.read(1)  # reading to the end also checks an archive's sum
+            continues = last and self._stream.read(1)  # reading to the end also checks an archive's checksum
         except _DAMAGE as error:
             raise self._damaged(f"is damaged or cut short ({error})") from error
-        if last and (goes_on or entry != {"end": self._number - 1}):
-            raise self._damaged("is no exchange, and not the end of this conversation")
+        if last and (continues or entry != {"end": self._number - 1}):
+            raise self._damaged("is neither an exchange nor the end of this recording")
         return entry
 
-    def _damaged(self, what: str) -> DataError:
-        return DataError(f"{self._path}:{self._number} {what}; record the conversation anew")
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(f"{self._path}:{self._number} {problem}; record again")
 
 
 def _compressed(file: IO[bytes]) -> gzip.GzipFile:
-    """The same bytes for the same conversation: no name and no time in the header."""
+    """Compress reproducibly: no name and no time in the header."""
     return gzip.GzipFile("", "wb", 6, file, mtime=0)
 
 

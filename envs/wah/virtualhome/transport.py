@@ -1,4 +1,4 @@
-"""How requests reach the simulator: over HTTP, one at a time, sent again only where that does no harm."""
+"""Transport of requests to the simulator: HTTP, one request at a time, with retries of idempotent actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from threading import Lock
 from typing import Any, Protocol
 
 from envs.clock import Clock
-from envs.wah.virtualhome.address import DEFAULT_PORT, parse
 from envs.wah.virtualhome.errors import (
     SimulatorAnswer,
     SimulatorBusy,
@@ -19,7 +18,7 @@ from envs.wah.virtualhome.errors import (
     SimulatorTimeout,
     excerpt,
 )
-from envs.wah.virtualhome.wire import Reply, connect, post
+from envs.wah.virtualhome.wire import DEFAULT_PORT, Reply, connect, parse_address, post
 from keep_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -28,27 +27,27 @@ Request = dict[str, Any]  # action, intParams, stringParams
 Fields = dict[str, Any]  # success, message, value, message_list
 
 IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "camera_image", "reset"})
-TRIES = 4  # of idempotent requests, whatever fails; a busy simulator is asked until the deadline
+TRIES = 4  # of idempotent requests; a busy simulator is retried until the deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
-LIMIT = 64 << 20  # bytes of an answer; a graph has one or two million
-TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of a request, and of a call with all that is sent again
+LIMIT = 64 << 20  # bytes of a response; a graph has one or two million
+TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of one try, and of a call with all its tries
 LONGEST = 86_400.0  # seconds
 
 
 class Transport(Protocol):
-    """What carries a request to whoever answers it. Ids are its own business."""
+    """Channel for requests and answers, without ids."""
 
-    name: str  # where the answers come from, for messages
+    name: str  # source of the answers, for messages
 
     def exchange(self, request: Request) -> Fields:
-        """The answer's fields as they came. Raises `SimulatorError`."""
+        """Return the fields of the answer, unchecked. Raises `SimulatorError`."""
         ...
 
     def close(self) -> None: ...
 
 
 class HttpTransport:
-    """A simulator behind a port. A call ends after ``deadline`` seconds whatever happens, a try after ``timeout``."""
+    """HTTP transport. A call ends after ``deadline`` seconds at the latest, each of its tries after ``timeout``."""
 
     def __init__(
         self,
@@ -57,39 +56,42 @@ class HttpTransport:
         deadline: float = DEADLINE,
         limit: int = LIMIT,
     ) -> None:
-        """``limit`` is in bytes. Raises ConfigError for an address or times that cannot work."""
+        """``limit`` is in bytes. Raises ConfigError for an impossible address or time."""
         self.name = url
-        self.address = parse(url)
+        self.address = parse_address(url)
         self.timeout = _seconds("timeout", timeout)
         self.deadline = _seconds("deadline", deadline)
         self.limit = limit
-        self.repeats = 0  # requests that were sent again
-        self._alone = Lock()
+        self.repeats = 0  # retries so far
+        self._lock = Lock()
 
     def exchange(self, request: Request) -> Fields:
-        """Raises `SimulatorBusy`, `SimulatorTimeout`, `SimulatorGone` or `SimulatorAnswer`."""
+        """Send a request and return the answer.
+
+        :raises SimulatorError: `SimulatorBusy`, `SimulatorTimeout`, `SimulatorGone` or `SimulatorAnswer`
+        """
         clock, action = Clock(self.deadline), request["action"]
-        if not self._alone.acquire(timeout=self.deadline):
-            raise self._numbered(SimulatorBusy("another thread's call goes on", sent=False), action, 0, clock)
+        if not self._lock.acquire(timeout=self.deadline):
+            raise self._with_context(SimulatorBusy("another thread's call is running", sent=False), action, 0, clock)
         try:
-            return self._insist(request, action, clock)
+            return self._retry(request, action, clock)
         finally:
-            self._alone.release()
+            self._lock.release()
 
     def close(self) -> None:
-        """Nothing to do: every request has a connection of its own."""
+        """Return at once: every request has a connection of its own."""
 
-    def _insist(self, request: Request, action: str, clock: Clock) -> Fields:
+    def _retry(self, request: Request, action: str, clock: Clock) -> Fields:
         tries = 1
         while True:
             try:
-                return self._attempt(request, Clock(min(self.timeout, clock.rest)))
+                return self._attempt(request, Clock(min(self.timeout, clock.remaining)))
             except SimulatorError as error:
                 pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (tries - 1))
-                self._numbered(error, action, tries, clock)
-                if not _may_repeat(error) or pause >= clock.rest:
+                self._with_context(error, action, tries, clock)
+                if not _may_repeat(error) or pause >= clock.remaining:
                     raise
-                log.info("%s: %s, trying again in %.1f s", action, error.what, pause)
+                log.info("%s: %s, retrying in %.1f s", action, error.problem, pause)
             time.sleep(pause)
             tries += 1
             self.repeats += 1
@@ -100,7 +102,7 @@ class HttpTransport:
         _check_status(reply)
         fields = _decode(reply.body)
         if fields.pop("id", None) != number:
-            raise SimulatorAnswer("the answer is one to another request", status=reply.status)
+            raise SimulatorAnswer("the answer belongs to another request", status=reply.status)
         return fields
 
     def _post(self, body: bytes, clock: Clock) -> Reply:
@@ -113,41 +115,41 @@ class HttpTransport:
         try:
             return post(connection, self.address, body, clock, self.limit)
         except TimeoutError as error:
-            raise SimulatorTimeout("no whole answer in time") from error
+            raise SimulatorTimeout("no complete answer in time") from error
         except (OSError, IncompleteRead) as error:
             raise SimulatorGone(f"the connection broke ({error})") from error
         except (HTTPException, ValueError) as error:  # such as a chunk of a negative size
-            raise SimulatorAnswer(f"no proper HTTP ({error!r})") from error
+            raise SimulatorAnswer(f"invalid HTTP ({error!r})") from error
 
-    def _numbered(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:
+    def _with_context(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:
         error.action, error.at = action, self.name
-        error.tries, error.seconds = tries, clock.gone
+        error.tries, error.seconds = tries, clock.elapsed
         busy = isinstance(error, SimulatorBusy)
         error.uncertain = error.sent and not busy and action not in IDEMPOTENT
         return error
 
 
 def _may_repeat(error: SimulatorError) -> bool:
-    """A busy simulator did nothing. Of anything else nobody knows, so only what may be done twice is sent twice."""
+    """Return whether a retry is safe: a busy simulator did nothing, other failures may have had an effect."""
     if isinstance(error, SimulatorBusy):
         return True
-    passing = isinstance(error, SimulatorTimeout | SimulatorGone) or error.status == 500
-    return passing and error.action in IDEMPOTENT and error.tries < TRIES
+    temporary = isinstance(error, SimulatorTimeout | SimulatorGone) or error.status == 500
+    return temporary and error.action in IDEMPOTENT and error.tries < TRIES
 
 
 def _check_status(reply: Reply) -> None:
     if reply.status != 200:
-        kind = {429: SimulatorBusy, 408: SimulatorTimeout}.get(reply.status, SimulatorAnswer)
-        said = excerpt(reply.body.decode(errors="replace"))
-        raise kind(f"status {reply.status}: {said}", status=reply.status)
+        error_class = {429: SimulatorBusy, 408: SimulatorTimeout}.get(reply.status, SimulatorAnswer)
+        text = excerpt(reply.body.decode(errors="replace"))
+        raise error_class(f"status {reply.status}: {text}", status=reply.status)
 
 
 def _decode(body: bytes) -> Fields:
     try:
         fields = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
-        said = excerpt(body.decode(errors="replace"))
-        raise SimulatorAnswer(f"the answer is not JSON ({error}): {said}", status=200) from error
+        text = excerpt(body.decode(errors="replace"))
+        raise SimulatorAnswer(f"the answer is not JSON ({error}): {text}", status=200) from error
     if not isinstance(fields, dict):
         raise SimulatorAnswer(f"the answer is not an object: {excerpt(repr(fields))}", status=200)
     return fields
@@ -155,5 +157,5 @@ def _decode(body: bytes) -> Fields:
 
 def _seconds(name: str, value: float) -> float:
     if not 0 < value <= LONGEST:
-        raise ConfigError(f"{name}={value!r} s is no time to wait; use more than 0 and at most {LONGEST:.0f}")
+        raise ConfigError(f"{name}={value!r} s cannot be a time limit; use more than 0 and at most {LONGEST:.0f}")
     return value

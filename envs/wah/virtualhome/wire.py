@@ -1,6 +1,6 @@
-"""One POST over one connection, within a time that nothing the server does can stretch.
+"""Wire protocol of the simulator: its address, and one POST over one connection within a hard time limit.
 
-A socket's own timeout starts anew with every byte that arrives; here all that is done gets what one clock has left.
+A socket's own timeout restarts with every byte that arrives; here all operations share one clock.
 """
 
 from __future__ import annotations
@@ -10,47 +10,75 @@ import socket
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import NamedTuple
+from urllib.parse import quote, urlsplit
 
 from envs.clock import Clock
-from envs.wah.virtualhome.address import Address
+from keep_agent.errors import ConfigError
 
 CHUNK = 1 << 16  # bytes
+DEFAULT_PORT = 8080  # the simulator's own, without -http-port
+
+
+class Address(NamedTuple):
+    """The parts of http://HOST:PORT/PATH; ``host`` has no brackets."""
+
+    host: str
+    port: int
+    path: str
+
+    @property
+    def header(self) -> str:
+        """Value of HTTP's field Host."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
+    """Parse http://HOST:PORT, the port optional. Raises ConfigError for anything else."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode()
+        address = Address(host, parts.port or DEFAULT_PORT, quote(parts.path or "/", safe="/%"))
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no address of a simulator ({error}); use http://HOST:PORT") from error
+    if parts.scheme != "http" or not host:
+        raise ConfigError(f"{url!r} is no address of a simulator; use http://HOST:PORT")
+    return address
 
 
 class Reply(NamedTuple):
-    """What came back, as it came."""
+    """Status and body of an HTTP response."""
 
     status: int
     body: bytes
 
 
 class TooLarge(HTTPException):
-    """An answer of more bytes than anyone wants."""
+    """A response larger than the limit."""
 
 
 def connect(address: Address, clock: Clock) -> socket.socket:
-    """A connection to the first of the host's addresses that takes one. Raises TimeoutError or another OSError.
+    """Connect to the first of the host's addresses that accepts. Raises TimeoutError or another OSError.
 
-    The system looks a name up in its own time; numbers such as 127.0.0.1 need none.
+    The clock does not limit the system's name lookup; numeric addresses such as 127.0.0.1 need none.
     """
     failure = OSError(f"{address.host} has no address")
     for info in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
         try:
-            return socket.create_connection(info[4][:2], clock.left())
+            return socket.create_connection(info[4][:2], clock.timeout())
         except OSError as error:
             failure = error
     raise failure
 
 
 def post(connection: socket.socket, address: Address, body: bytes, clock: Clock, limit: int) -> Reply:
-    """Send JSON, read the answer to its end and close the connection.
+    """Send JSON, read the response to its end and close the connection.
 
     Raises TimeoutError, another OSError for a broken connection, IncompleteRead for a body that ends early, TooLarge
-    for an answer of more than ``limit`` bytes, and other HTTPExceptions for what is no HTTP.
+    for a response of more than ``limit`` bytes, and other HTTPExceptions for invalid HTTP.
     """
     with closing(connection):
-        connection.settimeout(clock.left())
-        connection.sendall(_head(address, len(body)) + body)  # its timeout is for all of it
+        connection.settimeout(clock.timeout())
+        connection.sendall(_head(address, len(body)) + body)  # the timeout covers the whole body
         response = HTTPResponse(_Incoming(connection, clock, limit), method="POST")  # type: ignore[arg-type]
         response.begin()
         return Reply(response.status, _read(response, limit))
@@ -69,7 +97,7 @@ def _head(address: Address, length: int) -> bytes:
 
 
 def _read(response: HTTPResponse, limit: int) -> bytes:
-    """The body. ``length`` is what a response still expects, None if it does not know."""
+    """Read the body. ``response.length`` is the number of missing bytes, None if unknown."""
     if (response.length or 0) > limit:
         raise TooLarge(f"an answer of more than {limit} bytes")
     body = b"".join(iter(lambda: response.read(CHUNK), b""))
@@ -79,7 +107,7 @@ def _read(response: HTTPResponse, limit: int) -> bytes:
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes of a connection, as long as the clock runs and up to a limit; what HTTPResponse takes for a socket."""
+    """Bytes of a connection within the clock's time and a limit; HTTPResponse uses it as a socket."""
 
     def __init__(self, connection: socket.socket, clock: Clock, limit: int) -> None:
         self._connection = connection
@@ -93,7 +121,7 @@ class _Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        self._connection.settimeout(self._clock.left())
+        self._connection.settimeout(self._clock.timeout())
         count = self._connection.recv_into(buffer)
         self._received += count
         if self._received > self._limit:

@@ -117,7 +117,7 @@ class TaskRun:
         decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
             raise Ended("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
-        self._say(Planned(decision, asked.gone))
+        self._say(Planned(decision, asked.elapsed))
         return decision
 
     def _conclude(self) -> None:
@@ -149,7 +149,7 @@ class TaskRun:
             self._verdict = self._verdict or failed(ended.message)
             raise
         finally:
-            step = Step(skill, self._verdict or failed("interrupted"), clock.gone)
+            step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
             self.steps.append(step)
             self._say(Executed(step.skill, step.outcome, step.seconds))
 
@@ -180,11 +180,11 @@ class TaskRun:
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
         """Look on while a skill is carried out; whether it has ended in time."""
         look: Call[None] | None = None
-        while not motion.wait(min(self.limits.period, clock.rest, self.clock.rest), self.stop_requested):
+        while not motion.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
             self._heed()
-            if clock.rest <= 0:
+            if clock.remaining <= 0:
                 break
-            if look is None or look.done or look.clock.gone > self.limits.answer:
+            if look is None or look.done or look.clock.elapsed > self.limits.answer:
                 if look is not None:
                     self._check(self._looking_at, look)
                 look = self._look(skill)
@@ -211,13 +211,13 @@ class TaskRun:
         if motion.withdraw(failed("it did not begin")):
             return True
         clock, cancelling = Clock(self.limits.cancel), None
-        while not motion.done and (cancelling is None or clock.rest > 0):
+        while not motion.done and (cancelling is None or clock.remaining > 0):
             if cancelling is None or cancelling.done:
                 cancelling = self._begin("cancel", self.executor.cancel)
-            motion.wait(min(self.limits.period, clock.rest))
+            motion.wait(min(self.limits.period, clock.remaining))
         if cancelling is None:
             return motion.done
-        cancelling.wait(clock.rest)  # what is begun next must not be what it ends
+        cancelling.wait(clock.remaining)  # what is begun next must not be what it ends
         if cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
         return motion.done and cancelling.done
@@ -243,12 +243,12 @@ class TaskRun:
         return self._begin("look", look)
 
     def _see(self, look: Call[None]) -> None:
-        look.wait(min(self.limits.answer, self.clock.rest), self.stop_requested)
+        look.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._heed()
         self._check(self._looking_at, look)
 
     def _answer(self, side: str, call: Call[T]) -> T:
-        call.wait(min(self.limits.answer, self.clock.rest), self.stop_requested)
+        call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._heed()
         return self._check(side, call)
 
@@ -256,7 +256,7 @@ class TaskRun:
         """Raises Ended if somebody wants the task to stop, or its time is over."""
         if self.stop_requested.done():
             raise Ended("stopped", self.stop_requested.result())
-        if self.clock.rest <= 0:
+        if self.clock.remaining <= 0:
             raise Ended("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
     def _check(self, side: str, call: Call[T]) -> T:
@@ -276,7 +276,13 @@ class TaskRun:
         if self._hanging:
             message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))
         report = TaskReport(
-            self.instruction, ended.success, ended.stop, message, tuple(self.steps), self.clock.gone, self._hanging
+            self.instruction,
+            ended.success,
+            ended.stop,
+            message,
+            tuple(self.steps),
+            self.clock.elapsed,
+            self._hanging,
         )
         self._say(Finished(report))
         return report

@@ -1,4 +1,4 @@
-"""What ALFWorld's tests share: its engine, or a skip that says how to get it, and a kitchen to play in."""
+"""Fixtures of ALFWorld's tests: the engine (or a skip that names the package) and a kitchen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.envs.alfworld.kitchen import write_kitchen
 
 @pytest.fixture(scope="session")
 def engines() -> Engines:
-    """One engine for all tests: each that is made stays in the process."""
+    """One pool of engines for all tests: an engine is never unloaded."""
     engines = Engines()
     try:
         engines.give_back(engines.take())

@@ -1,4 +1,4 @@
-"""A small kitchen as a game of ALFWorld, written from nothing. Its ids look like AI2-THOR's, its rules are theirs."""
+"""A small hand-written kitchen as a game of ALFWorld: ids in AI2-THOR's form, ALFWorld's own rules and grammar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envs.alfworld.episodes import FILE_NAME
 
 INSTRUCTION = "put a hot egg in cabinet"
 FOOD = "pickupable heatable coolable cleanable"
-_PLACES = {  # type: (id, what it is)
+_PLACES = {  # type: (id, traits)
     "Cabinet": ("Cabinet_bar__minus_00_dot_50_bar__plus_01_dot_80", "(openable {0})"),
     "CounterTop": ("CounterTop_bar__plus_00_dot_10_bar__plus_00_dot_90", ""),
     "Fridge": ("Fridge_bar__plus_01_dot_20_bar__plus_00_dot_00", "(openable {0})"),
@@ -17,7 +17,7 @@ _PLACES = {  # type: (id, what it is)
     "SideTable": ("SideTable_bar__plus_03_dot_00_bar__plus_00_dot_00", ""),
     "SinkBasin": ("Sink_bar__minus_01_dot_00_bar__plus_00_dot_90_bar_SinkBasin", ""),
 }
-_THINGS = {  # id: (type, place, what can be done with it)
+_THINGS = {  # id: (type, place, traits)
     "Apple_bar__plus_01_dot_30_bar__plus_00_dot_50": ("Apple", "Fridge", f"{FOOD} sliceable"),
     "ButterKnife_bar__plus_00_dot_20_bar__plus_00_dot_91": ("ButterKnife", "CounterTop", "pickupable cleanable"),
     "DeskLamp_bar__plus_03_dot_00_bar__plus_00_dot_70": ("DeskLamp", "SideTable", "toggleable"),
@@ -50,7 +50,7 @@ def problem() -> str:
             f"(receptacleAtLocation {name} loc_{kind})",
             traits.format(name),
         ]
-        init += [f"(canContain {kind}Type {one}Type)" for one in _FITS[kind].split()]
+        init += [f"(canContain {kind}Type {fitting}Type)" for fitting in _FITS[kind].split()]
     for name, (kind, place, traits) in _THINGS.items():
         objects.append(f"{name} - object")
         init += [f"(objectType {name} {kind}Type)", f"(inReceptacle {name} {_PLACES[place][0]})"]
@@ -60,7 +60,7 @@ def problem() -> str:
 
 
 def write_kitchen(root: Path) -> Path:
-    """The game under ``root``, in ALFWorld's layout. Needs alfworld for its rules and grammar."""
+    """Write the game under ``root`` in ALFWorld's layout. Needs alfworld for its rules and grammar."""
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     file = root / "valid_seen" / "pick_heat_then_place_in_recep-Egg-None-Cabinet-1" / "trial_kitchen" / FILE_NAME

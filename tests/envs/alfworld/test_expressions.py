@@ -1,4 +1,4 @@
-"""Expressions in a game's grammar: what games hold is read, everything else is refused and never run."""
+"""Expressions in a game's grammar: the allowed operations are evaluated, all others are refused and never run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Thing:
         ("'text'", "text"),
     ],
 )
-def test_what_games_hold_is_read(text: str, value: str) -> None:
+def test_allowed_expressions_are_evaluated(text: str, value: str) -> None:
     assert read_expression(text, {"o": Thing("mug 1"), "r": Thing(None)}) == value
 
 
@@ -53,13 +53,13 @@ def test_what_games_hold_is_read(text: str, value: str) -> None:
         "'a' * 10",
         "1 + 1",
         "lambda: 1",
-        "nobody.name",
+        "unknown.name",
         "o.weight",
         "o.name +",
         "(" * 200 + ")" * 200,
         "o.name" + " + o.name" * 200,
     ],
 )
-def test_everything_else_is_refused(text: str) -> None:
+def test_other_expressions_are_refused(text: str) -> None:
     with pytest.raises(DataError, match="restore the game's file"):
         read_expression(text, {"o": Thing("mug 1")})

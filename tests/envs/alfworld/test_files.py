@@ -1,4 +1,4 @@
-"""Games that are found under a folder, and what is said about folders and files that hold none."""
+"""Games loaded from a folder, and the errors for folders and files without games."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRAMMAR = r'grammar :: """{"task": [{"rhs": "Your task is to: put a \"hot\" cup 
 
 
 def place(root: Path, name: str, **changes: Any) -> Path:
-    """A file in ALFWorld's layout; it is read, not played."""
+    """Write a game file in ALFWorld's layout, good enough to be loaded but not to be played."""
     file = root / name / FILE_NAME
     file.parent.mkdir(parents=True)
     game = {"pddl_domain": "", "grammar": GRAMMAR, "pddl_problem": "", "solvable": True}
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_games_that_alfworld_would_play_by_task_and_trial(root: Path) -> None:
+def test_playable_games_are_loaded_by_task_and_trial(root: Path) -> None:
     for data in (root, root.parent):
         episodes = load_episodes(str(data), "valid_seen")
         assert [episode.id for episode in episodes] == ["trial_A", "trial_B", "trial_C"]
@@ -47,10 +47,10 @@ def test_games_that_alfworld_would_play_by_task_and_trial(root: Path) -> None:
     assert [episode.id for episode in SPEC.training(str(root))] == ["trial_G"]
 
 
-def test_a_limit_draws_with_the_seed(root: Path) -> None:
-    drawn = {seed: [e.id for e in load_episodes(str(root), "valid_seen", seed=seed, limit=2)] for seed in range(9)}
-    assert {len(set(ids)) for ids in drawn.values()} == {2} and len(set(map(tuple, drawn.values()))) > 1
-    assert drawn[3] == [episode.id for episode in load_episodes(str(root), "valid_seen", seed=3, limit=2)]
+def test_a_limit_samples_with_the_seed(root: Path) -> None:
+    samples = {seed: [e.id for e in load_episodes(str(root), "valid_seen", seed=seed, limit=2)] for seed in range(9)}
+    assert {len(set(ids)) for ids in samples.values()} == {2} and len(set(map(tuple, samples.values()))) > 1
+    assert samples[3] == [episode.id for episode in load_episodes(str(root), "valid_seen", seed=3, limit=2)]
     assert len(load_episodes(str(root), "valid_seen", limit=9)) == 3
 
 
@@ -63,12 +63,12 @@ def test_a_limit_draws_with_the_seed(root: Path) -> None:
         ({"limit": 0}, "limit of 0 episodes"),
     ],
 )
-def test_settings_that_cannot_work(root: Path, choices: dict[str, Any], sentence: str) -> None:
+def test_impossible_settings_are_errors(root: Path, choices: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load_episodes(**{"data": str(root), "split": "valid_seen"} | choices)
 
 
-def test_folders_without_games(root: Path, tmp_path: Path) -> None:
+def test_folders_without_games_are_errors(root: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     place(tmp_path / "unsolved", "train/pick_and_place_simple-CD-None-Safe-302/trial_H", solvable=None)
     for name, sentence in (("nowhere", "is no folder"), ("empty", "no games of ALFWorld"), ("unsolved", "solvable")):
@@ -89,18 +89,18 @@ def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
 
 def test_a_game_without_a_task_is_damaged(root: Path) -> None:
     place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_J", grammar="grammar")
-    with pytest.raises(DataError, match="trial_J.*asks for nothing"):
+    with pytest.raises(DataError, match="trial_J.*has no instruction"):
         load_episodes(str(root), "valid_unseen")[0]
 
 
-def test_games_are_no_rollouts_to_learn_from(root: Path) -> None:
+def test_games_are_not_for_training_rollouts(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
     with pytest.raises(ConfigError, match="recorded in ALFRED"):
         SPEC.recorded("grounded", "partial", episode, None)
     assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 
 
-def test_trials_of_one_name_are_refused(root: Path) -> None:
+def test_duplicate_trial_names_are_refused(root: Path) -> None:
     place(root, "valid_seen/pick_and_place_simple-CD-None-Safe-302/trial_A")
     with pytest.raises(DataError, match="trial 'trial_A' is there 2 times"):
         load_episodes(str(root), "valid_seen")

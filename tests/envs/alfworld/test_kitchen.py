@@ -1,4 +1,4 @@
-"""A kitchen in ALFWorld's own engine: its text as facts, our skills as its commands."""
+"""A kitchen in ALFWorld's own engine: text becomes facts, skills become commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envs.alfworld.scene import Episode
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import World
 from envs.fact import Fact
-from envs.setting import demonstrated
+from envs.setting import demonstrate
 from keep_agent.errors import ConfigError, DataError, SkillError
 from tests.envs.alfworld.kitchen import INSTRUCTION
 
@@ -30,11 +30,16 @@ HEAT = (
 )  # fmt: skip
 
 
+def make_setting(engines: Engines, **choices: str) -> AlfworldSetting:
+    """Return a setting that shares the pool of engines."""
+    setting = AlfworldSetting(**choices)
+    setting.engines = engines
+    return setting
+
+
 @pytest.fixture
 def setting(engines: Engines) -> AlfworldSetting:
-    made = AlfworldSetting()
-    made.engines = engines
-    return made
+    return make_setting(engines)
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def world(setting: AlfworldSetting, kitchen: Episode) -> World:
 
 
 def play(setting: AlfworldSetting, world: World, *skills: str) -> list[str]:
-    """Do the skills, which all work; returns what was said to the engine."""
+    """Execute skills that all succeed; return the commands sent to the engine."""
     before = len(world.commands)
     for skill in skills:
         outcome = setting.space.execute(world, skill)
@@ -62,7 +67,7 @@ def test_the_opening_names_the_receptacles(world: World, kitchen: Episode) -> No
     assert facts[-1] == Fact("agent", "agent", "agent")
 
 
-def test_what_the_agent_sees_becomes_facts(setting: AlfworldSetting, world: World) -> None:
+def test_text_becomes_facts(setting: AlfworldSetting, world: World) -> None:
     knowledge = Knowledge(world)
     knowledge.update()
     play(setting, world, "go to sidetable 1")
@@ -114,27 +119,20 @@ def test_turning_on_the_microwave_heats_what_is_in_it(setting: AlfworldSetting, 
 
 
 def test_closing_the_fridge_cools_what_is_in_it(setting: AlfworldSetting, world: World) -> None:
-    play(
-        setting,
-        world,
-        "go to countertop 1",
-        "pick up egg 1",
-        "go to fridge 1",
-        "open fridge 1",
-        "put egg 1 in fridge 1",
-    )
+    play(setting, world, "go to countertop 1", "pick up egg 1", "go to fridge 1", "open fridge 1")
+    play(setting, world, "put egg 1 in fridge 1")
     assert play(setting, world, "close fridge 1") == [
         "take apple 1 from fridge 1", "cool apple 1 with fridge 1", "move apple 1 to fridge 1",
         "take egg 1 from fridge 1", "cool egg 1 with fridge 1", "move egg 1 to fridge 1",
         "close fridge 1",
     ]  # fmt: skip
-    assert world.told.marks == {"apple_1": {"cold"}, "egg_1": {"cold"}}
+    assert world.state.marks == {"apple_1": {"cold"}, "egg_1": {"cold"}}
 
 
 def test_a_fridge_is_closed_with_a_full_hand_too(setting: AlfworldSetting, world: World) -> None:
     play(setting, world, "go to countertop 1", "pick up egg 1", "go to fridge 1", "open fridge 1")
     assert play(setting, world, "close fridge 1") == ["close fridge 1"]
-    assert not world.told.marks and world.told.holding == "egg_1"
+    assert not world.state.marks and world.state.holding == "egg_1"
 
 
 def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: World) -> None:
@@ -144,11 +142,11 @@ def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: W
         "take butterknife 1 from sinkbasin 1", "clean butterknife 1 with sinkbasin 1",
         "move butterknife 1 to sinkbasin 1",
     ]  # fmt: skip
-    assert world.told.marks == {"butterknife_1": {"clean"}}
+    assert world.state.marks == {"butterknife_1": {"clean"}}
     assert {"turn off faucet 1", "pick up butterknife 1"} < set(setting.space.admissible(world))
 
 
-def test_a_lamp_is_gone_to_and_turned_on(setting: AlfworldSetting, world: World) -> None:
+def test_a_lamp_can_be_a_destination_and_is_turned_on_once(setting: AlfworldSetting, world: World) -> None:
     assert "go to desklamp 1" not in setting.space.admissible(world)
     assert not setting.space.execute(world, "go to desklamp 1").ok
     play(setting, world, "go to sidetable 1", "go to countertop 1")
@@ -162,25 +160,25 @@ def test_a_lamp_is_gone_to_and_turned_on(setting: AlfworldSetting, world: World)
     assert knowledge.update()[-1].place == "countertop_1"
 
 
-def test_who_goes_nowhere_stays_where_they_are(setting: AlfworldSetting, world: World) -> None:
+def test_a_failed_walk_leaves_the_agent_at_its_lamp(setting: AlfworldSetting, world: World) -> None:
     play(setting, world, "go to sidetable 1", "go to desklamp 1")
     knowledge = Knowledge(world)
     before = knowledge.update()[-1]
     assert before.place == "desklamp_1"
-    for nowhere in ("go to desklamp 1", "go to cabinet 99"):
+    for skill in ("go to desklamp 1", "go to cabinet 99"):
         with suppress(SkillError):
-            assert not setting.space.execute(world, nowhere).ok
-        assert world.facing == "desklamp_1"
+            assert not setting.space.execute(world, skill).ok
+        assert world.lamp == "desklamp_1"
 
 
-def test_slicing_needs_a_knife_and_leaves_one_thing(setting: AlfworldSetting, world: World) -> None:
+def test_slicing_needs_a_knife_and_leaves_one_object(setting: AlfworldSetting, world: World) -> None:
     play(setting, world, "go to countertop 1", "pick up butterknife 1", "go to fridge 1", "open fridge 1")
     assert "slice apple 1" in setting.space.admissible(world)
     assert play(setting, world, "slice apple 1") == ["slice apple 1 with butterknife 1"]
-    assert world.told.marks == {"apple_1": {"sliced"}}
+    assert world.state.marks == {"apple_1": {"sliced"}}
 
 
-def test_skills_that_cannot_work(setting: AlfworldSetting, world: World) -> None:
+def test_impossible_skills_fail_with_a_reason(setting: AlfworldSetting, world: World) -> None:
     play(setting, world, "go to microwave 1")
     for skill, reason in {
         "pick up egg 1": "nothing happens",
@@ -199,7 +197,7 @@ def test_skills_that_cannot_work(setting: AlfworldSetting, world: World) -> None
             setting.space.execute(world, words)
 
 
-def test_only_what_was_told_can_be_chosen(setting: AlfworldSetting, world: World) -> None:
+def test_admissible_skills_name_only_what_the_text_mentions(setting: AlfworldSetting, world: World) -> None:
     places = ("cabinet", "countertop", "fridge", "microwave", "sidetable", "sinkbasin")
     assert setting.space.admissible(world) == (*(f"go to {place} 1" for place in places), "done")
     play(setting, world, "go to countertop 1")
@@ -207,36 +205,34 @@ def test_only_what_was_told_can_be_chosen(setting: AlfworldSetting, world: World
     assert setting.space.admissible(world) == (*walks, "pick up butterknife 1", "pick up egg 1", "done")
 
 
-def test_alfworlds_commands_as_they_are(engines: Engines, kitchen: Episode) -> None:
-    setting = AlfworldSetting(skills="commands")
-    setting.engines = engines
+def test_the_commands_skill_set(engines: Engines, kitchen: Episode) -> None:
+    setting = make_setting(engines, skills="commands")
     world = setting.begin(kitchen)
     play(setting, world, "go to countertop 1", "take egg 1 from countertop 1", "go to microwave 1")
-    said = setting.space.admissible(world)
-    assert {"open microwave 1", "heat egg 1 with microwave 1", "go to cabinet 1", "done"} < set(said)
-    assert not [one for one in said if one.startswith(("look", "inventory", "examine", "help"))]
+    commands = setting.space.admissible(world)
+    assert {"open microwave 1", "heat egg 1 with microwave 1", "go to cabinet 1", "done"} < set(commands)
+    assert not [text for text in commands if text.startswith(("look", "inventory", "examine", "help"))]
     assert setting.space.execute(world, "heat egg 1 with fridge 1").message == "nothing happens"
     with pytest.raises(SkillError):
         setting.space.execute(world, "pick up egg 1")
 
 
 @pytest.mark.parametrize("skills", ["grounded", "commands"])
-def test_the_engines_plan_in_both_wordings(skills: str, engines: Engines, kitchen: Episode) -> None:
-    setting = AlfworldSetting(skills=skills)
-    setting.engines = engines
+def test_the_experts_plan_in_both_skill_sets(skills: str, engines: Engines, kitchen: Episode) -> None:
+    setting = make_setting(engines, skills=skills)
     world = setting.begin(kitchen)
-    plan = demonstrated(setting, world, kitchen.tasks[0], 40)
+    plan = demonstrate(setting, world, kitchen.tasks[0], 40)
     assert plan[-1] == "done" and world.won
     assert len(plan) == (14 if skills == "grounded" else 8)
 
 
-def test_a_copy_goes_its_own_way(setting: AlfworldSetting, world: World) -> None:
+def test_a_copy_is_independent(setting: AlfworldSetting, world: World) -> None:
     play(setting, world, *HEAT[:7])
-    other = world.copy()
-    assert (other.told, other.running, other.commands) == (world.told, {"microwave_1"}, world.commands)
-    assert setting.space.admissible(other) == setting.space.admissible(world)
-    play(setting, other, *HEAT[7:])
-    assert other.won and not world.won
+    copy = world.copy()
+    assert (copy.state, copy.active, copy.commands) == (world.state, {"microwave_1"}, world.commands)
+    assert setting.space.admissible(copy) == setting.space.admissible(world)
+    play(setting, copy, *HEAT[7:])
+    assert copy.won and not world.won
     play(setting, world, *HEAT[7:])
     assert world.won
 
@@ -248,7 +244,7 @@ def test_a_goal_may_hold_at_the_end_or_at_any_time(setting: AlfworldSetting, kit
     assert ever.conditions(world, kitchen.tasks[0]) == (1, 1)
 
 
-def test_gymnasium_finds_no_fault(engines: Engines, kitchen: Episode) -> None:
+def test_the_environment_passes_gymnasiums_checker(engines: Engines, kitchen: Episode) -> None:
     env = gymnasium.make("keep_agent:ALFWorld-v0", episodes=(kitchen,), max_steps=4, render_mode="ansi")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -268,7 +264,7 @@ def test_a_game_that_cannot_be_played_is_named(engines: Engines, world: World) -
 
 
 def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> None:
-    """TextWorld by itself gives what stands in braces to eval()."""
+    """TextWorld alone would pass expressions in braces to eval()."""
     engine, mark = engines.take(), tmp_path / "executed"
     game = world.game.read()
     grammar = game["grammar"].replace("Your task is to", f"{{open('{mark}', 'w').name}} Your task is to")
@@ -278,11 +274,11 @@ def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> 
     engines.give_back(engine)
 
 
-def test_an_answer_that_is_not_read_is_an_error_and_not_a_failure(engines: Engines, world: World) -> None:
-    """The command has been done by then: "Nothing happens." would be false."""
+def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engines: Engines, world: World) -> None:
+    """The command was executed: the answer "Nothing happens." would be wrong."""
     engine, game = engines.take(), world.game.read()
     engine.load(game, "a good one")
-    command = next(one for one in engine.commands if one.startswith("go to"))
+    command = next(text for text in engine.commands if text.startswith("go to"))
     good = engine.do(command)
     answer = next(line for line in good.splitlines() if line.strip())[:12]
     assert answer in game["grammar"]
@@ -292,12 +288,12 @@ def test_an_answer_that_is_not_read_is_an_error_and_not_a_failure(engines: Engin
     engines.give_back(engine)
 
 
-def test_loading_leaves_the_process_alone(engines: Engines, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["someone's", "arguments"])
+def test_loading_keeps_the_process_arguments(engines: Engines, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["some", "arguments"])
     engine = engines.take()
     engine.load(world.game.read(), "a game")
     engines.give_back(engine)
-    assert sys.argv == ["someone's", "arguments"]
+    assert sys.argv == ["some", "arguments"]
 
 
 @pytest.mark.parametrize(
@@ -310,13 +306,13 @@ def test_loading_leaves_the_process_alone(engines: Engines, world: World, monkey
         ({"max_steps": 0}, "max_steps is 0"),
     ],
 )
-def test_choices_that_cannot_be(choices: dict[str, object], sentence: str) -> None:
+def test_bad_choices_are_errors(choices: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         AlfworldEnv(episodes=(), **choices)
 
 
 @pytest.mark.parametrize("missing", ["alfworld", "textworld"])
-def test_without_the_extra_it_says_so(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_pip_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
@@ -324,7 +320,7 @@ def test_without_the_extra_it_says_so(missing: str, monkeypatch: pytest.MonkeyPa
         Engine()
 
 
-def test_the_engine_is_loaded_when_it_is_needed() -> None:
+def test_importing_the_environment_loads_no_engine() -> None:
     code = "import sys, envs.alfworld.env, envs.alfworld.spec; print({'alfworld', 'textworld'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""The simulator's own record of one agent at work: 59 consecutive graphs, and what was asked."""
+"""A trace recorded with the real simulator: the goal of one task and 59 consecutive graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envs.wah.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """``graphs``: one per action; edges to nodes that the record does not list are left out."""
+    """A goal and one graph per action; edges to nodes that the record lacks are left out."""
 
     goal: tuple[tuple[str, int], ...]
     graphs: list[Graph]
@@ -28,6 +28,6 @@ def trace(data_root: Path) -> Trace:
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without it")
     record = json.loads(gzip.decompress(path.read_bytes()))
     for content in record["graphs"]:
-        listed = {node["id"] for node in content["nodes"]}
-        content["edges"] = [edge for edge in content["edges"] if {edge["from_id"], edge["to_id"]} <= listed]
+        ids = {node["id"] for node in content["nodes"]}
+        content["edges"] = [edge for edge in content["edges"] if {edge["from_id"], edge["to_id"]} <= ids]
     return Trace(tuple(record["goal"].items()), [read_graph(content) for content in record["graphs"]])

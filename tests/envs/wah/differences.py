@@ -1,8 +1,8 @@
-"""Our world and VirtualHome's executors do the same: the list of where they differ, and the comparison that knows it.
+"""Comparison of our world with VirtualHome's executors, and the list of their known differences.
 
-Every difference is recognised by what was the case before the step, never by its outcome alone. What differs is told
-as a clash: one side does what the other refuses, or a fact is true on one side only. After each step the oracle is set
-to our facts, so that a difference does not breed others.
+A difference is recognised by the state before the step, never by the result alone. A clash is one disagreement: one
+side executes what the other refuses, or a fact is true on one side only. After each step the oracle is set to our
+facts, so that a difference causes no further ones.
 """
 
 from __future__ import annotations
@@ -21,104 +21,107 @@ from envs.wah.home import Home
 from tests.envs.wah.oracle import Fact, Oracle
 
 PUT = (PUT_IN, PUT_ON)
-SEATS = {"bed": 4, "sofa": 4, "bench": 2}  # of others there is one
+SEATS = {"bed": 4, "sofa": 4, "bench": 2}  # seats of each; other furniture has one
 REACH = 1.3  # metres
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """What one side alone does or has. ``fact`` is None where it is about whether the action is done at all."""
+    """A disagreement in one step. ``fact`` is None if the sides disagree on whether the action is possible."""
 
     before: Home
     after: Home
     action: Action
     rules: Rules
-    here: bool  # our world is that side
+    only_ours: bool  # whether our world executes the action or has the fact; else only the oracle does
     fact: Fact | None = None
 
-    def about(self, here: bool, *verbs: str) -> bool:
-        """Whether an action with one of these verbs is done on that side only."""
-        return self.fact is None and self.here == here and self.action.verb in verbs
+    def about(self, only_ours: bool, *verbs: str) -> bool:
+        """Return whether an action with one of these verbs is executed on that side only."""
+        return self.fact is None and self.only_ours == only_ours and self.action.verb in verbs
 
-    def linked(self, here: bool, relation: str, *verbs: str) -> bool:
-        """Whether such an action leads to an edge of this relation on that side only."""
-        return self.fact is not None and (self.here, self.fact[1], self.action.verb in verbs) == (here, relation, True)
+    def linked(self, only_ours: bool, relation: str, *verbs: str) -> bool:
+        """Return whether such an action leads to an edge of this relation on that side only."""
+        if self.fact is None or self.action.verb not in verbs:
+            return False
+        return (self.only_ours, self.fact[1]) == (only_ours, relation)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``why`` tells what the executors do otherwise than the simulator and LoTA-Bench, whom we follow."""
+    """A known difference: ``reason`` is how the executors deviate from the simulator and LoTA-Bench."""
 
-    why: str
+    reason: str
     explains: Callable[[Clash], bool]
 
 
 @dataclass
 class Tally:
-    """What a run of steps came to."""
+    """Statistics of a run."""
 
     steps: int = 0
-    done: Counter[str] = field(default_factory=Counter)  # steps that our world did, by verb
-    met: Counter[str] = field(default_factory=Counter)  # steps with a difference, by its name
-    wrong: list[str] = field(default_factory=list)  # clashes that nothing explains
+    done: Counter[str] = field(default_factory=Counter)  # steps that our world executed, by verb
+    differences: Counter[str] = field(default_factory=Counter)  # steps with a known difference, by its name
+    wrong: list[str] = field(default_factory=list)  # clashes without a known difference
 
 
 def compare(
     oracle: Oracle, before: Home, after: Home, action: Action, verdicts: Mapping[Rules, bool], tally: Tally
 ) -> None:
-    """One step of both; ``after`` is ``before`` where the step was refused. ``verdicts``: do our rules allow it?"""
-    there = oracle.allows(action)
-    clashes = [Clash(before, after, action, rules, ok) for rules, ok in verdicts.items() if ok != there]
+    """Compare one step; ``after`` is ``before`` if it was refused. ``verdicts``: whether our rules allow it."""
+    allowed = oracle.allows(action)
+    clashes = [Clash(before, after, action, rules, ok) for rules, ok in verdicts.items() if ok != allowed]
     if after is not before:
         oracle.do(action)
         tally.done[action.verb] += 1
-    ours, theirs, rules = facts(after), oracle.facts(), next(iter(verdicts))
-    clashes += [Clash(before, after, action, rules, fact in ours, fact) for fact in sorted(ours ^ theirs)]
-    oracle.amend(theirs - ours, ours - theirs)
+    world_facts, oracle_facts, rules = facts(after), oracle.facts(), next(iter(verdicts))
+    differing = sorted(world_facts ^ oracle_facts)
+    clashes += [Clash(before, after, action, rules, fact in world_facts, fact) for fact in differing]
+    oracle.amend(oracle_facts - world_facts, world_facts - oracle_facts)
     names = {_name(clash): clash for clash in clashes}
-    tally.wrong += [_told(names.pop(""))] if "" in names else []
-    tally.met.update(names.keys())
+    tally.wrong += [_description(names.pop(""))] if "" in names else []
+    tally.differences.update(names.keys())
     tally.steps += 1
 
 
 def facts(home: Home) -> set[Fact]:
-    """All edges and states, in the executors' words: who sits is ON the seat and in the state SITTING."""
+    """Return all edges and states, in the executors' terms: a sitting agent is ON the seat and in the state SITTING."""
     graph = home.graph
     edges = {(a, ON if relation == SITTING else relation, b) for a, relation, b in graph.edges()}
     states = {(node.id, state, 0) for node in graph.nodes.values() for state in node.states}
-    return edges | states | ({(home.me, "SITTING", 0)} if home.sitting is not None else set())
+    return edges | states | ({(home.agent, "SITTING", 0)} if home.sitting is not None else set())
 
 
 def oracle_of(home: Home) -> Oracle:
-    """The executors in a home where nobody sits."""
+    """Return the executors for a home in which the agent stands."""
     return Oracle(write_graph(home.graph))
 
 
 def _name(clash: Clash) -> str:
-    """The first difference that explains it; "" if there is none."""
-    return next((name for name, one in DIFFERENCES.items() if one.explains(clash)), "")
+    """Return the first difference that explains a clash; "" if there is none."""
+    return next((name for name, difference in DIFFERENCES.items() if difference.explains(clash)), "")
 
 
-def _told(clash: Clash) -> str:
+def _description(clash: Clash) -> str:
     action, nodes = clash.action, clash.before.graph.nodes
-    words = [f"{nodes[one].class_name} ({one})" for one in (action.thing, action.place) if one]
-    side = "ours" if clash.here else "theirs"
-    what = "is done" if clash.fact is None else f"leads to {clash.fact}"
-    return f"{action.verb} {' '.join(words)} {what} by {side} alone, {clash.rules} rules"
+    words = [f"{nodes[node].class_name} ({node})" for node in (action.thing, action.place) if node]
+    side = "our world" if clash.only_ours else "the oracle"
+    what = "is executed" if clash.fact is None else f"leads to {clash.fact}"
+    return f"{action.verb} {' '.join(words)} {what} in {side} only, {clash.rules} rules"
 
 
-# What one does that the other refuses
+# Actions that only one side executes
 
 
 def _out_of_reach(c: Clash) -> bool:
     target = c.action.place or c.action.thing
     below = c.before.graph.targets(target, ON)
-    near = not c.before.close(target) and any(c.before.close(one) for one in below)
+    near = not c.before.close(target) and any(c.before.close(node) for node in below)
     return c.about(False, GRAB, OPEN, SHUT, SWITCH_ON, SWITCH_OFF, *PUT, SIT) and near
 
 
 def _full_hands(c: Clash) -> bool:
-    return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.held) == len(HANDS)
+    return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.inventory) == len(HANDS)
 
 
 def _ajar(c: Clash) -> bool:
@@ -134,24 +137,24 @@ def _holds_nothing(c: Clash) -> bool:
 
 
 def _into_the_hand(c: Clash) -> bool:
-    return c.about(False, *PUT) and c.action.place in c.before.held
+    return c.about(False, *PUT) and c.action.place in c.before.inventory
 
 
 def _hidden_deeper(c: Clash) -> bool:
     if not c.about(False, GRAB) or c.rules != "strict" or c.before.hidden_in(c.action.thing) is None:
         return False
-    return not any(c.before.graph[one].shut for one in c.before.graph.containers(c.action.thing))
+    return not any(c.before.graph[node].closed for node in c.before.graph.containers(c.action.thing))
 
 
 def _in_the_hand(c: Clash) -> bool:
-    return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.held
+    return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.inventory
 
 
 def _shut(c: Clash) -> bool:
     if not c.about(True, PUT_IN):
         return False
     place = c.before.graph[c.action.place]
-    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.shut)
+    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.closed)
 
 
 def _running(c: Clash) -> bool:
@@ -165,28 +168,28 @@ def _crowded(c: Clash) -> bool:
     return len(graph.sources(seat, ON)) >= SEATS.get(graph[seat].class_name, 1)
 
 
-# What both do, to another effect
+# Actions with different effects
 
 
 def _seated(c: Clash) -> bool:
-    """Sitting down twice, and what remains of a seat."""
-    seat, me = c.before.sitting, c.before.me
+    """Recognise sitting down twice, and facts of a seat that remain."""
+    seat, me = c.before.sitting, c.before.agent
     if c.fact is None:
         return c.about(False, SIT) and c.action.thing == seat
-    left = c.action.verb in (WALK, SIT) or (c.action.verb in (GRAB, *PUT) and c.action.thing == seat)
-    return left and not c.here and c.fact in ((me, "SITTING", 0), (me, ON, seat))
+    leaves_seat = c.action.verb in (WALK, SIT) or (c.action.verb in (GRAB, *PUT) and c.action.thing == seat)
+    return leaves_seat and not c.only_ours and c.fact in ((me, "SITTING", 0), (me, ON, seat))
 
 
-def _carried(c: Clash) -> bool:
+def _room_of_inventory(c: Clash) -> bool:
     if not (c.linked(True, INSIDE, WALK) or c.linked(False, INSIDE, WALK)):
         return False
     thing, _, room = c.fact or ()
-    then = (c.after if c.here else c.before).graph
-    return thing in c.before.held and then.linked(c.before.me, INSIDE, room)
+    graph = (c.after if c.only_ours else c.before).graph
+    return thing in c.before.inventory and graph.linked(c.before.agent, INSIDE, room)
 
 
 def _old_edges(c: Clash) -> bool:
-    if c.fact is None or c.here or c.action.verb not in PUT:
+    if c.fact is None or c.only_ours or c.action.verb not in PUT:
         return False
     return c.action.thing in (c.fact[0], c.fact[2]) and c.before.graph.linked(*c.fact)
 
@@ -200,7 +203,7 @@ def _left_behind(c: Clash) -> bool:
     if c.fact is None or not c.linked(True, INSIDE, GRAB):
         return False
     grabbed = c.action.thing
-    return c.fact[0] in c.before.within(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
+    return c.fact[0] in c.before.contents(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
 
 
 def _touching(c: Clash) -> bool:
@@ -208,11 +211,11 @@ def _touching(c: Clash) -> bool:
     return c.linked(False, CLOSE, *PUT) and c.fact is not None and {c.fact[0], c.fact[2]} == ends
 
 
-def _close_to(c: Clash, here: bool) -> int | None:
-    """What the agent is close to on that side only, after the step."""
-    if c.fact is None or c.fact[1] != CLOSE or c.here != here or c.before.me not in c.fact:
+def _close_to(c: Clash, only_ours: bool) -> int | None:
+    """Return the thing that the agent is close to on that side only, after the step."""
+    if c.fact is None or c.fact[1] != CLOSE or c.only_ours != only_ours or c.before.agent not in c.fact:
         return None
-    return c.fact[2] if c.fact[0] == c.before.me else c.fact[0]
+    return c.fact[2] if c.fact[0] == c.before.agent else c.fact[0]
 
 
 def _never_close(c: Clash) -> bool:
@@ -222,10 +225,10 @@ def _never_close(c: Clash) -> bool:
 
 def _lies_there(c: Clash) -> bool:
     home, thing = c.before, c.action.thing
-    there = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
+    neighbours = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
     if c.action.verb == GRAB:
-        there |= {home.me, *(home.beneath(thing) if home.at == thing else ())}
-    return c.action.verb in (WALK, GRAB) and _close_to(c, False) in there
+        neighbours |= {home.agent, *(home.all_contents(thing) if home.at == thing else ())}
+    return c.action.verb in (WALK, GRAB) and _close_to(c, False) in neighbours
 
 
 def _within_reach(c: Clash) -> bool:
@@ -233,61 +236,63 @@ def _within_reach(c: Clash) -> bool:
     if thing is None or never_close(home.graph[thing]):
         return False
     furniture = home.at is not None and not never_close(home.graph[home.at])
-    at_hand = furniture and (thing == home.at or thing in home.beneath(home.at))
-    return at_hand or thing in home.held or _apart(home.graph[thing].box, home.graph[home.me].box) <= REACH
+    at_hand = furniture and (thing == home.at or thing in home.all_contents(home.at))
+    return at_hand or thing in home.inventory or _distance(home.graph[thing].box, home.graph[home.agent].box) <= REACH
 
 
-def _apart(one: Box | None, other: Box | None) -> float:
-    """Metres on the floor plan from the middle of one to the other's box, tried both ways."""
-    if one is None or other is None:
+def _distance(a: Box | None, b: Box | None) -> float:
+    """Return the metres on the floor plan from the middle of one box to the other box, the smaller of both ways."""
+    if a is None or b is None:
         return float("inf")
     ways = []
-    for box in (one, other):
-        gaps = [max(abs(one.center[axis] - other.center[axis]) - box.size[axis] / 2, 0.0) for axis in (0, 2)]
+    for box in (a, b):
+        gaps = [max(abs(a.center[axis] - b.center[axis]) - box.size[axis] / 2, 0.0) for axis in (0, 2)]
         ways.append(sum(gap**2 for gap in gaps) ** 0.5)
     return min(ways)
 
 
 DIFFERENCES: Mapping[str, Difference] = {
-    # refusals of ours alone
+    # refused only by our world
     "out of reach": Difference(
-        "they reach what lies on something close; the simulator measures the distance to the thing itself",
+        "they reach things on something close; the simulator measures the distance to the thing itself",
         _out_of_reach,
     ),
-    "full hands": Difference("they close and switch with both hands full; LoTA-Bench asks for a free one", _full_hands),
+    "full hands": Difference("they close and switch with both hands full; LoTA-Bench requires a free one", _full_hands),
     "ajar": Difference(
-        "they switch on what is open; strict rules do not, and LoTA-Bench nothing that is not CLOSED", _ajar
+        "they switch on open things; strict rules do not, and LoTA-Bench requires the state CLOSED", _ajar
     ),
     "holds nothing": Difference(
-        "they put things in what is no container and on what is no surface; LoTA-Bench asks for the property",
+        "they put things in anything and on anything; LoTA-Bench requires the property of the place",
         _holds_nothing,
     ),
-    "into the hand": Difference("they put things in and on what they hold, be it themselves", _into_the_hand),
+    "into the hand": Difference("they put things in and on things in hand, even in and on themselves", _into_the_hand),
     "hidden deeper": Difference(
-        "they see what a thing is directly in; strict rules also see what is closed around that", _hidden_deeper
+        "they check the direct container of a thing; strict rules check the outer ones too", _hidden_deeper
     ),
-    "in the hand": Difference("they walk to what they hold; strict rules do not", _in_the_hand),
-    # refusals of theirs alone
+    "in the hand": Difference("they walk to things in hand; strict rules do not", _in_the_hand),
+    # refused only by the oracle
     "shut": Difference(
-        "they put nothing into what is not OPEN; LoTA-Bench does not ask, and strict rules refuse what is CLOSED", _shut
+        "they put nothing into things that are not OPEN; strict rules refuse CLOSED things, LoTA-Bench none", _shut
     ),
-    "running": Difference("they do not open what is on; LoTA-Bench does not ask", _running),
-    "crowded": Difference("they do not sit where things lie; nobody else asks", _crowded),
+    "running": Difference("they do not open running things; LoTA-Bench does not check", _running),
+    "crowded": Difference("they do not sit where things lie; the simulator and LoTA-Bench do not check", _crowded),
     # other effects
-    "seated": Difference("they do not know that they sit: they sit down again, and never quite stand up", _seated),
-    "carried": Difference("what they carry stays INSIDE the room that they walk out of", _carried),
-    "left behind": Difference("what was in a thing that they take is in no room then", _left_behind),
-    "old edges": Difference("what they put down keeps its relations; the simulator removes them first", _old_edges),
-    "new room": Difference("what they put on something does not get INSIDE its room", _new_room),
-    # closeness, which they derive from relations, and the simulator measures
+    "seated": Difference("they ignore that the agent sits: it sits down again, and its seat remains", _seated),
+    "carried": Difference("things in hand stay INSIDE the room that the agent leaves", _room_of_inventory),
+    "left behind": Difference("the content of a grabbed thing is in no room", _left_behind),
+    "old edges": Difference("a thing put down keeps its relations; the simulator removes them first", _old_edges),
+    "new room": Difference("a thing put on something does not get INSIDE its room", _new_room),
+    # closeness, which the executors derive from relations and the simulator measures
     "touching": Difference(
-        "what they put down is CLOSE to its place; the simulator's things only to agents", _touching
+        "a thing put down is CLOSE to its place; in the simulator things are CLOSE to agents only", _touching
     ),
-    "never close": Difference("they get close to floors, walls, doors and curtains", _never_close),
+    "never close": Difference("the agent gets close to floors, walls, doors and curtains", _never_close),
     "lies there": Difference(
-        "they get close to all that a thing is on or in; when they take it they stay close to what was on or in it, "
-        "and get close to themselves if it was nowhere",
+        "the agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and "
+        "gets close to itself if the thing has no place",
         _lies_there,
     ),
-    "within reach": Difference("they are not close to what is near, nor to all of what they walk to", _within_reach),
+    "within reach": Difference(
+        "the agent is not close to all things near it, nor to all content of its place", _within_reach
+    ),
 }

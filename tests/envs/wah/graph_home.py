@@ -1,4 +1,4 @@
-"""Our own graph world as what the stand-in for the simulator is in front of."""
+"""Household of the graph world as the backend of the fake simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keep_agent.errors import KeepError
 
 
 class GraphHome:
-    """Apartments by number; None is the first. What is expanded stands for the scene from then on."""
+    """Apartments by number, None for the first; an expanded graph replaces the scene."""
 
     def __init__(self, scenes: Sequence[Mapping[str, Any]]) -> None:
         self._scenes = scenes

@@ -1,4 +1,4 @@
-"""A tiny hand-made apartment in which every rule can be provoked: two rooms, some furniture, a few belongings."""
+"""A small hand-made apartment for tests of every rule: two rooms, some furniture, a few belongings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envs.wah.home import Home
 
 GraphJson = dict[str, list[dict[str, Any]]]
 RELATIONS: Mapping[str, str] = MappingProxyType({"in": "INSIDE", "on": "ON", "between": "BETWEEN"})
-KITCHEN, LIVINGROOM = (3.0, 3.0), (9.2, 3.0)  # the middles of rooms of 6 m by 6 m, x and z
+KITCHEN, LIVINGROOM = (3.0, 3.0), (9.2, 3.0)  # middles (x, z) of rooms of 6 m by 6 m
 FURNITURE = (
     ("fridge", "kitchen_1", 0.4, 1.0),
     ("dishwasher", "kitchen_1", 0.4, 5.5),
@@ -45,7 +45,7 @@ BELONGINGS = (
 
 
 def apartment(agent_in: str = "") -> GraphJson:
-    """VirtualHome's graph JSON, ids from 11; with a character, id 1, if a room is named."""
+    """Return VirtualHome's graph JSON, ids from 11; with a character, id 1, if ``agent_in`` names a room."""
     graph: GraphJson = {"nodes": [], "edges": []}
     for room, (x, z) in (("kitchen", KITCHEN), ("livingroom", LIVINGROOM)):
         add(graph, room, (x, 1.4, z))
@@ -61,18 +61,18 @@ def apartment(agent_in: str = "") -> GraphJson:
 
 
 def add(graph: GraphJson, kind: str, center: tuple[float, float, float], *links: str, number: int = 0) -> int:
-    """A new thing in its default states; links such as "on sofa_1". Its id, the next free one."""
-    number = number or max((one["id"] for one in graph["nodes"]), default=10) + 1
-    found = kind_of(kind)
+    """Add a thing in its default state and return its id, the next free one; links are such as "on sofa_1"."""
+    number = number or max((node["id"] for node in graph["nodes"]), default=10) + 1
+    traits = kind_of(kind)
     graph["nodes"].append(
         {
             "id": number,
-            "category": found.category,
+            "category": traits.category,
             "class_name": kind,
             "prefab_name": f"{kind}_a",
-            "properties": list(found.properties),
+            "properties": list(traits.properties),
             "states": list(default_states(kind)),
-            "bounding_box": {"center": list(center), "size": list(found.size)},
+            "bounding_box": {"center": list(center), "size": list(traits.size)},
         }
     )
     for link in links:
@@ -82,7 +82,7 @@ def add(graph: GraphJson, kind: str, center: tuple[float, float, float], *links:
 
 
 def put(graph: GraphJson, kind: str, link: str) -> int:
-    """A new thing in or on another, INSIDE its room too, as the simulator's first graphs have it; its id."""
+    """Add a thing in or on another, also INSIDE its room as in the simulator's start graphs, and return its id."""
     holder = row(graph, link.split()[1])
     (x, y, z), height = holder["bounding_box"]["center"], holder["bounding_box"]["size"][1]
     center = (x, y if link.startswith("in") else y + height / 2 + kind_of(kind).size[1] / 2, z)
@@ -98,59 +98,59 @@ def join(graph: GraphJson, source: int, relation: str, target: int | None) -> No
 
 
 def row(graph: GraphJson, name: str) -> dict[str, Any]:
-    """The node called "plate_2": the second of its class."""
+    """Return the node named "plate_2": the second of its class."""
     kind, _, number = name.partition("_")
-    return [one for one in graph["nodes"] if one["class_name"] == kind][int(number) - 1]
+    return [node for node in graph["nodes"] if node["class_name"] == kind][int(number) - 1]
 
 
 def home(graph: GraphJson | None = None, room: str | None = "kitchen") -> Home:
-    """A household in the apartment, or in a graph given."""
+    """Return a household in the apartment, or in another graph."""
     return Home(read_graph(apartment() if graph is None else graph), room)
 
 
-def one(home: Home, name: str) -> int:
-    """The id of "plate_2"."""
+def node_id(home: Home, name: str) -> int:
+    """Return the id of "plate_2"."""
     kind, _, number = name.partition("_")
     return home.graph.of_class(kind)[int(number) - 1]
 
 
 def names(graph: Graph) -> dict[int, str]:
-    """ "plate_2" by id."""
-    return {one: f"{kind}_{n}" for kind in graph.classes for n, one in enumerate(graph.of_class(kind), 1)}
+    """Return names such as "plate_2" by id."""
+    return {node: f"{kind}_{n}" for kind in graph.classes for n, node in enumerate(graph.of_class(kind), 1)}
 
 
 def action(home: Home, words: str) -> Action:
-    """ "putin plate_1 dishwasher_1" as an action."""
+    """Parse an action such as "putin plate_1 dishwasher_1"."""
     verb, *names = words.split()
-    return Action(verb, *(one(home, name) for name in names))
+    return Action(verb, *(node_id(home, name) for name in names))
 
 
 def do(home: Home, *steps: str) -> None:
-    """Act without asking whether it makes sense; each action must have its effect."""
+    """Apply actions without checks; each must have an effect."""
     for step in steps:
         assert home.act(action(home, step)), step
 
 
 def states(home: Home, name: str) -> set[str]:
-    return set(home.graph[one(home, name)].states)
+    return set(home.graph[node_id(home, name)].states)
 
 
-def edges(graph: Graph, node_id: int) -> set[str]:
-    """All relations of a node but CLOSE, with names: {"INSIDE kitchen_1", "apple_1 ON"}."""
+def edges(graph: Graph, node: int) -> set[str]:
+    """Return all relations of a node but CLOSE, with names: {"INSIDE kitchen_1", "apple_1 ON"}."""
     name = names(graph)
-    found = {(a, relation, b) for a, relation, b in graph.edges() if node_id in (a, b) and relation != CLOSE}
-    return {f"{relation} {name[b]}" if a == node_id else f"{name[a]} {relation}" for a, relation, b in found}
+    triples = {(a, relation, b) for a, relation, b in graph.edges() if node in (a, b) and relation != CLOSE}
+    return {f"{relation} {name[b]}" if a == node else f"{name[a]} {relation}" for a, relation, b in triples}
 
 
 def place(home: Home, name: str) -> set[str]:
-    """What a thing is in, on or held by: {"INSIDE kitchen_1", "ON kitchentable_1"}."""
-    return edges(home.graph, one(home, name))
+    """Return the relations of a thing to its place or hand: {"INSIDE kitchen_1", "ON kitchentable_1"}."""
+    return edges(home.graph, node_id(home, name))
 
 
 def close(home: Home) -> set[str]:
-    """What the agent is close to, by name; the graph says so in both directions, and of nobody else."""
+    """Return the names of the things close to the agent; check that CLOSE is symmetric and only the agent's."""
     graph, name = home.graph, names(home.graph)
     pairs = {(a, b) for a, relation, b in graph.edges() if relation == CLOSE}
     assert pairs == {(b, a) for a, b in pairs}
     assert all(CHARACTERS in (graph[a].category, graph[b].category) for a, b in pairs)
-    return {name[b] for a, b in pairs if a == home.me}
+    return {name[b] for a, b in pairs if a == home.agent}

@@ -1,8 +1,8 @@
-"""VirtualHome's own graph executors, an oracle for our world: `evolving_graph` of the PyPI package virtualhome.
+"""Test oracle: VirtualHome's own graph executors, `evolving_graph` of the PyPI package virtualhome.
 
-The package itself does not import on Python 3.11. Its executors are pure Python: they are found through the installed
-distribution's metadata and loaded under a name of our own. Node ids are given, so they need none of the resource files
-that the wheel lacks.
+The package as a whole cannot be imported on Python 3.11. Its executors are pure Python: they are located through the
+distribution's metadata and loaded under another name. With explicit node ids they need none of the resource files that
+the wheel lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = "2.3.0"
 Fact = tuple[int, str, int]  # an edge (from, relation, to), or a state of a node (node, state, 0)
 _FOLDER = "virtualhome/simulation/evolving_graph"
 _NAME = "evolving_graph_of_virtualhome"
-# What refuses, by executor; "" stands for the module itself. What they refuse to grab, our world does not grab either.
+# Checks by executor; "" is the module itself. The check of grabbing is left out: our world refuses the same.
 _CHECKS = (
     ("WalkExecutor", "check_walk"),
     ("SitExecutor", "check_sittable"),
@@ -37,18 +37,18 @@ _CHECKS = (
 
 
 def require_oracle() -> None:
-    """Skips where the executors are not installed."""
+    """Skip if the executors are not installed."""
     try:
-        found = distribution("virtualhome").version
+        version = distribution("virtualhome").version
     except PackageNotFoundError:
-        found = "none"
-    if found != VERSION:
-        pytest.skip(f"needs virtualhome {VERSION}, found {found}: pip install --no-deps virtualhome=={VERSION}")
+        version = "none"
+    if version != VERSION:
+        pytest.skip(f"needs virtualhome {VERSION}, found {version}: pip install --no-deps virtualhome=={VERSION}")
 
 
 @cache
 def _executors() -> ModuleType:
-    """The module `evolving_graph.execution`; those it imports are its neighbours."""
+    """Import the module `evolving_graph.execution` with the modules beside it."""
     package = ModuleType(_NAME)
     package.__path__ = [str(Path(str(distribution("virtualhome").locate_file(_FOLDER))))]
     sys.modules[_NAME] = package
@@ -56,7 +56,7 @@ def _executors() -> ModuleType:
 
 
 class Oracle:
-    """A household as VirtualHome's executors keep it; the graph has one character."""
+    """A household in VirtualHome's executors; the graph has one character."""
 
     def __init__(self, graph: Mapping[str, Any]) -> None:
         self._code = _executors()
@@ -66,11 +66,11 @@ class Oracle:
         self._edges = {(row["from_id"], row["relation_type"], row["to_id"]) for row in graph["edges"]}
 
     def allows(self, action: Action) -> bool:
-        """Whether they would do it; nothing changes."""
+        """Return whether the executors accept an action, without executing it."""
         return self._run(action, modify=False) is not None
 
     def do(self, action: Action) -> bool:
-        """Do it, even if they would not: only an effect that cannot be worked out is refused, which gives False."""
+        """Execute an action with its checks off if necessary; return False if even then it has no effect."""
         state = self._run(action)
         if state is None:
             with ExitStack() as stack:
@@ -82,19 +82,24 @@ class Oracle:
         return state is not None
 
     def facts(self) -> set[Fact]:
-        """All edges and states: what `EnvironmentState.to_dict` lists, but from its changes, ten times as fast."""
-        new, gone = (self._changed(edges) for edges in (self._state._new_edges_from, self._state._removed_edges_from))
+        """Return all edges and states, as `EnvironmentState.to_dict`, but ten times as fast."""
+        new, removed = (
+            self._changed(edges) for edges in (self._state._new_edges_from, self._state._removed_edges_from)
+        )
         states = {(node.id, state._name_, 0) for node in self._state.get_nodes() for state in node.states}
-        return (self._edges | new) - gone | states
+        return (self._edges | new) - removed | states
 
     @staticmethod
     def _changed(edges: Mapping[Any, set[int]]) -> set[Fact]:
         return {(source, word._name_, target) for (source, word), targets in edges.items() for target in targets}
 
-    def amend(self, gone: Iterable[Fact], new: Iterable[Fact]) -> None:
-        """Make facts false, and others true."""
+    def amend(self, removed: Iterable[Fact], new: Iterable[Fact]) -> None:
+        """Remove facts and add new ones."""
         relations, states = self._code.Relation.__members__, self._code.State.__members__
-        for facts, change, edit in ((gone, self._state.delete_edge, set.discard), (new, self._state.add_edge, set.add)):
+        for facts, change, edit in (
+            (removed, self._state.delete_edge, set.discard),
+            (new, self._state.add_edge, set.add),
+        ):
             for source, word, target in facts:
                 if target:
                     change(self._state.get_node(source), relations[word], self._state.get_node(target))
@@ -104,9 +109,9 @@ class Oracle:
                     self._state.change_node(node)
 
     def _run(self, action: Action, modify: bool = True) -> Any:
-        """The state after one script line; None if it is refused."""
-        things = [one for one in (action.thing, action.place) if one]
-        parts = [self._code.ScriptObject(self._names[one], one) for one in things]
+        """Return the state after one script line; None if it is refused."""
+        things = [thing for thing in (action.thing, action.place) if thing]
+        parts = [self._code.ScriptObject(self._names[thing], thing) for thing in things]
         line = self._code.ScriptLine(self._code.Action[action.verb.upper()], parts, 1)
         call = self._code.ScriptExecutor.call_action_method
         script, info = self._code.Script([line]), self._code.ExecutionInfo()

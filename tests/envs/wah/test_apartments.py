@@ -1,10 +1,7 @@
-"""Embedded apartments: furnished without overlaps, littered plausibly, reproducible, and disjoint between splits."""
+"""Embedded apartments: no overlaps, plausible places of things, reproducibility, and disjoint splits."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from itertools import combinations
@@ -13,22 +10,13 @@ from typing import Any
 
 import pytest
 
-from envs.wah.apartments.belongings import LIKELY
+from envs.splits import SPLITS, split_of, split_of_hash
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.apartments.catalog import KINDS, default_states, kind_of
 from envs.wah.apartments.fitting import overlap
 from envs.wah.apartments.furniture import ROOMS
-from envs.wah.apartments.generator import (
-    GOAL_OBJECTS,
-    SPLITS,
-    Apartment,
-    apartment_seed,
-    draw_apartment,
-    generate_apartment,
-    likely_holders,
-    place,
-    split_of,
-    split_of_apartment,
-)
+from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment, generate_apartment
+from envs.wah.apartments.placing import likely_holders, place
 from envs.wah.data.formats import read_graph
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
 from keep_agent.errors import ConfigError, DataError
@@ -40,7 +28,7 @@ def apartments() -> list[Apartment]:
 
 
 REQUIRED = ("fridge", "dishwasher", "kitchentable", "coffeetable", "kitchencabinet", "cabinet", "sofa", "bookshelf")
-USED = {"GRABBABLE", "CONTAINERS", "SURFACES", "CAN_OPEN", "HAS_SWITCH"}
+RELEVANT = {"GRABBABLE", "CONTAINERS", "SURFACES", "CAN_OPEN", "HAS_SWITCH"}
 ROUNDING = 0.002  # metres
 
 Row = dict[str, Any]
@@ -54,8 +42,8 @@ def _box(row: Row) -> Box:
     return Box(tuple(row["bounding_box"]["center"]), tuple(row["bounding_box"]["size"]))
 
 
-def _held(apartment: Apartment, relation: str) -> list[tuple[Row, Row]]:
-    """(thing, what it is in or on) without rooms."""
+def _pairs(apartment: Apartment, relation: str) -> list[tuple[Row, Row]]:
+    """Return pairs (thing, holder) of a relation, without rooms."""
     rows = _rows(apartment)
     pairs = [
         (rows[edge["from_id"]], rows[edge["to_id"]])
@@ -80,28 +68,15 @@ def test_same_seed_same_apartment_and_different_seed_different_apartment() -> No
     assert len({apartment.signature for apartment in apartments()}) == len(apartments())
 
 
-def test_does_not_depend_on_the_hash_seed() -> None:
-    code = (
-        "from random import Random; from envs.wah.apartments.generator import draw_apartment as d;"
-        "print([d('test', Random(i)) for i in range(6)])"
-    )
-    found = set()
-    for hash_seed in ("1", "2"):
-        env = os.environ | {"PYTHONHASHSEED": hash_seed}
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=env, text=True)
-        found.add(run.stdout)
-    assert len(found) == 1
-
-
 def test_sizes() -> None:
     nodes = [len(apartment.graph["nodes"]) for apartment in apartments()]
-    used = [sum(not USED.isdisjoint(row["properties"]) for row in a.graph["nodes"]) for a in apartments()]
+    relevant = [sum(not RELEVANT.isdisjoint(row["properties"]) for row in a.graph["nodes"]) for a in apartments()]
     loose = [
-        len({t["id"] for r in (INSIDE, ON) for t, _ in _held(a, r) if "GRABBABLE" in t["properties"]})
+        len({t["id"] for r in (INSIDE, ON) for t, _ in _pairs(a, r) if "GRABBABLE" in t["properties"]})
         for a in apartments()
     ]
     assert min(nodes) > 240 and max(nodes) < 400 and 290 < sum(nodes) / len(nodes) < 340
-    assert min(used) > 120 and max(used) < 230
+    assert min(relevant) > 120 and max(relevant) < 230
     assert min(loose) >= 40 and max(loose) <= 110
 
 
@@ -122,22 +97,22 @@ def test_required_furniture(index: int) -> None:
     assert all(counts[room] == 1 for room in ROOMS)
     assert counts["lightswitch"] == counts["door"] == 4
     assert not counts.keys() & set(GOAL_OBJECTS)
-    litter = Counter(t["class_name"] for r in (INSIDE, ON) for t, _ in _held(apartments()[index], r))
+    litter = Counter(t["class_name"] for r in (INSIDE, ON) for t, _ in _pairs(apartments()[index], r))
     assert all(litter[kind] <= 4 for kind in LIKELY)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_nothing_overlaps_on_the_floor(index: int) -> None:
     rows, rooms = _rows(apartments()[index]), _room_of(apartments()[index])
-    held = {thing["id"] for relation in (INSIDE, ON) for thing, _ in _held(apartments()[index], relation)}
-    standing: dict[int, list[Row]] = {}
+    contents = {thing["id"] for relation in (INSIDE, ON) for thing, _ in _pairs(apartments()[index], relation)}
+    on_floor_by_room: dict[int, list[Row]] = {}
     for node_id, room in rooms.items():
         row, box = rows[node_id], _box(rows[node_id])
-        on_floor = abs(box.center[1] - box.size[1] / 2) < ROUNDING and node_id not in held
+        on_floor = abs(box.center[1] - box.size[1] / 2) < ROUNDING and node_id not in contents
         if on_floor and row["category"] in ("Furniture", "Appliances", "Electronics"):
-            standing.setdefault(room, []).append(row)
-    assert len(standing) == 4
-    for room, pieces in standing.items():
+            on_floor_by_room.setdefault(room, []).append(row)
+    assert len(on_floor_by_room) == 4
+    for room, pieces in on_floor_by_room.items():
         for piece in pieces:
             x, _, z = _box(piece).center
             assert _within(Box((x, 1.0, z), (0, 0, 0)), _box(rows[room]))
@@ -145,7 +120,7 @@ def test_nothing_overlaps_on_the_floor(index: int) -> None:
             assert not overlap(_box(a), _box(b)), (a, b)
 
 
-def test_rooms_lie_side_by_side() -> None:
+def test_rooms_do_not_overlap() -> None:
     for apartment in apartments():
         rooms = [_box(row) for row in apartment.graph["nodes"] if row["category"] == "Rooms"]
         assert not any(overlap(a, b) for a, b in combinations(rooms, 2))
@@ -157,10 +132,10 @@ def test_rooms_lie_side_by_side() -> None:
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_things_lie_in_or_on_their_holder(index: int) -> None:
     apartment = apartments()[index]
-    for thing, holder in _held(apartment, INSIDE):
+    for thing, holder in _pairs(apartment, INSIDE):
         assert "CONTAINERS" in holder["properties"]
         assert _within(_box(thing), _box(holder)), (thing, holder)
-    for thing, holder in _held(apartment, ON):
+    for thing, holder in _pairs(apartment, ON):
         assert "SURFACES" in holder["properties"] and holder["category"] != "Floor"
         box, top = _box(thing), _box(holder)
         assert abs(box.center[1] - box.size[1] / 2 - top.top) < ROUNDING
@@ -184,35 +159,35 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
     assert len(set(triples)) == len(triples)
     assert {relation for _, relation, _ in triples} == {INSIDE, ON, BETWEEN}
     for relation in (INSIDE, ON):
-        assert all(rooms[thing["id"]] == rooms[holder["id"]] for thing, holder in _held(apartment, relation))
+        assert all(rooms[thing["id"]] == rooms[holder["id"]] for thing, holder in _pairs(apartment, relation))
     assert len(read_graph(apartment.graph).nodes) == len(rows)
 
 
 @pytest.mark.parametrize("class_name", sorted(LIKELY))
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
-    assert any(likely_holders(apartment.graph, class_name) for apartment in apartments())
+    assert any(likely_holders(apartment.graph["nodes"], class_name) for apartment in apartments())
     for holder in LIKELY[class_name]:
         assert {"CONTAINERS", "SURFACES"} & set(kind_of(holder).properties)
 
 
 @pytest.mark.parametrize("class_name", GOAL_OBJECTS)
-def test_goal_objects_can_be_placed_everywhere_they_belong(class_name: str) -> None:
+def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> None:
     for seed in range(10):
         apartment = generate_apartment(Random(seed))
         assert apartment == apartments()[seed]
-        holders = likely_holders(apartment.graph, class_name)
+        holders = likely_holders(apartment.graph["nodes"], class_name)
         assert len(holders) >= 3
         for holder in holders:
             last = apartment.graph["nodes"][-1]["id"]
             assert place(apartment.graph, class_name, holder, Random(1)) == last + 1
             thing, where = _rows(apartment)[last + 1], _rows(apartment)[holder]
-            relation = next(r for r in (INSIDE, ON) if (thing, where) in _held(apartment, r))
+            relation = next(r for r in (INSIDE, ON) if (thing, where) in _pairs(apartment, r))
             assert _room_of(apartment)[last + 1] == _room_of(apartment)[holder]
             on_top = where["class_name"] == "nightstand" or "CONTAINERS" not in where["properties"]
             assert relation == (ON if on_top else INSIDE)
 
 
-def test_placing_keeps_things_apart_where_there_is_room() -> None:
+def test_placing_avoids_overlaps() -> None:
     graph = generate_apartment(Random(3)).graph
     bed = next(row["id"] for row in graph["nodes"] if row["class_name"] == "bed")
     ids = {place(graph, "book", bed, Random(seed)) for seed in range(8)}
@@ -220,7 +195,7 @@ def test_placing_keeps_things_apart_where_there_is_room() -> None:
     assert not any(overlap(a, b) for a, b in combinations(boxes, 2))
 
 
-def test_placing_refuses_what_holds_nothing() -> None:
+def test_placing_refuses_nodes_that_are_no_holders() -> None:
     graph = generate_apartment(Random(3)).graph
     by_class = {row["class_name"]: row["id"] for row in graph["nodes"]}
     for kind in ("floor", "wall", "kitchen", "toothbrush"):
@@ -234,14 +209,14 @@ def test_placing_refuses_what_holds_nothing() -> None:
 
 
 def test_splits_share_no_apartment() -> None:
-    seen: dict[str, str] = {}
+    split_by_signature: dict[str, str] = {}
     for split in SPLITS:
         for index in range(15):
             seed = apartment_seed(split, index)
             apartment = draw_apartment(split, Random(seed))
-            assert split_of(seed) == split_of_apartment(apartment) == split
-            assert seen.setdefault(apartment.signature, split) == split
-    assert {split_of_apartment(apartment) for apartment in apartments()} == set(SPLITS)
+            assert split_of(seed) == split_of_hash(apartment.signature) == split
+            assert split_by_signature.setdefault(apartment.signature, split) == split
+    assert {split_of_hash(apartment.signature) for apartment in apartments()} == set(SPLITS)
 
 
 def test_unknown_splits_and_seeds_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""What may be done: LoTA-Bench's table of preconditions to the letter, and what the strict rule adds."""
+"""Preconditions: LoTA-Bench's table exactly, and the additions of the strict rule."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from envs.wah.checks import Rules, refusal
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ROOMS, SITTING, Graph, Node
 from envs.wah.home import Home
 from keep_agent.errors import SkillError
-from tests.envs.wah.homes import action, add, apartment, do, home, one, put
+from tests.envs.wah.homes import action, add, apartment, do, home, node_id, put
 
 ME, ROOM, THING, OUTER, PLACE = 1, 11, 20, 21, 22
-FILLERS = (30, 31)  # what the hands are full of
-BOTH = (True, False)
+FILLERS = (30, 31)  # things in hand
+FLAGS = (True, False)
 DOORS = ("OPEN", "CLOSED", "")
 POWERS = ("ON", "OFF", "")
 
 
 def situation(
-    properties: Iterable[str] = (), states: Iterable[str] = (), close: bool = True, held: int = 0, outer: str = ""
+    properties: Iterable[str] = (), states: Iterable[str] = (), close: bool = True, hands: int = 0, outer: str = ""
 ) -> Home:
-    """An agent and one thing, which may lie in a container that is OPEN or CLOSED; ``held`` other things are held."""
-    made = frozenset(one for one in properties if one), frozenset(one for one in states if one)
+    """Return an agent and a thing, with ``hands`` full; ``outer``: state of a container around the thing, if any."""
+    traits = frozenset(filter(None, properties)), frozenset(filter(None, states))
     graph = Graph(
         (
             Node(ME, "character", CHARACTERS),
             Node(ROOM, "kitchen", ROOMS),
-            Node(THING, "box", "Props", *made),
+            Node(THING, "box", "Props", *traits),
             Node(OUTER, "cabinet", "Furniture", frozenset(("CONTAINERS", "CAN_OPEN")), frozenset((outer,))),
-            Node(PLACE, "stove", "Furniture", *made),
+            Node(PLACE, "stove", "Furniture", *traits),
             *(Node(number, "plate", "Props", frozenset(("GRABBABLE",))) for number in FILLERS),
         )
     )
@@ -41,7 +41,7 @@ def situation(
     house = Home(graph)
     if outer:
         graph.link(THING, INSIDE, OUTER)
-    for hand, number in zip(HANDS[:held], FILLERS, strict=False):
+    for hand, number in zip(HANDS[:hands], FILLERS, strict=False):
         graph.link(ME, hand, number)
     for number in (THING, PLACE) if close else ():
         graph.link(number, CLOSE, ME)
@@ -54,79 +54,79 @@ def allowed(house: Home, verb: str, thing: int = THING, place: int = 0, rules: R
 
 
 def may(value: str, present: bool) -> Iterator[str]:
-    """A property, if it is present."""
+    """Yield a property, if it is present."""
     return iter((value,) if present else ())
 
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
-@pytest.mark.parametrize(("close", "held"), product(BOTH, range(3)))
-def test_walking_is_always_allowed(rules: Rules, close: bool, held: int) -> None:
-    assert allowed(situation(close=close, held=held), "walk", rules=rules)
+@pytest.mark.parametrize(("close", "hands"), product(FLAGS, range(3)))
+def test_walking_is_always_allowed(rules: Rules, close: bool, hands: int) -> None:
+    assert allowed(situation(close=close, hands=hands), "walk", rules=rules)
 
 
-@pytest.mark.parametrize(("grabbable", "close", "outer", "held"), product(BOTH, BOTH, DOORS, range(3)))
-def test_grabbing(grabbable: bool, close: bool, outer: str, held: int) -> None:
-    house = situation(may("GRABBABLE", grabbable), close=close, held=held, outer=outer)
-    expected = grabbable and close and outer != "CLOSED" and held < 2
+@pytest.mark.parametrize(("grabbable", "close", "outer", "hands"), product(FLAGS, FLAGS, DOORS, range(3)))
+def test_grabbing(grabbable: bool, close: bool, outer: str, hands: int) -> None:
+    house = situation(may("GRABBABLE", grabbable), close=close, hands=hands, outer=outer)
+    expected = grabbable and close and outer != "CLOSED" and hands < 2
     assert allowed(house, "grab") == allowed(house, "grab", rules="strict") == expected
 
 
-@pytest.mark.parametrize(("openable", "door", "close", "held"), product(BOTH, DOORS, BOTH, range(3)))
-def test_opening_and_closing(openable: bool, door: str, close: bool, held: int) -> None:
-    house = situation(may("CAN_OPEN", openable), (door,), close, held)
-    possible = openable and close and held < 2
+@pytest.mark.parametrize(("openable", "door", "close", "hands"), product(FLAGS, DOORS, FLAGS, range(3)))
+def test_opening_and_closing(openable: bool, door: str, close: bool, hands: int) -> None:
+    house = situation(may("CAN_OPEN", openable), (door,), close, hands)
+    possible = openable and close and hands < 2
     for rules in ("lota", "strict"):
         assert allowed(house, "open", rules=rules) == (possible and door == "CLOSED")
         assert allowed(house, "close", rules=rules) == (possible and door == "OPEN")
 
 
 SWITCHES = pytest.mark.parametrize(
-    ("switch", "door", "power", "close", "held"), list(product(BOTH, DOORS, POWERS, BOTH, range(3)))
+    ("switch", "door", "power", "close", "hands"), list(product(FLAGS, DOORS, POWERS, FLAGS, range(3)))
 )
 
 
 @SWITCHES
-def test_switching_on_asks_for_a_closed_door(switch: bool, door: str, power: str, close: bool, held: int) -> None:
-    house = situation(may("HAS_SWITCH", switch), (door, power), close, held)
-    possible = switch and close and held < 2 and power == "OFF"
+def test_switching_on_needs_a_closed_door(switch: bool, door: str, power: str, close: bool, hands: int) -> None:
+    house = situation(may("HAS_SWITCH", switch), (door, power), close, hands)
+    possible = switch and close and hands < 2 and power == "OFF"
     assert allowed(house, "switchon") == (possible and door == "CLOSED")
-    assert allowed(house, "switchon", rules="strict") == (possible and door != "OPEN"), "or for none at all"
+    assert allowed(house, "switchon", rules="strict") == (possible and door != "OPEN"), "or no door"
 
 
 @SWITCHES
-def test_switching_off(switch: bool, door: str, power: str, close: bool, held: int) -> None:
-    house = situation(may("HAS_SWITCH", switch), (door, power), close, held)
-    expected = switch and close and held < 2 and power == "ON"
+def test_switching_off(switch: bool, door: str, power: str, close: bool, hands: int) -> None:
+    house = situation(may("HAS_SWITCH", switch), (door, power), close, hands)
+    expected = switch and close and hands < 2 and power == "ON"
     assert allowed(house, "switchoff") == allowed(house, "switchoff", rules="strict") == expected
 
 
 PLACES = pytest.mark.parametrize(
-    ("container", "surface", "door", "close", "held"), list(product(BOTH, BOTH, DOORS, BOTH, range(3)))
+    ("container", "surface", "door", "close", "hands"), list(product(FLAGS, FLAGS, DOORS, FLAGS, range(3)))
 )
 
 
 @PLACES
-def test_putting_in(container: bool, surface: bool, door: str, close: bool, held: int) -> None:
+def test_putting_in(container: bool, surface: bool, door: str, close: bool, hands: int) -> None:
     properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
-    house = situation(properties, (door,), close, held)
+    house = situation(properties, (door,), close, hands)
     for thing in FILLERS:
-        expected = container and close and thing in house.held
-        assert allowed(house, "putin", thing, PLACE) == expected, "be it closed"
+        expected = container and close and thing in house.inventory
+        assert allowed(house, "putin", thing, PLACE) == expected, "even if it is closed"
         assert allowed(house, "putin", thing, PLACE, "strict") == (expected and door != "CLOSED")
 
 
 @PLACES
-def test_putting_on(container: bool, surface: bool, door: str, close: bool, held: int) -> None:
+def test_putting_on(container: bool, surface: bool, door: str, close: bool, hands: int) -> None:
     properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
-    house = situation(properties, (door,), close, held)
+    house = situation(properties, (door,), close, hands)
     for thing in FILLERS:
-        expected = surface and close and thing in house.held
+        expected = surface and close and thing in house.inventory
         assert allowed(house, "putback", thing, PLACE) == expected
         assert allowed(house, "putback", thing, PLACE, "strict") == expected
 
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
-@pytest.mark.parametrize(("sittable", "close", "sits"), product(BOTH, BOTH, BOTH))
+@pytest.mark.parametrize(("sittable", "close", "sits"), product(FLAGS, FLAGS, FLAGS))
 def test_sitting(rules: Rules, sittable: bool, close: bool, sits: bool) -> None:
     house = situation(may("SITTABLE", sittable), close=close)
     if sits:
@@ -134,7 +134,7 @@ def test_sitting(rules: Rules, sittable: bool, close: bool, sits: bool) -> None:
     assert allowed(house, "sit", rules=rules) == (sittable and close and not sits)
 
 
-def test_the_benchmark_looks_only_at_what_a_thing_is_directly_in() -> None:
+def test_the_benchmark_checks_only_the_direct_container() -> None:
     content = apartment()
     put(content, "pancake", "on plate_2")
     house = home(content)
@@ -144,7 +144,7 @@ def test_the_benchmark_looks_only_at_what_a_thing_is_directly_in() -> None:
     assert refusal(house, action(house, "grab pancake_1"), "strict") == sentence
 
 
-def test_the_benchmark_asks_nothing_more_of_what_is_held() -> None:
+def test_only_the_strict_rule_refuses_to_walk_to_and_grab_things_in_hand() -> None:
     house = home()
     do(house, "walk kitchentable_1", "grab apple_1")
     for words in ("walk apple_1", "grab apple_1"):
@@ -152,7 +152,7 @@ def test_the_benchmark_asks_nothing_more_of_what_is_held() -> None:
         assert refusal(house, action(house, words), "strict") == "you are holding the apple"
 
 
-def test_the_benchmark_lets_things_be_put_on_what_is_held() -> None:
+def test_only_the_strict_rule_refuses_to_put_things_on_things_in_hand() -> None:
     content = apartment()
     put(content, "plate", "on kitchentable_1")
     house = home(content)
@@ -194,7 +194,7 @@ def test_the_benchmark_lets_things_be_put_on_what_is_held() -> None:
         (("walk sofa_1", "sit sofa_1"), "sit sofa_1", "you are sitting on the sofa"),
     ],
 )
-def test_sentences(before: tuple[str, ...], words: str, sentence: str) -> None:
+def test_messages(before: tuple[str, ...], words: str, sentence: str) -> None:
     house = home()
     do(house, *before)
     assert refusal(house, action(house, words), "strict") == sentence
@@ -209,7 +209,7 @@ def test_a_check_changes_nothing() -> None:
     assert (house.graph, house.at) == (before, at)
 
 
-def test_a_seat_may_be_taken_with_full_hands() -> None:
+def test_sitting_needs_no_free_hand() -> None:
     content = apartment()
     add(content, "chair", (3.0, 0.2, 3.5), "in kitchen_1")
     house = home(content)
@@ -220,4 +220,4 @@ def test_a_seat_may_be_taken_with_full_hands() -> None:
 def test_an_unknown_verb_is_an_error() -> None:
     house = home()
     with pytest.raises(SkillError, match="'juggle' is no verb of this world; use one of walk, grab"):
-        refusal(house, Action("juggle", one(house, "apple_1")), "lota")
+        refusal(house, Action("juggle", node_id(house, "apple_1")), "lota")

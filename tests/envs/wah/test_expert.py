@@ -1,4 +1,4 @@
-"""The scripted expert: reaches every goal, says regular plans, mends what others spoil, uses only what it may know."""
+"""Scripted expert: success on all goals, regular plans, recovery from random skills, use of allowed knowledge only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envs.setting import Observability, succeeded
+from envs.setting import Observability, goal_reached
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.checks import Rules
@@ -21,7 +21,7 @@ from envs.wah.scene import Episode, Scene, Task
 from envs.wah.setting import WahSetting
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError
-from tests.envs.wah.homes import GraphJson, add, apartment, do, home, one, put
+from tests.envs.wah.homes import GraphJson, add, apartment, do, home, node_id, put
 
 SETTINGS: list[tuple[str, Observability, Rules]] = [
     ("lota", "full", "lota"),
@@ -56,37 +56,37 @@ READ_AND_EAT = Task("read_book", (("holds_book", 1), ("sit_sofa", 1), ("on_apple
 
 
 def play(env: WatchAndHelpEnv, episode: Episode) -> list[bool]:
-    """Whether each task of an episode succeeded. Every skill has to be one that is offered, and to work."""
+    """Return the success of each task of an episode; every skill must be admissible and succeed."""
     _, info = env.reset(options={"episode": episode})
-    expert, results, over = env.setting.expert(), [], False
-    while not over:
+    expert, results, done = env.setting.expert(), [], False
+    while not done:
         skill = expert.act(info["world"], info["task"], info["knowledge"])
         assert skill in info["skills"], (env.episode.id, skill)
         _, _, terminated, truncated, info = env.step(skill)
         assert info["outcome_ok"], (env.episode.id, skill)
-        over = terminated or truncated
+        done = terminated or truncated
         results += [info["task_done"].success] if info["task_done"] else []
     return results
 
 
 def plan(task: Task, *choices: Any, graph: GraphJson | None = None) -> list[str]:
-    """What the expert says until it is done, with the goal reached."""
+    """Return the expert's skills, with which it must reach the goal."""
     setting = WahSetting(*choices)
     house = setting.begin(Episode("e", Scene("s", graph or apartment(), "kitchen"), (task,)))
-    said = follow(setting, house, task)
-    assert succeeded(setting, house, task), said
-    return said
+    skills = follow(setting, house, task)
+    assert goal_reached(setting, house, task), skills
+    return skills
 
 
 def follow(setting: WahSetting, house: HomeState, task: Task) -> list[str]:
-    """Do what the expert says until it is done; all of it works."""
-    knowledge, said = setting.knowledge(house), [""]
-    while said[-1] != "done":
-        assert len(said) < 60, said
+    """Execute the expert's skills up to "done"; all must succeed."""
+    knowledge, skills = setting.knowledge(house), [""]
+    while skills[-1] != "done":
+        assert len(skills) < 60, skills
         knowledge.update()
-        said.append(setting.expert().act(house, task, knowledge))
-        assert setting.space.execute(house, said[-1]).ok, said
-    return said[1:]
+        skills.append(setting.expert().act(house, task, knowledge))
+        assert setting.space.execute(house, skills[-1]).ok, skills
+    return skills[1:]
 
 
 # many apartments
@@ -107,9 +107,9 @@ def test_fetches_several_of_a_class(skills: str, observability: Observability) -
 
 
 @settings
-def test_mends_what_random_skills_spoil(skills: str, observability: Observability, rules: Rules) -> None:
+def test_recovers_from_random_skills(skills: str, observability: Observability, rules: Rules) -> None:
     setting = WahSetting(skills, observability, rules)
-    expert, mended = setting.expert(), 0
+    expert, successes = setting.expert(), 0
     for number, episode in enumerate(embedded()[:50]):
         rng, (task,) = Random(number), episode.tasks
         house = setting.begin(episode)
@@ -118,15 +118,15 @@ def test_mends_what_random_skills_spoil(skills: str, observability: Observabilit
             knowledge.update()
             skill = expert.act(house, task, knowledge)
             if step < 16 and rng.random() < 0.4:
-                skill = _something_that_works(setting, house, knowledge, rng)
+                skill = _random_successful_skill(setting, house, knowledge, rng)
             if skill == "done":
                 break
             setting.space.execute(house, skill)
-        mended += succeeded(setting, house, task)
-    assert mended >= 0.9 * 50
+        successes += goal_reached(setting, house, task)
+    assert successes >= 0.9 * 50
 
 
-def _something_that_works(setting: WahSetting, house: Any, knowledge: Any, rng: Random) -> str:
+def _random_successful_skill(setting: WahSetting, house: Any, knowledge: Any, rng: Random) -> str:
     skills = [skill for skill in setting.space.admissible(house, knowledge) if skill != "done"]
     verbs = sorted({skill.split()[0] for skill in skills})
     for _ in range(20):
@@ -137,7 +137,7 @@ def _something_that_works(setting: WahSetting, house: Any, knowledge: Any, rng: 
     return skill
 
 
-def test_partial_view_names_only_what_is_known() -> None:
+def test_partial_observability_uses_only_known_things() -> None:
     setting = WahSetting("grounded", "partial")
     for episode in embedded()[:40]:
         house, (task,) = setting.begin(episode), episode.tasks
@@ -145,13 +145,13 @@ def test_partial_view_names_only_what_is_known() -> None:
         while skill != "done":
             knowledge.update()
             skill = setting.expert().act(house, task, knowledge)
-            named = {one(house, name.replace(" ", "_")) for name in re.findall(r"[a-z]+ \d+", skill)}
-            assert named <= knowledge.known, skill
+            mentions = {node_id(house, name.replace(" ", "_")) for name in re.findall(r"[a-z]+ \d+", skill)}
+            assert mentions <= knowledge.known, skill
             assert setting.space.execute(house, skill).ok
 
 
 @pytest.mark.parametrize("choices", SETTINGS)
-def test_does_the_benchmarks_tasks_in_the_simulators_apartments(
+def test_solves_the_benchmarks_tasks_in_the_simulators_apartments(
     data_root: Path, choices: tuple[str, Observability, Rules]
 ) -> None:
     folder = data_root / "wah"
@@ -175,7 +175,7 @@ def test_the_destination_is_opened_first(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
-def test_what_hides_a_thing_is_opened_and_the_machine_is_closed_to_run(rules: Rules) -> None:
+def test_containers_are_opened_and_the_machine_is_closed_before_it_runs(rules: Rules) -> None:
     assert plan(WASH, "lota", "full", rules) == [
         *("find a dishwasher", "open the dishwasher", "find a water glass", "open the kitchen cabinet"),
         *("pick up the water glass", "find a dishwasher", "put down the water glass"),
@@ -199,12 +199,12 @@ def test_grounded_plan() -> None:
     ]
 
 
-def test_partial_view_looks_where_a_thing_is_likely() -> None:
-    said = plan(Task("put_fridge", (("inside_book_fridge", 1),)), "grounded", "partial")
-    assert said[0] == "go to livingroom 1"
-    said = plan(WASH, "grounded", "partial")
-    assert said.index("open kitchencabinet 1") < said.index("open kitchencabinet 2")
-    assert "open fridge 1" not in said, "no place for a glass"
+def test_unknown_things_are_searched_in_likely_places() -> None:
+    skills = plan(Task("put_fridge", (("inside_book_fridge", 1),)), "grounded", "partial")
+    assert skills[0] == "go to livingroom 1"
+    skills = plan(WASH, "grounded", "partial")
+    assert skills.index("open kitchencabinet 1") < skills.index("open kitchencabinet 2")
+    assert "open fridge 1" not in skills, "no likely place for a glass"
 
 
 @pytest.mark.parametrize("choices", SETTINGS)
@@ -212,46 +212,45 @@ def test_partial_view_looks_where_a_thing_is_likely() -> None:
 def test_reading_a_book_on_the_sofa(choices: tuple[str, str, str], task: Task) -> None:
     graph = apartment()
     put(graph, "apple", "on kitchencounter_1")
-    said = plan(task, *choices, graph=graph)
-    assert said[-2] in ("sit on the sofa", "sit on sofa 1")
+    skills = plan(task, *choices, graph=graph)
+    assert skills[-2] in ("sit on the sofa", "sit on sofa 1")
 
 
 @settings
-def test_what_is_not_asked_for_is_put_aside(skills: str, observability: Observability, rules: Rules) -> None:
+def test_other_things_in_hand_are_put_aside(skills: str, observability: Observability, rules: Rules) -> None:
     setting = WahSetting(skills, observability, rules)
     house = home()
     do(house, "walk kitchentable_1", "grab cutleryfork_1")
     follow(setting, house, FETCH)
-    assert succeeded(setting, house, FETCH) and not house.held
+    assert goal_reached(setting, house, FETCH) and not house.inventory
 
 
 @pytest.mark.parametrize("choices", [("lota", "full", "strict"), ("grounded", "full")])
-def test_with_full_hands_before_a_closed_door_one_thing_is_put_aside(choices: tuple[str, ...]) -> None:
+def test_with_full_hands_at_a_closed_door_a_thing_is_put_aside(choices: tuple[str, ...]) -> None:
     setting, task = WahSetting(*choices), Task("put_fridge", (("inside_apple_fridge", 2), ("inside_cupcake_fridge", 1)))
     house = home()
     do(house, "walk kitchentable_1", "grab apple_1", "walk coffeetable_1", "grab cupcake_1")
     follow(setting, house, task)
-    assert succeeded(setting, house, task)
+    assert goal_reached(setting, house, task)
 
 
 # decisions
 
 
 @settings
-def test_the_same_state_gives_the_same_skill_and_deciding_changes_nothing(
+def test_decisions_are_deterministic_and_change_nothing(
     skills: str, observability: Observability, rules: Rules
 ) -> None:
     setting, house = WahSetting(skills, observability, rules), home()
     knowledge = setting.knowledge(house)
     knowledge.update()
     before, facts = house.graph.copy(), dict(knowledge.facts)
-    said = {setting.expert().act(house, WASH, knowledge) for _ in range(3)}
-    assert len(said) == 1
+    assert len({setting.expert().act(house, WASH, knowledge) for _ in range(3)}) == 1
     assert (house.graph, house.focus, house.changed, knowledge.facts) == (before, home().focus, set(), facts)
 
 
 @settings
-def test_what_is_reached_is_done(skills: str, observability: Observability, rules: Rules) -> None:
+def test_a_reached_goal_gives_done(skills: str, observability: Observability, rules: Rules) -> None:
     setting, house = WahSetting(skills, observability, rules), home()
     task = Task("prepare_snack", (("on_cupcake_coffeetable", 1), ("on_book_coffeetable", 1)))
     assert setting.expert().act(house, task, setting.knowledge(house)) == "done"
@@ -259,12 +258,12 @@ def test_what_is_reached_is_done(skills: str, observability: Observability, rule
 
 @settings
 @pytest.mark.parametrize("goal", ["inside_pie_fridge", "on_apple_bed", "turnOn_sofa"])
-def test_what_cannot_be_is_given_up(skills: str, observability: Observability, rules: Rules, goal: str) -> None:
+def test_an_impossible_goal_ends_with_done(skills: str, observability: Observability, rules: Rules, goal: str) -> None:
     setting, house = WahSetting(skills, observability, rules), home()
     assert follow(setting, house, Task("x", ((goal, 1),)))[-1] == "done"
 
 
-def test_what_the_benchmarks_choice_cannot_reach_is_left_out() -> None:
+def test_conditions_that_the_benchmarks_choice_makes_impossible_are_skipped() -> None:
     graph = apartment()
     add(graph, "fridge", (0.4, 0.9, 3.0), "in kitchen_1")
     task = Task("prepare_food", (("on_juice_kitchentable", 1), ("on_cupcake_kitchentable", 1)))
@@ -276,6 +275,6 @@ def test_what_the_benchmarks_choice_cannot_reach_is_left_out() -> None:
     assert plan(task, "lota", "full", "strict", graph=graph)
 
 
-def test_bad_choices() -> None:
+def test_bad_choices_are_errors() -> None:
     with pytest.raises(ConfigError, match="no expert for skills='fly'"):
         Expert("fly")

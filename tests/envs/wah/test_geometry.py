@@ -1,4 +1,4 @@
-"""Who is CLOSE to whom, by hand and on graphs of the simulator, and where one stands."""
+"""Closeness, computed by hand and on graphs of the simulator, and standing points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THING = 20
 
 
 def close(body: Box, box: Box | None, kind: str = "plate", category: str = "Props") -> bool:
-    """Whether a thing with this box is close to who has this body."""
+    """Return whether a thing with a box is close to a character with a body."""
     graph = Graph([Node(THING, kind, category, box=box)])
     return Boxes(graph).close_to(body) == [THING]
 
@@ -24,29 +24,29 @@ def cube(x: float, z: float, size: float = 0.0, height: float = 0.5) -> Box:
 POINT = cube(0.0, 0.0)
 
 
-@pytest.mark.parametrize(("metres", "found"), [(1.29, True), (1.31, False)])
-def test_close_is_within_an_arm_of_the_nearest_side(metres: float, found: bool) -> None:
-    assert close(POINT, cube(metres + 0.4, 0.0, size=0.8)) is found
-    assert close(POINT, cube(0.0, -metres - 0.4, size=0.8)) is found
+@pytest.mark.parametrize(("metres", "expected"), [(1.29, True), (1.31, False)])
+def test_closeness_is_measured_to_the_nearest_side(metres: float, expected: bool) -> None:
+    assert close(POINT, cube(metres + 0.4, 0.0, size=0.8)) is expected
+    assert close(POINT, cube(0.0, -metres - 0.4, size=0.8)) is expected
 
 
-@pytest.mark.parametrize(("metres", "found"), [(1.29, True), (1.31, False)])
-def test_the_body_has_sides_too(metres: float, found: bool) -> None:
-    assert close(cube(0.0, 0.0, size=1.0), cube(metres + 0.5, 0.0)) is found
+@pytest.mark.parametrize(("metres", "expected"), [(1.29, True), (1.31, False)])
+def test_closeness_is_measured_from_the_sides_of_the_body_too(metres: float, expected: bool) -> None:
+    assert close(cube(0.0, 0.0, size=1.0), cube(metres + 0.5, 0.0)) is expected
 
 
-@pytest.mark.parametrize(("metres", "found"), [(0.91, True), (0.93, False)])
-def test_corners_are_measured_across(metres: float, found: bool) -> None:
-    assert close(POINT, cube(metres + 0.2, metres + 0.2, size=0.4)) is found
+@pytest.mark.parametrize(("metres", "expected"), [(0.91, True), (0.93, False)])
+def test_closeness_to_corners_is_diagonal(metres: float, expected: bool) -> None:
+    assert close(POINT, cube(metres + 0.2, metres + 0.2, size=0.4)) is expected
 
 
 def test_height_does_not_matter() -> None:
     assert close(POINT, cube(1.0, 0.0, height=40.0))
 
 
-@pytest.mark.parametrize(("metres", "found"), [(4.9, True), (5.1, False)])
-def test_the_middle_of_a_long_thing_must_be_near(metres: float, found: bool) -> None:
-    assert close(POINT, cube(metres, 0.0, size=2 * metres)) is found
+@pytest.mark.parametrize(("metres", "expected"), [(4.9, True), (5.1, False)])
+def test_the_middle_of_a_long_thing_must_be_within_the_candidate_range(metres: float, expected: bool) -> None:
+    assert close(POINT, cube(metres, 0.0, size=2 * metres)) is expected
 
 
 @pytest.mark.parametrize(
@@ -68,25 +68,26 @@ def test_a_thing_without_a_box_is_never_close() -> None:
     assert Boxes(Graph()).close_to(POINT) == []
 
 
-def test_a_thing_that_moved_is_where_it_went() -> None:
+def test_a_moved_thing_is_close_at_its_new_place() -> None:
     boxes = Boxes(Graph([Node(THING, "plate", "Props", box=cube(9.0, 0.0)), Node(30, "plate", "Props")]))
     before = boxes.copy()
     boxes.move(THING, (1.0, 0.0, 0.0))
     boxes.move(30, (1.0, 0.0, 0.0))
     assert boxes.close_to(POINT) == [THING]
-    assert before.close_to(POINT) == [], "a copy stays as it was"
+    assert before.close_to(POINT) == [], "a copy is independent"
 
 
-def test_close_as_the_simulator_says_it_is(trace: Trace) -> None:
-    found = extra = missed = 0
+def test_closeness_agrees_with_the_simulator(trace: Trace) -> None:
+    common = extra = absent = 0
     for graph in trace.graphs:
-        (me,) = graph.of_class("character")
-        said, ours = set(graph.sources(me, CLOSE)), set(Boxes(graph).close_to(graph[me].box))
-        assert said == graph.targets(me, CLOSE)
-        found, extra, missed = found + len(said & ours), extra + len(ours - said), missed + len(said - ours)
-    assert found / (found + missed) >= 0.995
-    assert found / (found + extra) >= 0.99
-    assert found > 1000
+        (agent,) = graph.of_class("character")
+        expected, computed = set(graph.sources(agent, CLOSE)), set(Boxes(graph).close_to(graph[agent].box))
+        assert expected == graph.targets(agent, CLOSE)
+        common += len(expected & computed)
+        extra, absent = extra + len(computed - expected), absent + len(expected - computed)
+    assert common / (common + absent) >= 0.995
+    assert common / (common + extra) >= 0.99
+    assert common > 1000
 
 
 ROOM = Box((3.0, 1.4, 3.0), (6.0, 2.8, 6.0))
@@ -102,20 +103,20 @@ ROOM = Box((3.0, 1.4, 3.0), (6.0, 2.8, 6.0))
         ((3.0, 0.4, 3.0), (1.0, 0.8, 1.0), (3.0, 0.0, 3.5 + ARM)),  # in the very middle
     ],
 )
-def test_one_stands_at_the_side_that_looks_into_the_room(
+def test_the_standing_point_is_at_the_side_that_faces_the_room(
     middle: tuple[float, float, float], size: tuple[float, float, float], spot: tuple[float, float, float]
 ) -> None:
     assert standing_point(Box(middle, size), ROOM) == pytest.approx(spot)
 
 
-def test_one_stands_within_the_walls() -> None:
+def test_the_standing_point_is_within_the_walls() -> None:
     assert standing_point(Box((5.99, 1.0, 5.99), (0.1, 0.1, 0.1)), ROOM)[0] == 6.0 - MARGIN
     narrow = Box((0.0, 1.0, 0.0), (0.2, 2.0, 0.2))
     x, _, z = standing_point(Box((0.0, 1.0, 0.0), (5.0, 1.0, 5.0)), narrow)
     assert (x, z) == pytest.approx((0.2, 0.2)), "a room narrower than the margins"
 
 
-def test_without_a_room_one_stands_before_a_thing_and_close_to_it() -> None:
+def test_without_a_room_the_standing_point_is_before_the_thing() -> None:
     target = Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0))
     spot = standing_point(target, None)
     assert spot == pytest.approx((1.0, 0.0, 1.5 - ARM))

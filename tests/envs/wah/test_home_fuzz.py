@@ -1,4 +1,4 @@
-"""Random skills in random order: nothing raises, nothing contradicts itself, nothing depends on chance."""
+"""Random walks of skills: no exceptions, consistent graphs, deterministic results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOALS = [
 
 
 def crowded() -> GraphJson:
-    """The small apartment with boxes in boxes, things on things, and a door and a window to walk to."""
+    """Return the small apartment with nested boxes, stacked things, a door and a window."""
     content = apartment()
     for extra in EXTRAS.split(","):
         kind, relation, holder = extra.split()
@@ -56,82 +56,84 @@ CROWDED = crowded()
 EMBEDDED = [generate_episode(seed).scene.graph for seed in range(3)]
 
 
-def begin(graph: GraphJson, seats: bool = True) -> Home:
+def begin(graph: GraphJson, sitting: bool = True) -> Home:
     house = home(graph)
-    house.seats = seats
+    house.allows_sitting = sitting
     return house
 
 
-def assert_sound(house: Home) -> None:
-    """One place each, two hands, doors open or closed, closeness in both directions, scores within bounds."""
+def assert_consistent(house: Home) -> None:
+    """Assert one place per thing, two hands, exclusive states, symmetric closeness, scores within bounds."""
     graph = house.graph
-    assert len(house.held) <= 2
-    assert house.room is not None and house.room == graph.room(house.me)
-    assert graph.targets(house.me, CLOSE) == graph.sources(house.me, CLOSE)
-    assert set(house.held) <= graph.targets(house.me, CLOSE)
-    for one, node in graph.nodes.items():
+    assert len(house.inventory) <= 2
+    assert house.room is not None and house.room == graph.room(house.agent)
+    assert graph.targets(house.agent, CLOSE) == graph.sources(house.agent, CLOSE)
+    assert set(house.inventory) <= graph.targets(house.agent, CLOSE)
+    for thing, node in graph.nodes.items():
         assert not any(node.states.issuperset(pair) for pair in STATES), node
         if not movable(node):
             continue
-        holders = [*graph.containers(one), *(on for on in graph.targets(one, ON) if not never_close(graph[on]))]
-        assert len(holders) + (one in house.held) <= 1, (node, holders)
-        assert graph.room(one) is not None, node
-        assert all(graph.room(holder) == graph.room(one) for holder in holders), (node, holders)
-        assert one not in house.held or graph.room(one) == house.room
-        assert one not in house.around(one)
+        holders = [*graph.containers(thing), *(on for on in graph.targets(thing, ON) if not never_close(graph[on]))]
+        assert len(holders) + (thing in house.inventory) <= 1, (node, holders)
+        assert graph.room(thing) is not None, node
+        assert all(graph.room(holder) == graph.room(thing) for holder in holders), (node, holders)
+        assert thing not in house.inventory or graph.room(thing) == house.room
+        assert thing not in house.holders(thing)
     for goal in GOALS:
         met, total = goal_conditions(house, goal)
         assert 0 <= met <= total
 
 
 def assert_true(knowledge: Knowledge) -> None:
-    """What the agent remembers is so; with full knowledge that is everything."""
+    """Assert that all facts are true, and complete under full observability."""
     truth = {fact.id: fact for fact in Knowledge(knowledge.home.copy(), "full").update()}
     if knowledge.observability == "full":
         assert knowledge.facts == truth
         return
     for name, fact in knowledge.facts.items():
-        seen = tuple(state for state in fact.states if state != "unseen")
-        assert replace(fact, states=seen, sees=()) == replace(truth[name], sees=())
+        states = tuple(state for state in fact.states if state != "unseen")
+        assert replace(fact, states=states, sees=()) == replace(truth[name], sees=())
         assert set(fact.sees) <= set(truth[name].sees)
     house = knowledge.home
-    around = [one for one in house.beneath(house.room) if movable(house.graph[one]) and house.hidden_in(one) is None]
-    assert set(around) <= knowledge.known, "what lies in the open here is seen"
+    visible = [
+        thing for thing in house.all_contents(house.room) if movable(house.graph[thing]) and not house.hidden_in(thing)
+    ]
+    assert set(visible) <= knowledge.known
 
 
 def walk(house: Home, skills: SkillSet, seed: int, steps: int) -> tuple[Knowledge, list[object]]:
-    """A random walk, each verb as likely as another; what is known at its end, and everything reported."""
+    """Walk at random, all verbs with equal probability; return the final knowledge and all reports."""
     random = Random(seed)
     knowledge = Knowledge(house, random.choice(("full", "partial")))
-    reported: list[object] = [knowledge.update()]
+    reports: list[object] = [knowledge.update()]
     for step in range(steps):
         admissible = skills.admissible(house, knowledge)
         verb = random.choice(sorted({skill.split()[0] for skill in admissible}))
         skill = random.choice([skill for skill in admissible if skill.startswith(verb)])
-        reported += [skill, skills.execute(house, skill), knowledge.update()]
-        assert_sound(house)
+        reports += [skill, skills.execute(house, skill), knowledge.update()]
+        assert_consistent(house)
         if step % 50 == 49:
             assert_true(knowledge)
-    return knowledge, reported
+    return knowledge, reports
 
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=25)
-def test_random_walks_stay_sound(skills: SkillSet, seed: int) -> None:
-    assert_true(walk(begin(CROWDED, seats=seed % 2 == 0), skills, seed, 110)[0])
+def test_random_walks_stay_consistent(skills: SkillSet, seed: int) -> None:
+    assert_true(walk(begin(CROWDED, sitting=seed % 2 == 0), skills, seed, 110)[0])
 
 
 @SKILL_SETS
 @pytest.mark.parametrize("graph", EMBEDDED, ids=["first", "second", "third"])
-def test_random_walks_in_embedded_apartments_stay_sound(skills: SkillSet, graph: GraphJson) -> None:
+def test_random_walks_in_embedded_apartments_stay_consistent(skills: SkillSet, graph: GraphJson) -> None:
     assert_true(walk(begin(graph), skills, 1, 150)[0])
 
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8)
-def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None:
+def test_random_walks_are_deterministic(skills: SkillSet, seed: int) -> None:
     first, second = begin(CROWDED), begin(CROWDED)
     assert walk(first, skills, seed, 50) == walk(second, skills, seed, 50)
     assert first == second
@@ -166,7 +168,7 @@ def test_failures_change_nothing_and_have_a_reason(skills: SkillSet, seed: int) 
 
 
 def _any_grounded(house: Home, random: Random) -> list[str]:
-    """Skills on anything there is, and on what there is not."""
+    """Return skills on existing and absent things."""
     names = [f"{kind} {number}" for kind in house.graph.classes for number in (1, 2, 9)]
     verbs = ("go to", "open", "close", "pick up", "turn on", "turn off", "sit on")
     puts = [f"put {random.choice(names)} in {random.choice(names)}" for _ in range(20)]
@@ -176,16 +178,16 @@ def _any_grounded(house: Home, random: Random) -> list[str]:
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8)
-def test_copies_do_not_touch_each_other(skills: SkillSet, seed: int) -> None:
+def test_copies_are_independent(skills: SkillSet, seed: int) -> None:
     house = begin(CROWDED)
     walk(house, skills, seed, 20)
-    twin, kept = house.copy(), house.copy()
-    assert twin == house
-    walk(twin, skills, seed + 1, 20)
-    assert house == kept
+    copy, reference = house.copy(), house.copy()
+    assert copy == house
+    walk(copy, skills, seed + 1, 20)
+    assert house == reference
 
 
-def test_a_memory_that_lies_would_be_noticed() -> None:
+def test_a_false_fact_fails_the_check() -> None:
     house = begin(CROWDED)
     knowledge = Knowledge(house)
     knowledge.update()

@@ -1,4 +1,4 @@
-"""Our household and VirtualHome's own executors, step by step: they differ in what is listed, and in nothing else."""
+"""Step-by-step comparison of our household with VirtualHome's executors: only the listed differences occur."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.goals import Predicate, goal_conditions, parse_goal, place_class
 from envs.wah.graph import Graph
 from envs.wah.home import Home
-from envs.wah.language.names import simulated
+from envs.wah.language.names import class_named
 from envs.wah.lota import LotaSkills
 from tests.envs.wah.differences import DIFFERENCES, Tally, compare, oracle_of
 from tests.envs.wah.oracle import require_oracle
 from tests.envs.wah.walks import wander
 
-EMBEDDED = range(15)  # seeds of embedded apartments, one walk of so many steps in each
+EMBEDDED = range(15)  # seeds of embedded apartments, with one walk each
 EMBEDDED_STEPS = 130
 SHARED, SHARED_STEPS = 1, 90  # walks in each apartment of files
 SKILL = re.compile(r"(?:find an?|pick up the|open the|close the|switch on the|put down the) (.+)")
 
 
 @dataclass
-class Played(Tally):
-    """A run of whole plans."""
+class PlanTally(Tally):
+    """Statistics of whole plans."""
 
-    reached: int = 0
-    missed: list[int] = field(default_factory=list)  # ids of tasks whose goals were not reached
+    successes: int = 0
+    failures: list[int] = field(default_factory=list)  # ids of tasks whose goals were not reached
 
 
-class Remembering(LotaSkills):
-    """Skills of the benchmark's rules that tell what action they last meant."""
+class RecordingSkills(LotaSkills):
+    """Skills under the benchmark's rules that record their last action."""
 
-    meant: Action | None = None
+    last_action: Action | None = None
 
     def _action(self, home: Home, verb: str, kind: str) -> Action | None:
-        self.meant = super()._action(home, verb, kind)
-        return self.meant
+        self.last_action = super()._action(home, verb, kind)
+        return self.last_action
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +57,7 @@ def _installed() -> None:
 
 @pytest.fixture(scope="module")
 def wah_data(data_root: Path) -> Path:
-    """The folder with apartments/ and tasks/, or a skip."""
+    """Return the folder with apartments/ and tasks/, or skip."""
     path = data_root / "wah"
     if not path.is_dir():
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without wah/")
@@ -76,7 +76,7 @@ def embedded() -> Tally:
 
 
 def nest(graph: GraphJson, rng: Random) -> None:
-    """Things in boxes and on plates, which are in cabinets: this deep nothing lies in an embedded apartment."""
+    """Place things in and on containers in cabinets, deeper than in any embedded apartment."""
     for outer, inner in (("box", "toy"), ("plate", "cupcake"), ("fryingpan", "pie")):
         cabinets = [row["id"] for row in graph["nodes"] if row["class_name"] in ("cabinet", "kitchencabinet")]
         place(graph, inner, place(graph, outer, rng.choice(cabinets), rng), rng)
@@ -92,20 +92,20 @@ def shared(wah_data: Path) -> Tally:
 
 
 @pytest.fixture(scope="module")
-def plans(wah_data: Path) -> Played:
-    """WAH-NL's demonstrations, each in an apartment of a newer simulator that has all that it names."""
+def plans(wah_data: Path) -> PlanTally:
+    """Execute WAH-NL's demonstrations, each in a current apartment that has all its classes."""
     apartments = [apartment(path) for path in sorted((wah_data / "apartments").glob("unity_*.json.gz"))]
-    played = Played()
+    tally = PlanTally()
     for record in json.loads((wah_data / "tasks" / "wah_nl_train_examples.json").read_text(encoding="utf-8")):
         rng, goal = Random(f"plan-{record['task_id']}"), parse_goal(sorted(record["derived_goal"].items()))
-        needed = {kind(skill) for skill in record["task_plan"]} - {one.thing for one in goal}
-        fitting = [one for one in apartments if needed <= set(one.classes)]
-        home = Home(laid_out(rng.choice(fitting), record["task_plan"], goal, rng), rng.choice(ROOMS))
-        play(home, record["task_plan"], played)
-        met, asked = goal_conditions(home, goal)
-        played.reached += met == asked
-        played.missed += [] if met == asked else [record["task_id"]]
-    return played
+        needed = {kind(skill) for skill in record["task_plan"]} - {predicate.thing for predicate in goal}
+        suitable = [graph for graph in apartments if needed <= set(graph.classes)]
+        home = Home(laid_out(rng.choice(suitable), record["task_plan"], goal, rng), rng.choice(ROOMS))
+        play(home, record["task_plan"], tally)
+        met, required = goal_conditions(home, goal)
+        tally.successes += met == required
+        tally.failures += [] if met == required else [record["task_id"]]
+    return tally
 
 
 def apartment(path: Path) -> Graph:
@@ -114,46 +114,46 @@ def apartment(path: Path) -> Graph:
 
 
 def kind(skill: str) -> str:
-    """The class that a skill names."""
+    """Return the class that a skill names."""
     match = SKILL.fullmatch(skill)
-    name = simulated(match[1]) if match else None
+    name = class_named(match[1]) if match else None
     assert name is not None, skill
     return name
 
 
 def laid_out(apartment: Graph, plan: list[str], goal: tuple[Predicate, ...], rng: Random) -> Graph:
-    """The apartment with one of each thing that the goal asks for, where the plan goes to get it."""
-    wanted = sorted({one.thing for one in goal} - {""})
+    """Return the apartment with one instance of each goal object, at the place where the plan fetches it."""
+    things = sorted({predicate.thing for predicate in goal} - {""})
     content = write_graph(apartment)
-    rows = [row for row in content["nodes"] if row["class_name"] not in wanted]
+    rows = [row for row in content["nodes"] if row["class_name"] not in things]
     ids = {row["id"] for row in rows}
     edges = [row for row in content["edges"] if {row["from_id"], row["to_id"]} <= ids]
     graph: GraphJson = {"nodes": rows, "edges": edges}
-    for thing in wanted:
+    for thing in things:
         place(graph, thing, source(graph, plan, thing, place_class(goal), rng), rng)
     return read_graph(graph)
 
 
 def source(graph: GraphJson, plan: list[str], thing: str, target: str, rng: Random) -> int:
-    """What the plan opens right before it looks for the thing, the last of its class; else some open place."""
+    """Return the last instance of the class that the plan opens just before finding the thing; else a visible place."""
     first = next(number for number, skill in enumerate(plan) if skill.startswith("find") and kind(skill) == thing)
     before = plan[first - 1] if first else ""
     if before.startswith("open") and kind(before) != target:
         return next(row["id"] for row in reversed(graph["nodes"]) if row["class_name"] == kind(before))
-    rows = {one: row for row in graph["nodes"] if (one := row["id"]) and row["class_name"] != target}
-    holders = [rows[one] for one in likely_holders(graph, thing) if one in rows]
-    seen = [one for one in holders if "CLOSED" not in one["states"] or not goes_inside(thing, one["class_name"])]
-    return rng.choice(seen)["id"]
+    rows = {row["id"]: row for row in graph["nodes"] if row["class_name"] != target}
+    holders = [rows[holder] for holder in likely_holders(graph["nodes"], thing) if holder in rows]
+    visible = [row for row in holders if "CLOSED" not in row["states"] or not goes_inside(thing, row["class_name"])]
+    return rng.choice(visible)["id"]
 
 
-def play(home: Home, plan: list[str], played: Played) -> None:
-    """The plan's skills beside the oracle."""
-    oracle, skills = oracle_of(home), Remembering("lota")
+def play(home: Home, plan: list[str], tally: PlanTally) -> None:
+    """Execute a plan's skills in our world and the oracle."""
+    oracle, skills = oracle_of(home), RecordingSkills("lota")
     for skill in plan:
         before = home.copy()
         done = skills.execute(home, skill).ok
-        assert skills.meant is not None, skill
-        compare(oracle, before, home if done else before, skills.meant, {"lota": done}, played)
+        assert skills.last_action is not None, skill
+        compare(oracle, before, home if done else before, skills.last_action, {"lota": done}, tally)
 
 
 def test_embedded_walks_agree(embedded: Tally) -> None:
@@ -166,19 +166,19 @@ def test_walks_in_apartments_of_files_agree(shared: Tally) -> None:
     assert not shared.wrong, shared.wrong[:5]
 
 
-def test_walks_lead_somewhere(embedded: Tally) -> None:
+def test_walks_execute_every_verb(embedded: Tally) -> None:
     assert embedded.done.total() >= 0.3 * embedded.steps
     assert {verb: count for verb in VERBS if (count := embedded.done[verb]) < 36} == {}
 
 
-def test_every_difference_is_real(embedded: Tally) -> None:
-    assert set(embedded.met) == set(DIFFERENCES)
+def test_every_listed_difference_occurs(embedded: Tally) -> None:
+    assert set(embedded.differences) == set(DIFFERENCES)
 
 
-def test_plans_reach_their_goals(plans: Played) -> None:
-    assert plans.reached == 169, plans.missed
+def test_plans_reach_their_goals(plans: PlanTally) -> None:
+    assert plans.successes == 169, plans.failures
 
 
-def test_plans_agree(plans: Played) -> None:
+def test_plans_agree(plans: PlanTally) -> None:
     assert plans.steps == 2_902
     assert not plans.wrong, plans.wrong[:5]

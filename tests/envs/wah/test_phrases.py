@@ -1,4 +1,4 @@
-"""Sentences for Watch-And-Help goals: varied, clean, and everything the goal asks for can be read back from them."""
+"""Instructions for Watch-And-Help goals: varied, well-formed, and the goal can be read back from each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from envs.wah.language.names import MEASURES, SYNONYMS, article, names_for, plural, simulated, spoken
+from envs.wah.language.names import MEASURES, SYNONYMS, article, class_named, names_for, plural, spoken_name
 from envs.wah.language.phrases import TASK_TYPES, all_phrasings, phrase
 from envs.wah.language.templates import NUMBERS
 from keep_agent.errors import DataError
@@ -19,7 +19,7 @@ Goal = tuple[tuple[str, int], ...]
 
 FOOD = ("apple", "cupcake", "pudding", "juice", "wine", "pancake", "poundcake", "coffeepot")
 TABLEWARE = ("plate", "waterglass", "wineglass", "cutleryfork")
-OTHERS = ("cutleryknife", "chips", "book")
+EXTRAS = ("cutleryknife", "chips", "book")
 PLACES = ("kitchentable", "coffeetable", "dishwasher", "fridge", "sofa")
 WASHED = re.compile(r"\b(wash|washed|clean|cleaned|do|run|running|start|switch|turn)\b", re.IGNORECASE)
 DIRT = re.compile(r"[\[\]{}]|  |\ba [aeiou]|\ban [^aeiou]|\b1 \w+ses\b|,,| ,| \.|\?\.|[.?]{2}", re.IGNORECASE)
@@ -39,13 +39,13 @@ def random_goal(task_type: str, rng: Random) -> Goal:
 
 
 def _words(kind: str) -> set[str]:
-    names = {*names_for(kind), spoken(kind)}
+    names = {*names_for(kind), spoken_name(kind)}
     names |= {f"{MEASURES[name]} of {name}" for name in names if name in MEASURES}
     return names | {plural(name) for name in names}
 
 
-KINDS = {words: kind for kind in (*FOOD, *TABLEWARE, *PLACES, *OTHERS) for words in _words(kind)}
-COUNTED = re.compile(
+KINDS = {words: kind for kind in (*FOOD, *TABLEWARE, *PLACES, *EXTRAS) for words in _words(kind)}
+COUNTED_NAME = re.compile(
     rf"\b(?:(\d+|{'|'.join(NUMBERS)}|a couple of)x? )?"
     rf"\b({'|'.join(sorted(KINDS, key=len, reverse=True))})\b"
     r"(?: x(\d+))?"
@@ -53,10 +53,10 @@ COUNTED = re.compile(
 
 
 def read_back(sentence: str, task_type: str) -> dict[str, int]:
-    """What a sentence speaks of, with counts: a small reader that knows the names and nothing of the patterns."""
+    """Return the classes in a sentence with counts, by a small reader that knows the names but not the patterns."""
     table = "coffeetable" if task_type in ("prepare_snack", "read_book") else "kitchentable"
-    found = COUNTED.findall(_without_idioms(sentence))
-    return {table if name == "table" else KINDS[name]: _count(before or after) for before, name, after in found}
+    matches = COUNTED_NAME.findall(_without_idioms(sentence))
+    return {table if name == "table" else KINDS[name]: _count(before or after) for before, name, after in matches}
 
 
 def _without_idioms(sentence: str) -> str:
@@ -69,34 +69,34 @@ def _count(words: str) -> int:
     return NUMBERS.index(words) if words in NUMBERS else 2 if words == "a couple of" else int(words)
 
 
-def wanted(goal: Goal) -> dict[str, int]:
+def classes_of(goal: Goal) -> dict[str, int]:
     atoms = [(predicate.split("_"), count) for predicate, count in goal]
     return {words[1]: count for words, count in atoms} | {words[-1]: 1 for words, _ in atoms}
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
-def test_the_goal_can_be_read_back(task_type: str) -> None:
+def test_the_goal_can_be_read_back_from_instructions(task_type: str) -> None:
     rng = Random(task_type)
     for _ in range(1000):
         goal = random_goal(task_type, rng)
         sentence = phrase(task_type, goal, rng)
-        assert read_back(sentence, task_type) == wanted(goal), (sentence, goal)
+        assert read_back(sentence, task_type) == classes_of(goal), (sentence, goal)
         assert not DIRT.search(sentence), sentence
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
-def test_the_usual_phrasings_can_be_read_back(task_type: str) -> None:
+def test_the_goal_can_be_read_back_from_all_usual_phrasings(task_type: str) -> None:
     rng = Random(0)
     for _ in range(20):
         goal = random_goal(task_type, rng)
         sentences = all_phrasings(task_type, goal)
         assert len(sentences) >= 25
         for sentence in sentences:
-            assert read_back(sentence, task_type) == wanted(goal), (sentence, goal)
+            assert read_back(sentence, task_type) == classes_of(goal), (sentence, goal)
             assert not DIRT.search(sentence), sentence
 
 
-def test_the_dishwasher_runs_when_it_is_said_so() -> None:
+def test_washing_is_mentioned_if_and_only_if_the_dishwasher_runs() -> None:
     rng = Random(1)
     for _ in range(1500):
         goal = random_goal("put_dishwasher", rng)
@@ -107,27 +107,27 @@ def test_the_dishwasher_runs_when_it_is_said_so() -> None:
 GLASSES: Goal = (("on_waterglass_kitchentable", 1), ("on_wineglass_kitchentable", 2))
 
 
-def test_same_rng_same_sentence_and_many_sentences() -> None:
+def test_sentences_are_deterministic_and_varied() -> None:
     assert phrase("setup_table", GLASSES, Random(5)) == phrase("setup_table", GLASSES, Random(5))
     assert len({phrase("setup_table", GLASSES, Random(seed)) for seed in range(1000)}) >= 900
     single = (("inside_apple_fridge", 1),)
     assert len({phrase("put_fridge", single, Random(seed)) for seed in range(1000)}) >= 200
 
 
-def test_both_orders_and_both_cases_are_said() -> None:
-    said = [phrase("setup_table", GLASSES, Random(seed)) for seed in range(200)]
-    assert any(s.index("wine") < s.index("wa") for s in said if "wa" in s)
-    assert {s[0].isupper() for s in said} == {True, False} and {s[-1] for s in said} >= {".", "?", "e", "s"}
+def test_orders_cases_and_punctuation_vary() -> None:
+    sentences = [phrase("setup_table", GLASSES, Random(seed)) for seed in range(200)]
+    assert any(s.index("wine") < s.index("wa") for s in sentences if "wa" in s)
+    assert {s[0].isupper() for s in sentences} == {True, False} and {s[-1] for s in sentences} >= {".", "?", "e", "s"}
 
 
-def test_shared_names_are_avoided() -> None:
+def test_ambiguous_names_are_avoided() -> None:
     assert "glass" in names_for("waterglass", ["waterglass", "plate"])
     assert "glass" not in names_for("waterglass", ["waterglass", "wineglass"])
     assert "pot" in names_for("cookingpot") and "pot" not in names_for("cookingpot", ["coffeepot"])
     assert names_for("glasses", ["waterglass"]) == ("glasses",)
 
 
-def test_the_table_is_the_one_of_the_task() -> None:
+def test_a_bare_table_is_the_usual_one_of_the_task() -> None:
     coffee = [phrase("setup_table", (("on_plate_coffeetable", 1),), Random(seed)).lower() for seed in range(500)]
     assert all(re.search(r"coffee|low|living room", sentence) for sentence in coffee)
     kitchen = [phrase("setup_table", (("on_plate_kitchentable", 1),), Random(seed)).lower() for seed in range(500)]
@@ -157,26 +157,26 @@ def test_any_class_and_any_count() -> None:
         ("put_fridge", [("inside_apple_fridge", 1), ("turnOn_fridge", 1)], "turns nothing on"),
     ],
 )
-def test_what_cannot_be_said_is_refused(task_type: str, goal: Sequence[tuple[str, int]], message: str) -> None:
+def test_impossible_goals_are_errors(task_type: str, goal: Sequence[tuple[str, int]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         phrase(task_type, goal, Random(0))
 
 
 @pytest.mark.parametrize(
-    ("one", "many"),
+    ("singular", "plural_form"),
     [("wine glass", "wine glasses"), ("glass for wine", "glasses for wine"), ("bottle of wine", "bottles of wine"),
      ("table knife", "table knives"), ("loaf of pound cake", "loaves of pound cake"), ("chips", "chips"),
      ("dish", "dishes"), ("box", "boxes"), ("mouse", "mice"), ("toy", "toys"), ("slice of bread", "slices of bread")],
 )  # fmt: skip
-def test_plurals(one: str, many: str) -> None:
-    assert plural(one) == many
+def test_plurals(singular: str, plural_form: str) -> None:
+    assert plural(singular) == plural_form
 
 
-def test_spoken_and_simulated_are_inverse() -> None:
-    assert [spoken(name) for name in ("kitchentable", "dishbowl", "plate")] == ["kitchen table", "bowl", "plate"]
+def test_spoken_and_class_names_are_inverse() -> None:
+    assert [spoken_name(name) for name in ("kitchentable", "dishbowl", "plate")] == ["kitchen table", "bowl", "plate"]
     for name in (*FOOD, *TABLEWARE, *PLACES, *SYNONYMS):
-        assert simulated(spoken(name)) == name
-    assert simulated("kitchentable") is simulated("salmon") is simulated("flying carpet") is None
+        assert class_named(spoken_name(name)) == name
+    assert class_named("kitchentable") is class_named("salmon") is class_named("flying carpet") is None
     assert (article("apple"), article("plate")) == ("an", "a")
 
 
@@ -185,5 +185,5 @@ def test_names_are_the_benchmarks(data_root: Path) -> None:
     if not path.is_file():
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without it")
     table = json.loads(path.read_text())
-    assert {name: spoken(name) for name in table} == table
-    assert {name: simulated(words) for name, words in table.items()} == {name: name for name in table}
+    assert {name: spoken_name(name) for name in table} == table
+    assert {name: class_named(words) for name, words in table.items()} == {name: name for name in table}

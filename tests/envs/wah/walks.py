@@ -1,4 +1,4 @@
-"""Random actions in a household: some sensible, so that a walk leads somewhere, the others likely to be refused."""
+"""Random walks in a household: some actions are possible ones, the others are likely to be refused."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from envs.wah.home import Home
 from tests.envs.wah.differences import Tally, compare, oracle_of
 
 PUT = (PUT_IN, PUT_ON)
-SENSIBLE = 0.6  # share of the actions that the rules allow
-DEEPER = 0.4  # of these, about boxes and the like, or with what was touched a moment ago
-SUITING = 0.7  # of the others, on a thing of the right kind
-# What a verb is meant for; for putting, the place.
+POSSIBLE = 0.6  # share of the actions that the rules allow
+NESTED = 0.4  # share of these with portable containers or recently used things
+SUITABLE = 0.7  # share of the others with a suitable thing
+# By verb, the things that it suits; for putting, the places.
 SUITS: Mapping[str, Callable[[Node], bool]] = {
     WALK: lambda node: node.grabbable or node.openable or node.container or node.surface or node.switchable,
     GRAB: lambda node: node.grabbable,
@@ -32,35 +32,35 @@ SUITS: Mapping[str, Callable[[Node], bool]] = {
 
 
 def wander(home: Home, rng: Random, steps: int, tally: Tally) -> None:
-    """Act at random beside the oracle. Both rules are asked at each step; one of them is played."""
+    """Act at random in our world and the oracle. Both rules are checked at each step; one of them is followed."""
     oracle, rules = oracle_of(home), rng.choice(RULES)
-    touched: deque[int] = deque(maxlen=5)
+    recent: deque[int] = deque(maxlen=5)
     for _ in range(steps):
-        action = _sensible(home, rng, rules, touched) if rng.random() < SENSIBLE else _random(home, rng)
+        action = _possible(home, rng, rules, recent) if rng.random() < POSSIBLE else _random(home, rng)
         after = home.copy()
         done = after.act(action)
-        verdicts = {one: done and not refusal(home, action, one) for one in RULES}
+        verdicts = {name: done and not refusal(home, action, name) for name in RULES}
         after = after if verdicts[rules] else home
         compare(oracle, home, after, action, verdicts, tally)
         if after is not home:
-            touched.extend(one for one in (action.thing, action.place) if one)
+            recent.extend(thing for thing in (action.thing, action.place) if thing)
         home = after
 
 
-def _sensible(home: Home, rng: Random, rules: Rules, touched: Collection[int]) -> Action:
-    """An allowed action, each verb as likely as another."""
+def _possible(home: Home, rng: Random, rules: Rules, recent: Collection[int]) -> Action:
+    """Draw an allowed action, all verbs with equal probability."""
     for verb in rng.sample(VERBS, len(VERBS)):
-        options = [one for one in _options(home, verb) if not refusal(home, one, rules)]
-        deeper = [one for one in options if _deeper(home, one, touched)]
+        options = [action for action in _options(home, verb) if not refusal(home, action, rules)]
+        nested = [action for action in options if _is_nested(home, action, recent)]
         if options:
-            return rng.choice(deeper if deeper and rng.random() < DEEPER else options)
-    raise AssertionError("one can always walk")
+            return rng.choice(nested if nested and rng.random() < NESTED else options)
+    raise AssertionError("walking is always possible")
 
 
-def _deeper(home: Home, action: Action, touched: Collection[int]) -> bool:
-    """What leads to full boxes that are taken or shut away, and to machines that are opened while they run."""
+def _is_nested(home: Home, action: Action, recent: Collection[int]) -> bool:
+    """Return whether an action leads to full boxes being carried or enclosed, or to running machines being opened."""
     node = home.graph[action.place or action.thing]
-    return (node.grabbable and node.container) or action.thing in touched
+    return (node.grabbable and node.container) or action.thing in recent
 
 
 def _options(home: Home, verb: str) -> list[Action]:
@@ -68,24 +68,26 @@ def _options(home: Home, verb: str) -> list[Action]:
     if verb == WALK:
         return [Action(WALK, node.id) for node in home.graph.nodes.values() if SUITS[WALK](node)]
     if verb in PUT:
-        return [Action(verb, thing, place) for thing in home.held for place in near]
+        return [Action(verb, thing, place) for thing in home.inventory for place in near]
     return [Action(verb, thing) for thing in near]
 
 
 def _near(home: Home) -> list[int]:
-    return sorted(home.graph.targets(home.me, CLOSE))
+    return sorted(home.graph.targets(home.agent, CLOSE))
 
 
 def _random(home: Home, rng: Random) -> Action:
-    """Any verb, mostly on what is close, or lies on that; of what is put down, mostly something held."""
+    """Draw any verb, mostly with things that are close or lie on those; for putting, mostly things in hand."""
     graph, verb = home.graph, rng.choice(VERBS)
-    others = [one for one in graph.nodes if one != home.me]
-    around = sorted({*_near(home), *(thing for one in _near(home) for thing in graph.sources(one, ON))} - {home.me})
-    pool: Sequence[int] = around if around and rng.random() < 0.7 else others
-    if rng.random() < SUITING:
-        pool = [one for one in pool if SUITS[verb](graph[one])] or others
+    nodes = [node for node in graph.nodes if node != home.agent]
+    around = sorted(
+        {*_near(home), *(thing for below in _near(home) for thing in graph.sources(below, ON))} - {home.agent}
+    )
+    pool: Sequence[int] = around if around and rng.random() < 0.7 else nodes
+    if rng.random() < SUITABLE:
+        pool = [node for node in pool if SUITS[verb](graph[node])] or nodes
     if verb not in PUT:
         return Action(verb, rng.choice(pool))
-    things = home.held if home.held and rng.random() < 0.8 else pool
-    places = home.held if home.held and rng.random() < 0.1 else pool
+    things = home.inventory if home.inventory and rng.random() < 0.8 else pool
+    places = home.inventory if home.inventory and rng.random() < 0.1 else pool
     return Action(verb, rng.choice(things), rng.choice(places))

@@ -304,7 +304,10 @@ def test_an_agent_with_a_prompt_under_way_cannot_play(stage: Stage) -> None:
 def test_what_outgrows_the_models_positions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     """Behind them the model reads and writes what means nothing to it."""
     model, turns = from_config(config_of(tokenizer, 128), torch.float32, seed=3), []
-    with Engine(model) as engine, AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories:
+    with (
+        TransformersEngine(model) as engine,
+        AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories,
+    ):
         player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
         with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
             for turn in player.play():

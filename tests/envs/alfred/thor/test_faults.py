@@ -72,12 +72,13 @@ def end_waits(monkeypatch: pytest.MonkeyPatch) -> EndWaits:
     """Lets time-outs of the FIFO server expire when a condition holds, independent of the clock."""
 
     def make(condition: Callable[[], bool]) -> None:
-        def seconds(clock: Clock) -> float:
-            if condition():
-                raise TimeoutError
-            return Clock.left(clock)
+        class Conditional(Clock):
+            def timeout(self) -> float:
+                if condition():
+                    raise TimeoutError
+                return super().timeout()
 
-        monkeypatch.setattr(pipes, "Clock", type("ConditionalClock", (Clock,), {Clock.left.__name__: seconds}))
+        monkeypatch.setattr(pipes, "Clock", Conditional)
 
     return make
 

@@ -1,4 +1,4 @@
-"""A stand-in that serves a toy home."""
+"""Fixtures of the simulator client's tests: a fake simulator with a toy home."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from envs.wah.virtualhome import connect, transport
-from tests.envs.wah.standin import StandIn
+from envs.wah.virtualhome import client, transport
+from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.virtualhome.toy import ToyHome
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For simulators that are named by their address."""
-    monkeypatch.setattr(connect, "TIMEOUT", PATIENCE)
-    monkeypatch.setattr(connect, "DEADLINE", PATIENCE)
+    """Raise the time limits of `connect` for slow machines."""
+    monkeypatch.setattr(client, "TIMEOUT", PATIENCE)
+    monkeypatch.setattr(client, "DEADLINE", PATIENCE)
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def home() -> ToyHome:
 
 
 @pytest.fixture
-def standin(home: ToyHome) -> Iterator[StandIn]:
-    """Afterwards none of its threads is left."""
+def server(home: ToyHome) -> Iterator[FakeSimulator]:
+    """Serve the toy home; check afterwards that all threads ended."""
     threads = set(threading.enumerate())
-    with StandIn(home) as standin:
-        yield standin
+    with FakeSimulator(home) as server:
+        yield server
         home.gate.set()
     assert set(threading.enumerate()) <= threads
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ones."""
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the pauses between tries."""
     monkeypatch.setattr(transport, "FIRST_PAUSE", 0.005)

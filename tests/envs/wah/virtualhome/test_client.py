@@ -1,4 +1,4 @@
-"""What the client of the VirtualHome simulator says, and whom it can reach."""
+"""Client of the VirtualHome simulator: requests, answers and addresses."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from envs.wah.virtualhome.errors import (
 )
 from envs.wah.virtualhome.transport import HttpTransport
 from keep_agent.errors import ConfigError
-from tests.envs.wah.standin import PIXEL, StandIn
+from tests.envs.wah.fake_simulator import PIXEL, FakeSimulator
 from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, ToyHome, http
 
 pytestmark = NOTHING_LEFT_OPEN
 
 
-def test_an_episode(standin: StandIn, home: ToyHome) -> None:
+def test_an_episode(server: FakeSimulator, home: ToyHome) -> None:
     added = {"id": 1001, "class_name": "apple"}
-    with Simulator(http(standin)) as simulator:
+    with Simulator(http(server)) as simulator:
         simulator.check()
         simulator.reset(1)
         graph = simulator.environment_graph()
         assert graph == home.graph() and graph["nodes"][0]["id"] == 12
         assert simulator.expand_scene({"nodes": [*graph["nodes"], added], "edges": []}) == {}
-        assert simulator.camera_count() == standin.cameras
+        assert simulator.camera_count() == server.cameras
         simulator.add_character("Chars/Female1", room="kitchen")
         assert simulator.render_script([LINE]) == (True, "")
         assert simulator.environment_graph()["nodes"][1] == added
     assert (home.room, home.lines) == ("kitchen", [LINE])
-    assert len({request["id"] for request in standin.seen}) == len(standin.seen) == 8
+    assert len({request["id"] for request in server.requests}) == len(server.requests) == 8
 
 
-def test_a_script_that_fails_is_a_result(standin: StandIn) -> None:
-    simulator = Simulator(http(standin))
+def test_a_script_that_fails_is_a_result(server: FakeSimulator) -> None:
+    simulator = Simulator(http(server))
     assert simulator.render_script([LINE]) == (False, "No character added yet!")
     simulator.add_character()
     assert simulator.render_script(["<char0> [walk] <unicorn> (1)"]) == (
@@ -48,13 +48,13 @@ def test_a_script_that_fails_is_a_result(standin: StandIn) -> None:
     )
 
 
-def test_what_is_sent(standin: StandIn) -> None:
-    simulator = Simulator(http(standin))
+def test_requests(server: FakeSimulator) -> None:
+    simulator = Simulator(http(server))
     simulator.reset()
     simulator.expand_scene({"nodes": [], "edges": []}, randomize=True, seed=3, prefabs={"apple": ("Apple1",)})
     simulator.add_character(position=(1.0, 0.5, -2.0))
     simulator.render_script([LINE, LINE], recording=True, camera_mode=("FIRST_PERSON",))
-    reset, expand, add, render = standin.seen
+    reset, expand, add, render = server.requests
     assert reset["intParams"] == [] and "stringParams" not in reset
     config, graph, prefabs = map(json.loads, expand["stringParams"])
     assert (config["randomize"], config["randomize_execution"], config["random_seed"]) == (True, True, 3)
@@ -67,18 +67,18 @@ def test_what_is_sent(standin: StandIn) -> None:
     assert config["camera_mode"] == ["FIRST_PERSON"] and render["stringParams"][1:] == [LINE, LINE]
 
 
-def test_images(standin: StandIn) -> None:
-    simulator = Simulator(http(standin))
+def test_images(server: FakeSimulator) -> None:
+    simulator = Simulator(http(server))
     assert simulator.camera_image([0, 41], mode="depth", width=32, height=16) == [PIXEL, PIXEL]
-    assert json.loads(standin.seen[0]["stringParams"][0]) == {"mode": "depth", "image_width": 32, "image_height": 16}
+    assert json.loads(server.requests[0]["stringParams"][0]) == {"mode": "depth", "image_width": 32, "image_height": 16}
     with pytest.raises(SimulatorAnswer, match="Invalid parameters"):
         simulator.camera_image([42])
     with pytest.raises(SimulatorAnswer, match="mode does not exist"):
         simulator.camera_image([0], mode="dreams")
 
 
-def test_refusals_are_errors_with_the_simulators_words(standin: StandIn, home: ToyHome) -> None:
-    simulator = Simulator(http(standin))
+def test_refusals_are_errors_with_the_simulators_message(server: FakeSimulator, home: ToyHome) -> None:
+    simulator = Simulator(http(server))
     with pytest.raises(SimulatorRefusal, match="reset at .*Invalid scene index"):
         simulator.reset(7)
     with pytest.raises(SimulatorAnswer, match="Error processing input graph: 'nodes'"):
@@ -88,56 +88,55 @@ def test_refusals_are_errors_with_the_simulators_words(standin: StandIn, home: T
     assert not caught.value.uncertain
     with pytest.raises(ConfigError, match="'garage'.*kitchen"):
         simulator.add_character(room="garage")
-    assert len(standin.seen) == 3
+    assert len(server.requests) == 3
 
 
-def test_the_stand_in_speaks_the_protocol(standin: StandIn) -> None:
+def test_the_fake_simulator_speaks_the_protocol(server: FakeSimulator) -> None:
     def post(body: bytes) -> tuple[int, dict[str, Any]]:
         from http.client import HTTPConnection
 
-        connection = HTTPConnection("127.0.0.1", standin.port)
+        connection = HTTPConnection("127.0.0.1", server.port)
         connection.request("POST", "/", body)
         reply = connection.getresponse()
-        found = reply.status, json.loads(reply.read())
+        answer = reply.status, json.loads(reply.read())
         connection.close()
-        return found
+        return answer
 
-    nothing = {"success": False, "value": 0, "message_list": None}
-    assert post(b"") == (400, nothing | {"id": "", "message": "Request body is null or empty"})
+    failure = {"success": False, "value": 0, "message_list": None}
+    assert post(b"") == (400, failure | {"id": "", "message": "Request body is null or empty"})
     status, fields = post(b"{")
     assert status == 400 and fields["message"].startswith("Invalid request format (")
     assert post(b"[]")[0] == 400
-    found = post(b'{"id": "1", "action": "dance"}')
-    assert found == (200, nothing | {"id": "1", "message": "Unknown action dance"})
-    assert (
-        post(b'{"id": "1", "action": "render_script", "stringParams": []}')[1]["message"] == "No character added yet!"
-    )
+    answer = post(b'{"id": "1", "action": "dance"}')
+    assert answer == (200, failure | {"id": "1", "message": "Unknown action dance"})
+    fields = post(b'{"id": "1", "action": "render_script", "stringParams": []}')[1]
+    assert fields["message"] == "No character added yet!"
     status, fields = post(b'{"id": "2", "action": "camera_image", "intParams": [0]}')
     assert status == 500 and fields["message"].startswith("Unknown error (")
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "https://x:1", "http://", "http://x:99999", "http://a..b:1"])
-def test_addresses_that_cannot_work(url: str) -> None:
+def test_invalid_addresses_are_errors(url: str) -> None:
     with pytest.raises(ConfigError, match="use http://HOST:PORT"):
         HttpTransport(url)
 
 
-def test_addresses(standin: StandIn) -> None:
+def test_addresses(server: FakeSimulator) -> None:
     assert HttpTransport("http://[::1]:7/é").address == ("::1", 7, "/%C3%A9")
     assert HttpTransport("http://[::1]:7").address.header == "[::1]:7"
     assert HttpTransport("http://box").address == ("box", 8080, "/")
-    Simulator(HttpTransport(f"http://localhost:{standin.port}")).check()  # also where that means ::1 first
+    Simulator(HttpTransport(f"http://localhost:{server.port}")).check()  # also where that means ::1 first
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e9])
-def test_times_that_cannot_work(seconds: float) -> None:
+def test_impossible_times_are_errors(seconds: float) -> None:
     with pytest.raises(ConfigError, match="timeout="):
         HttpTransport(timeout=seconds)
     with pytest.raises(ConfigError, match="deadline="):
         HttpTransport(deadline=seconds)
 
 
-def test_a_host_without_a_name(pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_an_error(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     with pytest.raises(SimulatorGone, match="no connection"):
         Simulator(HttpTransport("http://nowhere.invalid:1", 1, 3)).check()

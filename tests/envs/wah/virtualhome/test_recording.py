@@ -1,4 +1,4 @@
-"""Conversations with the stand-in, written down and replayed."""
+"""Recording and replay of the fake simulator's answers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import (
-    ReplayDeparted,
+    ReplayMismatch,
     SimulatorAnswer,
     SimulatorGone,
 )
 from envs.wah.virtualhome.recording import Recording, Replay
 from keep_agent.errors import CapacityError, ConfigError, DataError
-from tests.envs.wah.standin import StandIn
+from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, http
 
 pytestmark = NOTHING_LEFT_OPEN
@@ -32,55 +32,55 @@ def converse(simulator: Simulator) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "deep/er/talk.jsonl.gz"])
-def test_a_replay_is_identical(standin: StandIn, tmp_path: Path, name: str) -> None:
+def test_a_replay_is_identical(server: FakeSimulator, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    with Simulator(http(standin), record=path) as simulator:
-        said = converse(simulator)
+    with Simulator(http(server), record=path) as simulator:
+        answers = converse(simulator)
         assert not path.exists()
-    standin.kill()
-    again = path.with_name(f"again-{path.name}")
-    with Simulator(Replay(path), record=again) as simulator:
-        assert converse(simulator) == said
-    assert again.read_bytes() == path.read_bytes()
-    assert sorted(file.name for file in path.parent.iterdir()) == sorted([path.name, again.name])
+    server.kill()
+    second = path.with_name(f"second-{path.name}")
+    with Simulator(Replay(path), record=second) as simulator:
+        assert converse(simulator) == answers
+    assert second.read_bytes() == path.read_bytes()
+    assert sorted(file.name for file in path.parent.iterdir()) == sorted([path.name, second.name])
 
 
 @pytest.fixture
-def recorded(standin: StandIn, tmp_path: Path) -> Path:
+def recorded(server: FakeSimulator, tmp_path: Path) -> Path:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(standin), record=path) as simulator:
+    with Simulator(http(server), record=path) as simulator:
         converse(simulator)
     return path
 
 
-def test_a_replay_that_departs(recorded: Path) -> None:
+def test_a_different_request_is_a_mismatch(recorded: Path) -> None:
     with Simulator(Replay(recorded)) as simulator:
         simulator.reset(1)
-        with pytest.raises(ReplayDeparted, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
+        with pytest.raises(ReplayMismatch, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
             simulator.add_character("Chars/Male2")
     with (
         Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayDeparted, match=r"intParams\[0\] was 1, is 0"),
+        pytest.raises(ReplayMismatch, match=r"intParams\[0\] was 1, is 0"),
     ):
         simulator.reset(0)
     with (
         Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayDeparted, match=r"action was 'reset', is 'idle'"),
+        pytest.raises(ReplayMismatch, match=r"action was 'reset', is 'idle'"),
     ):
         simulator.check()
 
 
-def test_a_replay_at_its_end(recorded: Path) -> None:
+def test_a_request_after_the_end_is_a_mismatch(recorded: Path) -> None:
     with Simulator(Replay(recorded)) as simulator:
         converse(simulator)
         for _ in range(2):
-            with pytest.raises(ReplayDeparted, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
+            with pytest.raises(ReplayMismatch, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
                 simulator.check()
 
 
-def test_a_recorded_refusal_is_one_again(standin: StandIn, tmp_path: Path) -> None:
+def test_a_recorded_refusal_is_replayed(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(standin), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
+    with Simulator(http(server), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
         simulator.reset(9)
     with Simulator(Replay(path)) as simulator, pytest.raises(SimulatorAnswer, match="at recording .*Invalid scene"):
         simulator.reset(9)
@@ -94,7 +94,7 @@ def test_ids_are_not_compared(tmp_path: Path) -> None:
         simulator.check()
 
 
-def test_a_recording_that_goes_on_after_its_end(recorded: Path) -> None:
+def test_lines_after_the_end_are_errors(recorded: Path) -> None:
     recorded.write_bytes(recorded.read_bytes() * 2)
     with Simulator(Replay(recorded)) as simulator:
         converse(simulator)
@@ -102,12 +102,15 @@ def test_a_recording_that_goes_on_after_its_end(recorded: Path) -> None:
             simulator.check()
 
 
-@pytest.mark.parametrize("kept", range(6))
-def test_recordings_cut_between_lines(recorded: Path, kept: int) -> None:
+@pytest.mark.parametrize("count", range(6))
+def test_recordings_cut_between_lines_are_errors(recorded: Path, count: int) -> None:
     lines = recorded.read_text().splitlines(keepends=True)
     assert len(lines) == 6
-    recorded.write_text("".join(lines[:kept]))
-    with Simulator(Replay(recorded)) as simulator, pytest.raises(DataError, match=rf"talk.jsonl:{kept + 1} is damaged"):
+    recorded.write_text("".join(lines[:count]))
+    with (
+        Simulator(Replay(recorded)) as simulator,
+        pytest.raises(DataError, match=rf"talk.jsonl:{count + 1} is damaged"),
+    ):
         converse(simulator)
         simulator.check()
 
@@ -116,135 +119,135 @@ def test_recordings_cut_between_lines(recorded: Path, kept: int) -> None:
     "line",
     ["", "{", "[]", "{}", '{"end": 3}', '{"request": {}, "answer": 1}', '{"request": {}}', "\x00", "[" * 9999],
 )
-def test_damaged_lines(recorded: Path, line: str) -> None:
+def test_damaged_lines_are_errors(recorded: Path, line: str) -> None:
     lines = recorded.read_text().splitlines()
     recorded.write_text("\n".join([lines[0], line, *lines[2:]]))
     with Simulator(Replay(recorded)) as simulator, pytest.raises(DataError, match="talk.jsonl:2 is"):
         converse(simulator)
 
 
-def test_damaged_archives(standin: StandIn, tmp_path: Path) -> None:
+def test_damaged_archives_are_errors(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl.gz"
-    with Simulator(http(standin), record=path) as simulator:
+    with Simulator(http(server), record=path) as simulator:
         converse(simulator)
-    sound = path.read_bytes()
-    flipped = sound[:40] + bytes([sound[40] ^ 255]) + sound[41:]
-    for damaged in (b"", b"no gzip", sound[: len(sound) // 2], sound[:-9], flipped):
+    intact = path.read_bytes()
+    flipped = intact[:40] + bytes([intact[40] ^ 255]) + intact[41:]
+    for damaged in (b"", b"no gzip", intact[: len(intact) // 2], intact[:-9], flipped):
         path.write_bytes(damaged)
         with Simulator(Replay(path)) as simulator, pytest.raises(DataError, match=r"talk.jsonl.gz:\d+ is"):
             converse(simulator)
             simulator.check()
-    assert gzip.decompress(sound).count(b"\n") == 6
+    assert gzip.decompress(intact).count(b"\n") == 6
 
 
-def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_recording_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         Replay(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="cannot be read"):
         Replay(tmp_path)
 
 
-def test_nothing_is_written_over(standin: StandIn, tmp_path: Path) -> None:
+def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_text("old")
-    for there in (path, tmp_path):
+    for taken_path in (path, tmp_path):
         with pytest.raises(ConfigError, match="is there already; record in another file"):
-            Recording(http(standin), there)
+            Recording(http(server), taken_path)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_where_nothing_was_said_there_is_no_file(standin: StandIn, tmp_path: Path) -> None:
-    Simulator(http(standin), record=tmp_path / "talk.jsonl").close()
-    standin.kill()
-    with pytest.raises(SimulatorGone), Simulator(http(standin), record=tmp_path / "talk.jsonl") as simulator:
+def test_without_exchanges_there_is_no_file(server: FakeSimulator, tmp_path: Path) -> None:
+    Simulator(http(server), record=tmp_path / "talk.jsonl").close()
+    server.kill()
+    with pytest.raises(SimulatorGone), Simulator(http(server), record=tmp_path / "talk.jsonl") as simulator:
         simulator.check()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recording_closes_once(standin: StandIn, tmp_path: Path) -> None:
+def test_a_recording_closes_once(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    simulator = Simulator(http(standin), record=path)
+    simulator = Simulator(http(server), record=path)
     simulator.check()
     for _ in range(2):
         simulator.close()
         assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"end": 1}
 
 
-def test_what_failed_fails_again_and_the_talk_goes_on(standin: StandIn, tmp_path: Path) -> None:
+def test_a_failed_request_fails_in_the_replay_which_continues(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(standin), record=path) as simulator:
+    with Simulator(http(server), record=path) as simulator:
         first = simulator.environment_graph()
-        standin.faults.append("bad_json")
+        server.faults.append("bad_json")
         with pytest.raises(SimulatorAnswer):
             simulator.render_script([LINE])
         simulator.reset(1)
         last = simulator.environment_graph()
     with Simulator(Replay(path)) as simulator:
         assert simulator.environment_graph() == first
-        with pytest.raises(ReplayDeparted):
+        with pytest.raises(ReplayMismatch):
             simulator.render_script([LINE])
         simulator.reset(1)
         assert simulator.environment_graph() == last
 
 
-def test_calls_that_fail_are_not_recorded(standin: StandIn, tmp_path: Path) -> None:
+def test_failed_calls_are_not_recorded(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with pytest.raises(SimulatorAnswer), Simulator(http(standin), record=path) as simulator:
+    with pytest.raises(SimulatorAnswer), Simulator(http(server), record=path) as simulator:
         simulator.check()
-        standin.faults.append("bad_json")
+        server.faults.append("bad_json")
         simulator.check()
     assert path.read_text().splitlines()[1:] == ['{"end":1}']
 
 
-def test_a_place_that_cannot_be_written(standin: StandIn, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(server: FakeSimulator, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot|can be recorded"):
-        Simulator(http(standin), record=tmp_path / "file" / "talk.jsonl")
+    with pytest.raises(ConfigError, match="cannot be recorded to"):
+        Simulator(http(server), record=tmp_path / "file" / "talk.jsonl")
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
-def test_a_full_disk(standin: StandIn, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulator = Simulator(http(standin), record=tmp_path / name)
+def test_a_full_disk(server: FakeSimulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = Simulator(http(server), record=tmp_path / name)
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CapacityError, match="free some room"), simulator:
         simulator.check()
     assert not list(tmp_path.iterdir())
-    asked = len(standin.seen)
+    requests = len(server.requests)
     with pytest.raises(CapacityError, match="free some room"):
         simulator.check()
-    assert len(standin.seen) == asked, "what cannot be written down is not asked"
+    assert len(server.requests) == requests, "requests that cannot be recorded are not sent"
 
 
-def test_a_file_that_cannot_be_renamed_is_kept(
-    standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_cannot_be_renamed_is_preserved(
+    server: FakeSimulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(CapacityError, match="renamed by hand"):
         patch.setattr(os, "link", full)
         patch.setattr(Path, "replace", full)
-        with Simulator(http(standin), record=tmp_path / "talk.jsonl") as simulator:
+        with Simulator(http(server), record=tmp_path / "talk.jsonl") as simulator:
             simulator.check()
-    (kept,) = tmp_path.iterdir()
-    with Simulator(Replay(kept)) as simulator:
+    (partial_file,) = tmp_path.iterdir()
+    with Simulator(Replay(partial_file)) as simulator:
         simulator.check()
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_two_that_record_in_one_file_keep_both(
-    standin: StandIn, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+def test_two_recordings_to_one_path_are_both_preserved(
+    server: FakeSimulator, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shards of a run on one disk; also where the file system has no links, as long as they do not end at once."""
+    """Also on a file system without links, unless both end at the same time."""
     path = tmp_path / "talk.jsonl"
     if not links:
         monkeypatch.setattr(os, "link", full)
-    first, second = (Simulator(http(standin), record=path) for _ in range(2))
+    first, second = (Simulator(http(server), record=path) for _ in range(2))
     first.check()
     second.environment_graph()
     first.close()
-    said = path.read_bytes()
-    with pytest.raises(ConfigError, match="was recorded by another meanwhile"):
+    content = path.read_bytes()
+    with pytest.raises(ConfigError, match="was recorded by another process"):
         second.close()
-    (other,) = tmp_path.glob(".talk*")
-    assert path.read_bytes() == said != other.read_bytes() and b'"end":1' in other.read_bytes()
+    (partial_file,) = tmp_path.glob(".talk*")
+    assert path.read_bytes() == content != partial_file.read_bytes() and b'"end":1' in partial_file.read_bytes()
 
 
 def full(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""A home small enough to see what a client sent, and every call that a client can make."""
+"""Toy home as a backend of the fake simulator, and every call of the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.transport import IDEMPOTENT, HttpTransport
-from tests.envs.wah.standin import StandIn
+from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.waiting import PATIENCE
 
 NOTHING_LEFT_OPEN = [
@@ -24,14 +24,14 @@ Call = Callable[[Simulator], Any]
 
 
 class ToyHome:
-    """Two scenes with a fridge; a script's lines are remembered, and run unless they name a unicorn."""
+    """Two scenes with a fridge; script lines are recorded, and succeed unless they name a unicorn."""
 
     def __init__(self) -> None:
         self.scene = 0
         self.lines: list[str] = []
         self.extra: list[dict[str, Any]] = []
         self.room: str | None = None
-        self.gate = threading.Event()  # closed: looking at the home takes as long as that
+        self.gate = threading.Event()  # reading the graph waits while it is cleared
         self.gate.set()
 
     def reset(self, scene: int | None) -> None:
@@ -68,5 +68,5 @@ CALLS: dict[str, Call] = {
 CHANGING = sorted(CALLS.keys() - IDEMPOTENT)
 
 
-def http(standin: StandIn, timeout: float = PATIENCE, deadline: float = PATIENCE) -> HttpTransport:
-    return HttpTransport(standin.url, timeout, deadline, LIMIT)
+def http(server: FakeSimulator, timeout: float = PATIENCE, deadline: float = PATIENCE) -> HttpTransport:
+    return HttpTransport(server.url, timeout, deadline, LIMIT)

@@ -1,7 +1,7 @@
-"""A stand-in for the VirtualHome simulator: its protocol over HTTP in front of any home, and faults on demand.
+"""Fake VirtualHome simulator: the protocol over HTTP with any home as its backend, and faults on demand.
 
 Statuses and messages: Communication.cs and TestDriver.cs of the simulator's source (xavierpuigf/virtualhome_unity).
-The six actions that LoTA-Bench uses, idle and camera_image are known, the others are unknown actions.
+It knows the six actions that LoTA-Bench uses, idle and camera_image.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CHUNK = b" " * (1 << 16)
 
 
 class Home(Protocol):
-    """What the stand-in is in front of."""
+    """Backend of the fake simulator."""
 
     def reset(self, scene: int | None) -> None:
-        """Raises IndexError for a scene that is not there."""
+        """Load a scene. Raises IndexError for an unknown one."""
 
     def graph(self) -> dict[str, Any]: ...
 
@@ -38,13 +38,13 @@ class Home(Protocol):
     def add_character(self, room: str | None) -> bool: ...
 
     def run(self, lines: list[str]) -> tuple[bool, str]:
-        """Whether the script ran, and the executor's report if it did not."""
+        """Return whether the script ran, and the executor's report if it failed."""
         ...
 
 
 @dataclass
 class Answer:
-    """What the simulator calls NetworkResponse, less the id."""
+    """The simulator's NetworkResponse without its id."""
 
     success: bool
     message: str | None = ""
@@ -52,24 +52,24 @@ class Answer:
     message_list: list[str] | None = None
 
 
-class StandIn:
-    """A server on a port of its own; a block's end stops it, with all its threads and connections.
+class FakeSimulator:
+    """Server on a free port; the end of a ``with`` block stops it with all its threads and connections.
 
-    ``faults`` are names out of `FAULTS`; each is used up by one request. ``seen`` are all requests that could be read,
-    ``cameras`` the number that is answered, ``drip_seconds`` the time between two bytes, ``raw`` what the fault of that
-    name sends.
+    ``faults`` are names of `FAULTS`, one for each of the next requests. ``requests`` are all valid requests so far,
+    ``cameras`` the answer to camera_count, ``drip_seconds`` the time between two bytes, ``raw`` the bytes that the
+    fault "raw" sends.
     """
 
     def __init__(self, home: Home, cameras: int = 42, drip_seconds: float = 0.02) -> None:
         self.home, self.cameras, self.drip_seconds = home, cameras, drip_seconds
         self.faults: deque[str] = deque()
-        self.seen: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.raw = b""
         self.characters = 0
         self.stopped = Event()
-        self.alone = Lock()
+        self.lock = Lock()
         self._server = _Server(self)
-        self._thread = Thread(target=self._server.serve_forever, args=(0.01,), name="stand-in")
+        self._thread = Thread(target=self._server.serve_forever, args=(0.01,), name="fake simulator")
         self._thread.start()
 
     @property
@@ -81,8 +81,8 @@ class StandIn:
         return f"http://127.0.0.1:{self.port}"
 
     def actions(self) -> list[str]:
-        """Of all requests seen, in order."""
-        return [request["action"] for request in self.seen]
+        """Return the actions of all requests, in order."""
+        return [request["action"] for request in self.requests]
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +93,7 @@ class StandIn:
         self.kill()
 
     def kill(self) -> None:
-        """End like a process that is killed: nobody listens, and open connections break. Again: nothing."""
+        """Stop like a killed process: close the port and break open connections. A second call has no effect."""
         if not self.stopped.is_set():
             self.stopped.set()
             self._server.shutdown()
@@ -102,78 +102,70 @@ class StandIn:
             self._thread.join()
 
     def do(self, request: dict[str, Any]) -> Answer:
-        """What the simulator does with a request that it could read."""
+        """Execute a valid request."""
         act = _ACTIONS.get(request.get("action", ""))
         if act is None:
             return Answer(False, f"Unknown action {request.get('action')}")
         return act(self, request.get("intParams") or [], request.get("stringParams") or [])
 
 
-Act = Callable[[StandIn, list[int], list[str]], Answer]
+Act = Callable[[FakeSimulator, list[int], list[str]], Answer]
 
 
-def _idle(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True)
-
-
-def _reset(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
+def _reset(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
     try:
-        standin.home.reset(ints[0] if ints else None)
+        simulator.home.reset(ints[0] if ints else None)
     except IndexError:
         return Answer(False, "Invalid scene index")
-    standin.characters = 0
-    return _graph(standin, ints, texts)
+    simulator.characters = 0
+    return _graph(simulator, ints, texts)
 
 
-def _graph(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True, json.dumps(standin.home.graph()))
+def _graph(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
+    return Answer(True, json.dumps(simulator.home.graph()))
 
 
-def _expand(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
+def _expand(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
     try:
         _, graph = json.loads(texts[0]), json.loads(texts[1])
     except ValueError as error:
         return Answer(False, f"Error deserializing params: {error}")
     try:
-        standin.home.expand(graph)
+        simulator.home.expand(graph)
     except Exception as error:  # as the simulator does
         return Answer(False, f"Error processing input graph: {error}")
     return Answer(True, json.dumps({}))
 
 
-def _cameras(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True, None, value=standin.cameras)
-
-
-def _images(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
-    if not all(0 <= index < standin.cameras for index in ints):
+def _images(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
+    if not all(0 <= index < simulator.cameras for index in ints):
         return Answer(False, "Invalid parameters")
     if json.loads(texts[0])["mode"] not in MODES:
         return Answer(False, "The current camera mode does not exist")
     return Answer(True, None, message_list=[base64.b64encode(PIXEL).decode()] * len(ints))
 
 
-def _add_character(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
+def _add_character(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
     config = json.loads(texts[0])
-    added = standin.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
-    standin.characters += added
+    added = simulator.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
+    simulator.characters += added
     return Answer(added, None)
 
 
-def _run(standin: StandIn, ints: list[int], texts: list[str]) -> Answer:
-    if not standin.characters:
+def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
+    if not simulator.characters:
         return Answer(False, "No character added yet!")
     json.loads(texts[0])
-    success, report = standin.home.run(texts[1:])
+    success, report = simulator.home.run(texts[1:])
     return Answer(success, "" if success else f"ScriptExcutor 0: {report}\n")
 
 
 _ACTIONS: dict[str, Act] = {
-    "idle": _idle,
+    "idle": lambda simulator, ints, texts: Answer(True),
     "reset": _reset,
     "environment_graph": _graph,
     "expand_scene": _expand,
-    "camera_count": _cameras,
+    "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
     "camera_image": _images,
     "add_character": _add_character,
     "render_script": _run,
@@ -181,13 +173,13 @@ _ACTIONS: dict[str, Act] = {
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread per connection; all of them end with the server."""
+    """HTTP server with one thread per connection; all of them end with the server."""
 
     daemon_threads = False
     block_on_close = True
 
-    def __init__(self, standin: StandIn) -> None:
-        self.standin = standin
+    def __init__(self, simulator: FakeSimulator) -> None:
+        self.simulator = simulator
         self._connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -206,49 +198,49 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """The client has gone, or the stand-in was killed: nothing to say."""
+        """Ignore errors: the client has disconnected, or the server was killed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection. A request either meets a fault, or is done and answered."""
+    """Handler of one connection. A request triggers the next fault, or is executed and answered."""
 
     server: _Server
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        standin, text = self.server.standin, self.rfile.read(int(self.headers["Content-Length"] or 0))
+        simulator, text = self.server.simulator, self.rfile.read(int(self.headers["Content-Length"] or 0))
         if not text:
             self.answer(400, _fields("", Answer(False, "Request body is null or empty")))
             return
         try:
             request = json.loads(text)
-            standin.seen.append(request)
+            simulator.requests.append(request)
             number = request.get("id")
         except (ValueError, AttributeError) as error:
             self.answer(400, _fields("", Answer(False, f"Invalid request format ({error})")))
             return
-        if standin.faults:
-            FAULTS[standin.faults.popleft()](self, request)
+        if simulator.faults:
+            FAULTS[simulator.faults.popleft()](self, request)
         else:
-            self.answer(*self.processed(request, number))
+            self.answer(*self.execute(request, number))
 
-    def processed(self, request: dict[str, Any], number: Any) -> tuple[int, dict[str, Any]]:
-        """Status and fields after doing what is asked, unless another request is at work."""
-        standin = self.server.standin
-        if not standin.alone.acquire(blocking=False):
+    def execute(self, request: dict[str, Any], number: Any) -> tuple[int, dict[str, Any]]:
+        """Execute a request, unless another one is running, and return status and fields."""
+        simulator = self.server.simulator
+        if not simulator.lock.acquire(blocking=False):
             return 429, _fields(number, Answer(False, "Busy"))
         try:
-            return 200, _fields(number, standin.do(request))
+            return 200, _fields(number, simulator.do(request))
         except Exception as error:  # as the simulator does
             return 500, _fields(number, Answer(False, f"Unknown error ({error})"))
         finally:
-            standin.alone.release()
+            simulator.lock.release()
 
     def answer(self, status: int, content: Any) -> None:
         self.send(status, json.dumps(content).encode())
 
     def send(self, status: int, body: bytes, length: int | None = None, location: str | None = None) -> None:
-        """``length`` is what the header says if that is wrong."""
+        """Send a response; ``length`` is a wrong value for its header."""
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(body) if length is None else length))
@@ -258,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Tests are quiet."""
+        """Log nothing."""
 
 
 def _fields(number: Any, answer: Answer) -> dict[str, Any]:
@@ -266,8 +258,8 @@ def _fields(number: Any, answer: Answer) -> dict[str, Any]:
 
 
 def _raw(handler: _Handler, request: dict[str, Any]) -> None:
-    """Bytes of the test's own, in which ID stands for the request's id."""
-    handler.wfile.write(handler.server.standin.raw.replace(b"ID", request["id"].encode()))
+    """Send the test's own bytes, with ID replaced by the request's id."""
+    handler.wfile.write(handler.server.simulator.raw.replace(b"ID", request["id"].encode()))
     handler.close_connection = True
 
 
@@ -275,34 +267,34 @@ Fault = Callable[[_Handler, dict[str, Any]], None]
 
 
 def _status(status: int, message: str) -> Fault:
-    """Nothing is done."""
+    """Return a fault that executes nothing and answers with a status."""
     return lambda handler, request: handler.answer(status, _fields(request["id"], Answer(False, message)))
 
 
 def _body(change: Callable[[dict[str, Any]], bytes]) -> Fault:
-    """All is done, but told wrongly."""
-    return lambda handler, request: handler.send(200, change(handler.processed(request, request["id"])[1]))
+    """Return a fault that executes the request and changes the answer."""
+    return lambda handler, request: handler.send(200, change(handler.execute(request, request["id"])[1]))
 
 
-def _changed(**changes: Any) -> Fault:
-    """Fields are replaced; those that become None are left out."""
+def _with_fields(**changes: Any) -> Fault:
+    """Return a fault that replaces fields, and removes those whose new value is None."""
 
     def change(fields: dict[str, Any]) -> bytes:
-        kept = {name: value for name, value in (fields | changes).items() if changes.get(name, ...) is not None}
-        return json.dumps(kept).encode()
+        present = {name: value for name, value in (fields | changes).items() if changes.get(name, ...) is not None}
+        return json.dumps(present).encode()
 
     return _body(change)
 
 
 def _hang(handler: _Handler, request: dict[str, Any]) -> None:
-    handler.server.standin.stopped.wait()
+    handler.server.simulator.stopped.wait()
 
 
 def _drip(handler: _Handler, request: dict[str, Any]) -> None:
-    standin = handler.server.standin
+    simulator = handler.server.simulator
     for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\n" + b" " * 500000:
         handler.wfile.write(bytes([byte]))
-        if standin.stopped.wait(standin.drip_seconds):
+        if simulator.stopped.wait(simulator.drip_seconds):
             return
 
 
@@ -310,22 +302,20 @@ def _close(handler: _Handler, request: dict[str, Any]) -> None:
     handler.close_connection = True
 
 
-def _half(handler: _Handler, request: dict[str, Any]) -> None:
-    text = json.dumps(handler.processed(request, request["id"])[1]).encode()
-    handler.send(200, text[: len(text) // 2], len(text))
-    handler.close_connection = True
+def _cut(change: Callable[[bytes], tuple[bytes, int]]) -> Fault:
+    """Return a fault that executes the request and sends a body with a wrong length, both from ``change``."""
 
+    def fault(handler: _Handler, request: dict[str, Any]) -> None:
+        handler.send(200, *change(json.dumps(handler.execute(request, request["id"])[1]).encode()))
+        handler.close_connection = True
 
-def _short(handler: _Handler, request: dict[str, Any]) -> None:
-    text = json.dumps(handler.processed(request, request["id"])[1]).encode()
-    handler.send(200, text, len(text) - 1)
-    handler.close_connection = True
+    return fault
 
 
 def _huge(handler: _Handler, request: dict[str, Any]) -> None:
-    """Without end, and without saying so."""
+    """Send an endless body without a length."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    while not handler.server.standin.stopped.is_set():
+    while not handler.server.simulator.stopped.is_set():
         handler.wfile.write(CHUNK)
 
 
@@ -347,21 +337,21 @@ FAULTS: dict[str, Fault] = {
     "not_utf8": _body(lambda fields: b'{"id": "\xff"}'),
     "deep": _body(lambda fields: b"[" * 100_000),
     "not_an_object": _body(lambda fields: b"[1]"),
-    "wrong_id": _changed(id="another"),
-    "no_success": _changed(success=None),
-    "wrong_type": _changed(success="yes"),
-    "no_value": _changed(value=None, message=None, message_list=None),
-    "bad_graph": _changed(success=True, message='{"nodes": ['),
-    "no_graph": _changed(success=True, message='{"nodes": {}, "edges": []}'),
-    "bad_image": _changed(success=True, message_list=["?"]),
+    "wrong_id": _with_fields(id="another"),
+    "no_success": _with_fields(success=None),
+    "wrong_type": _with_fields(success="yes"),
+    "no_value": _with_fields(value=None, message=None, message_list=None),
+    "bad_graph": _with_fields(success=True, message='{"nodes": ['),
+    "no_graph": _with_fields(success=True, message='{"nodes": {}, "edges": []}'),
+    "bad_image": _with_fields(success=True, message_list=["?"]),
     "hang": _hang,
     "drip": _drip,
     "close": _close,
-    "half": _half,
-    "short": _short,
+    "half": _cut(lambda text: (text[: len(text) // 2], len(text))),
+    "short": _cut(lambda text: (text, len(text) - 1)),
     "huge": _huge,
     "announced": _announced,
-    "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.standin.url),
+    "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.simulator.url),
     "not_http": _not_http,
     "raw": _raw,
 }

@@ -1,0 +1,100 @@
+"""Translation between ALFWorld's commands and our instance-level skills.
+
+ALFWorld heats, cools and cleans the object in hand, with one command. ALFRED, and so our skills, treat the objects in
+the appliance: when the microwave is turned on, the fridge closed, or the faucet over the basin turned on. Each of these
+three skills becomes a sequence of commands: take out every object that can be treated, treat it and put it back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from envs.alfred import objects
+from envs.alfworld.text_state import THING, to_words, type_of
+from envs.alfworld.world import NO_EFFECT, World
+from envs.outcome import DONE, Outcome, failed
+
+LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in our skills and memory lines, objects in ALFWorld
+FAUCET = "faucet"  # each basin has the faucet of the same number; ALFWorld mentions none
+_T = f"({THING})"
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(command), skill)
+    for command, skill in (
+        (f"(go to|open|close) {_T}", "{0} {1}"),
+        (f"take {_T} from {_T}", "pick up {0}"),
+        (f"(?:move|put) {_T} (?:to|in|on|in/on|into) {_T}", "put {0} in {1}"),  # "put" up to alfworld 0.3
+        (f"slice {_T} with {_T}", "slice {0}"),
+        (f"use {_T}", "turn on {0}"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """The effect of an appliance on the objects in it, and the skill that starts it."""
+
+    verb: str  # in ALFWorld's commands
+    place: str  # type of the appliance in AI2-THOR
+    types: frozenset[str]  # types of objects that can be treated
+    switch: str = ""  # type of the switch, which has the appliance's number; "": closing the appliance starts it
+    needs_closed_door: bool = False
+
+    def switch_of(self, place: str) -> str:
+        """Return the id of the switch; "" if there is none."""
+        return f"{self.switch}_{place.rpartition('_')[2]}" if self.switch else ""
+
+    def skill(self, place: str) -> str:
+        return f"turn on {to_words(self.switch_of(place))}" if self.switch else f"close {to_words(place)}"
+
+    def works_on(self, world: World, place: str) -> list[str]:
+        """Return the objects known to lie in the appliance that can be treated and put back."""
+        treatable = frozenset(objects.snake(kind) for kind in self.types if objects.may_hold(self.place, kind))
+        return [thing for thing in world.state.inside(place) if type_of(thing) in treatable]
+
+
+TREATMENTS = (
+    Treatment("heat", "Microwave", objects.HEATABLE, "microwave", needs_closed_door=True),
+    Treatment("cool", "Fridge", objects.COOLABLE),
+    Treatment("clean", "SinkBasin", objects.CLEANABLE, FAUCET),
+)
+
+
+def treatment_at(place: str | None) -> Treatment | None:
+    """Return the treatment that a receptacle's type offers."""
+    if place is None:
+        return None
+    return next((treatment for treatment in TREATMENTS if type_of(place) == objects.snake(treatment.place)), None)
+
+
+def faucets(world: World) -> list[str]:
+    """Return the ids of the faucets, one per sink basin."""
+    basins = [place for place in world.state.receptacles if type_of(place) == "sinkbasin"]
+    return [f"{FAUCET}_{place.rpartition('_')[2]}" for place in basins]
+
+
+@cache
+def skill_of(command: str) -> str | None:
+    """Return the skill of a command; None if no skill corresponds to it."""
+    for pattern, skill in _PATTERNS:
+        if match := pattern.fullmatch(command):
+            return skill.format(*match.groups())
+    return None
+
+
+def single_commands(world: World) -> dict[str, str]:
+    """Return the skills possible now with one command each, mapped to it; only about things that the text mentions."""
+    skills = ((skill_of(command), command) for command in world.engine.commands)
+    return {skill: command for skill, command in skills if skill is not None and world.state.knows(skill)}
+
+
+def treat(world: World, treatment: Treatment, place: str) -> Outcome:
+    """Take out, treat and put back each object; the hand is empty before and after. Stops at the first failure."""
+    inside = to_words(place)
+    for thing in map(to_words, treatment.works_on(world, place)):
+        steps = f"pick up {thing}", f"{treatment.verb} {thing} with {inside}", f"put {thing} in {inside}"
+        outcomes = [world.do(single_commands(world).get(step, step)) for step in steps]
+        if not all(outcome.ok for outcome in outcomes):
+            return failed(NO_EFFECT)
+    return DONE
