@@ -27,13 +27,13 @@ from planners.prompts.styles import Edit, PromptStyle, history_edit, make_style,
 from planners.prompts.text import (
     CUE,
     FOCUS,
-    NOTHING,
+    NO_TARGET,
     PROGRESS,
     TYPE_LEVEL,
     candidate_text,
     entity_text,
+    goal_or_instruction,
     goal_query,
-    in_short,
     query_text,
 )
 from planners.training.recall_probes import KINDS, Asked, make_scene
@@ -363,7 +363,7 @@ class _Replay:
 
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        told = in_short(wording, self.task.goal)
+        told = goal_or_instruction(wording, self.task.goal)
         return query_text(self.skills, told, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
@@ -373,11 +373,11 @@ class _Replay:
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
-            words = [NOTHING] * FOCUS
+            words = [NO_TARGET] * FOCUS
             if target := self._next(index, FOCUSED):
                 fact = known.get("_".join(target))
                 if fact is None or fact.gone:
-                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [NOTHING])]
+                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [NO_TARGET])]
                 else:
                     words = [target[0], fact.id, _place(fact) or fact.id]
             foci.append(" ".join(words) + " ")

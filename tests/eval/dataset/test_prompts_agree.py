@@ -24,7 +24,7 @@ from memory.retrieval.all import All
 from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
-from planners.base import Finished
+from planners.base import TaskResult
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
 from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
@@ -110,7 +110,7 @@ def prompts(
             planner.feedback(step.skill, step.ok, step.message)
             facts = list(step.facts)
         following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
-        planner.finish_task(Finished(task.instructions[0], task.success, len(task.steps)), following)
+        planner.finish_task(TaskResult(task.instructions[0], task.success, len(task.steps)), following)
     return seen
 
 

@@ -71,7 +71,7 @@ def test_a_failure_without_a_reason_is_told_in_every_format(
 def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:
     form = LotaFormat(chat)
     ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
-    ids += form.opening("lota", "Cool it", again=True) + form.cue(1)
+    ids += form.opening("lota", "Cool it", later=True) + form.cue(1)
     assert chat.decode(ids) == (
         "Human: get a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,<|im_end|>\n"
         "<|im_start|>user\nHuman: cool it<|im_end|>\n<|im_start|>assistant\nRobot: 1."
