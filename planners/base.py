@@ -36,35 +36,31 @@ class TaskResult:
 
 
 class Planner(Protocol):
-    """Decisions of one agent: reset, then observe, decide and feedback at every step; finish_task after each task."""
+    """Decisions of one agent: reset, then observe, decide and feedback at every step; finish_task after each task.
+
+    A subclass without a memory of its own only needs `decide`.
+    """
 
     name: str
 
     @property
     def weights(self) -> str | None:
         """Hash of the model's weights; None for a planner without a model."""
-        ...
 
     def reset(self, instruction: str, skills: str) -> None:
         """Forget everything and begin an episode in a new house. ``skills`` names the skill set: lota or grounded."""
-        ...
 
     def observe(self, facts: Sequence[FactView]) -> None:
         """Take the facts that changed since the last call."""
-        ...
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         """Choose one of ``admissible``; ``info`` comes from the world and holds what the scripted expert reads."""
-        ...
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """Take the result of the executed skill. ``message`` says why it failed; it may be empty."""
-        ...
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
         """End a task. In a stream ``following`` is the next instruction in the same house, else None."""
-        ...
 
     def close(self) -> None:
         """Release models and threads; no call follows."""
-        ...

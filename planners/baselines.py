@@ -1,39 +1,15 @@
-"""Baseline planners without a model: the scripted oracle as an upper bound and random choice as a lower bound."""
+"""Baseline planners without model and memory: the scripted oracle as an upper bound, random choice as a lower bound."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planners.base import Decision, TaskResult
-
-if TYPE_CHECKING:
-    from planners.prompts.styles import FactView
+from planners.base import Decision, Planner
 
 
-class _Memoryless:
-    """A planner that keeps nothing between decisions."""
-
-    weights = None
-
-    def reset(self, instruction: str, skills: str) -> None:
-        """Keep nothing."""
-
-    def observe(self, facts: Sequence[FactView]) -> None:
-        """Keep nothing."""
-
-    def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """Keep nothing."""
-
-    def finish_task(self, result: TaskResult, following: str | None) -> None:
-        """Keep nothing."""
-
-    def close(self) -> None:
-        """Keep nothing."""
-
-
-class ExpertPlanner(_Memoryless):
+class ExpertPlanner(Planner):
     """A planner that follows a scripted oracle, which reads the world's state from ``info``."""
 
     name = "expert"
@@ -45,7 +21,7 @@ class ExpertPlanner(_Memoryless):
         return Decision(self._oracle(info))
 
 
-class RandomPlanner(_Memoryless):
+class RandomPlanner(Planner):
     """A uniform choice that depends only on seed, episode and step, so that a resumed run repeats it."""
 
     name = "random"

@@ -49,22 +49,18 @@ class Format(Protocol):
 
     def context(self) -> list[int]:
         """Encode the context prefix, behind which every block is encoded."""
-        ...
 
     def line(self, text: str) -> list[int]:
         """Encode one segment."""
-        ...
 
     def goal(self, skills: str, instruction: str) -> list[int]:
         """Encode the query behind which the model writes the goal of an instruction; empty for formats without goals.
 
         Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
         """
-        ...
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
         """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
-        ...
 
     def query(
         self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
@@ -73,27 +69,21 @@ class Format(Protocol):
 
         ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
         """
-        ...
 
     def cue(self, number: int, agent_line: str = "") -> list[int]:
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
-        ...
 
     def focus(self, skills: str) -> int:
         """Return the number of tokens that the model writes before a skill of this set to name its target."""
-        ...
 
     def candidate(self, skill: str) -> list[int]:
         """Encode a candidate skill with its end mark."""
-        ...
 
     def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
         """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
-        ...
 
     def stops(self) -> set[int]:
         """Return the tokens that end a generated skill."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
 

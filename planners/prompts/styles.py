@@ -59,13 +59,11 @@ class PromptStyle(Protocol):
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         """Return the segment edits of a batch of changed facts, in writing order."""
-        ...
 
     def reset(self) -> None: ...
 
     def restore(self, segments: Iterable[SegmentView]) -> None:
         """Continue after these segments, whose texts this style wrote."""
-        ...
 
 
 def _line(*words: str | None) -> str:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from keep_agent.errors import DataError
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.training.batches import LEVELS, Feed, shuffled
-from planners.training.choices import TRANSCRIPT
+from planners.training.options import TRANSCRIPT
 from planners.training.rollout_files import Rollout, rollout_files, write_rollouts
 from planners.training.trainer import rollout_texts
 

@@ -22,7 +22,7 @@ from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, t
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.training.choices import OPTIMIZERS
+from planners.training.options import OPTIMIZERS
 from planners.training.induction_init import seed_induction
 from planners.training.packed_attention import collate
 from planners.training.packing import Mix, Packer
