@@ -29,8 +29,10 @@ from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
 from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
-from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _Replay
+from planners.training.packing import Mix, Packer
+from planners.training.packs import IGNORE, Pack, Slot
 from planners.training.rollout_files import Rollout
+from planners.training.task_replay import TaskReplay
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
 UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
@@ -54,11 +56,11 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 class EveryStep(Packer):
     """Packs all steps of a task, in their order, and its goal."""
 
-    def _pack(self, replays: Sequence[_Replay]) -> Pack:
+    def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
         pack = super()._pack(replays)
         return replace(pack, slots=(*pack.slots, self._goal(replays[0].task.instructions[0], replays[0])))
 
-    def _some_steps(self, task: object) -> list[int]:
+    def _sample_steps(self, task: object) -> list[int]:
         return list(range(len(task.steps)))
 
 
