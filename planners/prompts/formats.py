@@ -41,53 +41,6 @@ class Example:
     skills: tuple[str, ...]
 
 
-class Format(Protocol):
-    """Token ids of a prompt's parts. ``agent_line`` is the agent's own line, "" for none."""
-
-    name: str
-    progress: int  # turns of a task that a query shows; earlier ones are memory segments
-
-    def context(self) -> list[int]:
-        """Encode the context prefix, behind which every block is encoded."""
-
-    def line(self, text: str) -> list[int]:
-        """Encode one segment."""
-
-    def goal(self, skills: str, instruction: str) -> list[int]:
-        """Encode the query behind which the model writes the goal of an instruction; empty for formats without goals.
-
-        Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
-        """
-
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
-        """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
-
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
-    ) -> list[int]:
-        """Encode the query of the `memory` layout, up to the position of the next skill.
-
-        ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
-        """
-
-    def cue(self, number: int, agent_line: str = "") -> list[int]:
-        """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
-
-    def focus(self, skills: str) -> int:
-        """Return the number of tokens that the model writes before a skill of this set to name its target."""
-
-    def candidate(self, skill: str) -> list[int]:
-        """Encode a candidate skill with its end mark."""
-
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
-        """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
-
-    def stops(self) -> set[int]:
-        """Return the tokens that end a generated skill."""
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
 class Splicer:
     """Encoder of pieces of text without special tokens; a trailing newline is always a token of its own."""
 
@@ -121,7 +74,58 @@ class Splicer:
         return ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
 
 
-class PlainFormat:
+class Format(Protocol):
+    """Token ids of a prompt's parts. ``agent_line`` is the agent's own line, "" for none."""
+
+    name: str
+    progress: int  # turns of a task that a query shows; earlier ones are memory segments
+    _splice: Splicer
+
+    def context(self) -> list[int]:
+        """Encode the context prefix, behind which every block is encoded."""
+
+    def line(self, text: str) -> list[int]:
+        """Encode one segment."""
+        return self._splice.lines(text)
+
+    def goal(self, skills: str, instruction: str) -> list[int]:
+        """Encode the query behind which the model writes the goal of an instruction; empty for formats without goals.
+
+        Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
+        """
+        return []
+
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+        """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
+
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
+    ) -> list[int]:
+        """Encode the query of the `memory` layout, up to the position of the next skill.
+
+        ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
+        """
+
+    def cue(self, number: int, agent_line: str = "") -> list[int]:
+        """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
+
+    def focus(self, skills: str) -> int:
+        """Return the number of tokens that the model writes before a skill of this set to name its target."""
+        return 0
+
+    def candidate(self, skill: str) -> list[int]:
+        """Encode a candidate skill with its end mark."""
+
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+        """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
+
+    def stops(self) -> set[int]:
+        """Return the tokens that end a generated skill."""
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class PlainFormat(Format):
     """The format of planner-tiny: lines only.
 
     Prompts begin with the tokenizer's start token; ``start`` names one for a tokenizer that has none. With ``goals``
@@ -138,9 +142,6 @@ class PlainFormat:
     def context(self) -> list[int]:
         """Return the start token, if there is any."""
         return [] if self._start is None else [self._start]
-
-    def line(self, text: str) -> list[int]:
-        return self._splice.lines(text)
 
     def goal(self, skills: str, instruction: str) -> list[int]:
         return self._splice.lines(goal_query(skills, instruction)) if self._goals else []
@@ -188,7 +189,7 @@ INTRODUCTION = (
 
 
 @dataclass
-class LotaFormat:
+class LotaFormat(Format):
     """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
 
     The introduction and the examples precede the memory and belong to the context prefix. The chat template gives the
@@ -219,12 +220,6 @@ class LotaFormat:
         start = [] if self.start is None else [self._splice.token(self.start)]
         return start + self._splice.lines(self._before)
 
-    def line(self, text: str) -> list[int]:
-        return self._splice.lines(text)
-
-    def goal(self, skills: str, instruction: str) -> list[int]:
-        return []
-
     def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
         turn = f"{agent_line}Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if later else turn)
@@ -240,9 +235,6 @@ class LotaFormat:
     def cue(self, number: int, agent_line: str = "") -> list[int]:
         news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a line of its own
         return news + self._splice.raw(f" {number}.")
-
-    def focus(self, skills: str) -> int:
-        return 0
 
     def candidate(self, skill: str) -> list[int]:
         return self._splice.raw(f" {skill},")

@@ -53,17 +53,18 @@ class SegmentView(Protocol):
 
 
 class PromptStyle(Protocol):
-    """Conversion of facts into segment edits; keeps the entities that it has written."""
+    """Conversion of facts into segment edits. A style whose lines depend on earlier ones keeps the written entities."""
 
     name: str
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         """Return the segment edits of a batch of changed facts, in writing order."""
 
-    def reset(self) -> None: ...
+    def reset(self) -> None:
+        """Forget all entities."""
 
     def restore(self, segments: Iterable[SegmentView]) -> None:
-        """Continue after these segments, whose texts this style wrote."""
+        """Continue after segments whose texts this style wrote."""
 
 
 def _line(*words: str | None) -> str:
@@ -91,20 +92,14 @@ def _words(fact: FactView) -> list[str]:
 
 
 @dataclass
-class PlainStyle:
+class PlainStyle(PromptStyle):
     """Self-contained lines, one per fact.
 
-    :param states_removal: in a line, since the `append` layout cannot remove the old one
+    :param states_removal: write a line for a removed entity, since the `append` layout cannot take the old one back
     """
 
     states_removal: bool = False
     name = "plain"
-
-    def reset(self) -> None:
-        """Keep nothing, since no line depends on an earlier one."""
-
-    def restore(self, segments: Iterable[SegmentView]) -> None:
-        """Keep nothing, since no line depends on an earlier one."""
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         return [self._edit(fact) for fact in facts]
@@ -118,7 +113,7 @@ class PlainStyle:
 
 
 @dataclass
-class LinkedStyle:
+class LinkedStyle(PromptStyle):
     """Headers, member lines that refer back to them, and ``now`` lines, of which the latest holds."""
 
     name = "linked"

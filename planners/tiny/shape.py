@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 VOCAB = 4096  # maximum tokens
 HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and the minimum width of each
+
+KEYS = (  # of Qwen2Config, in the order of `Shape`
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +42,7 @@ class Shape:
     @classmethod
     def of(cls, config: Qwen2Config) -> Shape:
         """Return the shape of an existing model."""
-        return cls(
-            config.hidden_size,
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.max_position_embeddings,
-        )
+        return cls(*(getattr(config, key) for key in KEYS))
 
     def config(self, tokenizer: Tokenizer) -> Qwen2Config:
         """Return the configuration of a new model with ``tokenizer``."""
@@ -53,15 +51,11 @@ class Shape:
         vocab = -(-tokenizer.get_vocab_size() // 64) * 64
         return Qwen2Config(
             vocab_size=vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
             num_key_value_heads=self.heads,
-            max_position_embeddings=self.positions,
             tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
             bos_token_id=tokenizer.token_to_id(BOS),
             eos_token_id=None,
             pad_token_id=tokenizer.token_to_id(PAD),
+            **dict(zip(KEYS, astuple(self), strict=True)),
         )

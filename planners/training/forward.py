@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import torch
 from transformers import Qwen2ForCausalLM
@@ -16,17 +16,14 @@ from planners.training.packs import IGNORE
 class Exactness:
     """Counts by kind of slot: a target line is right when all its tokens are."""
 
-    right: dict[str, int]
-    total: dict[str, int]
+    right: Counter[str] = field(default_factory=Counter)
+    total: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Exactness) -> Exactness:
+        return Exactness(self.right + other.right, self.total + other.total)
 
     def rate(self, kind: str) -> float:
-        return self.right.get(kind, 0) / max(1, self.total.get(kind, 0))
-
-
-def pooled_rate(window: Iterable[Exactness], kind: str) -> float:
-    """Return the rate of a kind over several batches."""
-    right, total = zip(*((item.right.get(kind, 0), item.total.get(kind, 0)) for item in window), strict=True)
-    return sum(right) / max(1, sum(total))
+        return self.right[kind] / max(1, self.total[kind])
 
 
 def forward(
@@ -54,15 +51,13 @@ def exactness(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, ba
     ok = (logits.argmax(-1) == labels).tolist()
     places = rows.tolist()
     width = (batch.ids.shape[1] - batch.memory) // batch.slots
-    right: dict[str, int] = {}
-    total: dict[str, int] = {}
-    start = 0
+    result, start = Exactness(), 0
     for i in range(1, len(places) + 1):
         if i < len(places) and places[i] == places[i - 1] + 1:
             continue
         row, column = divmod(places[start], batch.ids.shape[1])
         kind = batch.kinds[row][(column - batch.memory) // width]
-        total[kind] = total.get(kind, 0) + 1
-        right[kind] = right.get(kind, 0) + all(ok[start:i])
+        result.total[kind] += 1
+        result.right[kind] += all(ok[start:i])
         start = i
-    return Exactness(right, total)
+    return result

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, takewhile
 
+from memory.segments.segment import Segment
 from planners.prompts.styles import make_style, task_edit
 from planners.prompts.text import CUE, PROGRESS, TYPE_LEVEL, candidate_text
-from planners.training.line_store import Line, LineStore
 from planners.training.packs import Encode, Pack, Part, Slot, make_slot
 from planners.training.recall_probes import KINDS, Question, make_scene
 from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
+from planners.training.task_memory import TaskMemory
 from planners.training.task_replay import TaskReplay, place_of
 
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
@@ -60,20 +61,20 @@ class Packer:
         self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
 
     def packs(self, rollout: Rollout, style_name: str) -> Iterator[Pack]:
-        style, store, numbered = make_style(style_name), LineStore(), 0
+        style, memory, numbered = make_style(style_name), TaskMemory(), 0
         known: dict[str, FactRecord] = {}
         news: set[str] = set()
         replays: list[TaskReplay] = []
         for number, task in enumerate(rollout.tasks, 1):
-            store.step += 1
-            news |= store.apply(style.edits(task.facts))
+            memory.store.advance()
+            news |= memory.apply(style.edits(task.facts))
             known |= {fact.id: fact for fact in task.facts}
-            replays.append(replay := TaskReplay(rollout.skills, task, style, store, numbered, known, news))
+            replays.append(replay := TaskReplay(rollout.skills, task, style, memory, numbered, known, news))
             known |= replay.changes(len(task.steps))
-            store.step += 1
-            store.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
+            memory.store.advance()
+            memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered += len(task.steps)
-            news = store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+            news = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
         starts = [number for number, replay in enumerate(replays) if replay.task.steps and self._selects(replay.task)]
         if 0 < self.mix.starts < len(starts):
             starts = sorted(self.random.sample(starts, self.mix.starts))
@@ -118,7 +119,7 @@ class Packer:
         """Decide whether a task begins a pack: always with several things to carry, since plans fail there most."""
         return _picks(task) > 1 or self.mix.easy == 1.0 or self.random.random() < self.mix.easy
 
-    def _lines(self, lines: Sequence[Line]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def _lines(self, lines: Sequence[Segment]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((line.id, self._encode(line.text)) for line in lines)
 
     def _wording(self, task: TaskRecord) -> str:
@@ -138,7 +139,7 @@ class Packer:
         (middle,) = self.random.choices(steps, weights)
         return sorted(steps, key=lambda index: abs(index - middle))
 
-    def _sample_lines(self, memory: list[Line], touched: set[str]) -> list[Line]:
+    def _sample_lines(self, memory: list[Segment], touched: set[str]) -> list[Segment]:
         """Drop untouched lines over ``mix.memory_lines``, unless a line that stays refers back to them."""
         spare = [line for line in memory if line.id.split("/")[0] not in touched]
         excess = len(memory) - self.mix.memory_lines

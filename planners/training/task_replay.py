@@ -1,9 +1,10 @@
-"""Replay of a task of a rollout through the line store: prompt texts and changed lines at every step."""
+"""Replay of a task of a rollout through its memory: prompt texts and changed lines at every step."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from memory.segments.segment import Segment
 from planners.prompts.styles import Edit, PromptStyle, history_edit
 from planners.prompts.text import (
     FOCUS,
@@ -16,9 +17,9 @@ from planners.prompts.text import (
     goal_query,
     query_text,
 )
-from planners.training.line_store import Line, LineStore
 from planners.training.packs import Part
 from planners.training.rollout_files import FactRecord, TaskRecord
+from planners.training.task_memory import TaskMemory
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the steps before them
 
@@ -36,27 +37,27 @@ class TaskReplay:
         skills: str,
         task: TaskRecord,
         style: PromptStyle,
-        store: LineStore,
+        memory: TaskMemory,
         numbered: int,
         known: Mapping[str, FactRecord],
         news: Collection[str],
     ) -> None:
-        self.memory = store.ordered()
+        self.memory = memory.ordered()
         self.news = [line for line in self.memory if line.id in news]
         self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)
         self.agent_lines: list[str] = []  # before each step
         self.turns = [step.turn for step in task.steps]
-        self.effects: list[list[Line]] = []  # lines that each step writes, in prompt order
-        self.tails: list[tuple[list[Line], set[str]]] = []  # lines changed before each step, and their ids
+        self.effects: list[list[Segment]] = []  # lines that each step writes, in prompt order
+        self.tails: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
-            self.tails.append(([line for line in store.ordered() if line.id in changed], set(changed)))
-            self.agent_lines.append(store.agent_line)
-            store.step += 1
-            changed |= store.apply(self.history(number - PROGRESS - 1, number - PROGRESS))
-            effects = store.apply(style.edits(step.facts))
+            self.tails.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
+            self.agent_lines.append(memory.agent_line)
+            memory.store.advance()
+            changed |= memory.apply(self.history(number - PROGRESS - 1, number - PROGRESS))
+            effects = memory.apply(style.edits(step.facts))
             changed |= effects
-            self.effects.append([line for line in store.ordered() if line.id in effects])
+            self.effects.append([line for line in memory.ordered() if line.id in effects])
         self.foci = [""] * len(task.steps) if skills == TYPE_LEVEL else self._make_foci()
         self.touched = {id.split("/")[0] for id in changed} | _skill_entities(task)
 

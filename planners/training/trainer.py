@@ -25,7 +25,7 @@ from planners.tiny.checkpoint import SAYS_GOALS, load_weights, new_checkpoint, r
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD
 from planners.training.batches import LEVELS, Feed
-from planners.training.forward import Exactness, exactness, forward, pooled_rate
+from planners.training.forward import Exactness, exactness, forward
 from planners.training.lessons import lesson_files
 from planners.training.optimizers import Optimizers
 from planners.training.options import exit_codes
@@ -188,7 +188,7 @@ class Trainer:
     def _advance(self, level: int, exact: Exactness) -> None:
         """Update the running accuracy, and open the next level; the leading process does so for all."""
         progress, judge = self.progress, LEVELS[level].judged_by
-        if not self.team.leads or level != progress.level or level + 1 == len(LEVELS) or not exact.total.get(judge):
+        if not self.team.leads or level != progress.level or level + 1 == len(LEVELS) or not exact.total[judge]:
             return
         progress.mark = 0.95 * progress.mark + 0.05 * exact.rate(judge)
         if progress.mark > LEVELS[level].pass_mark:
@@ -199,13 +199,12 @@ class Trainer:
     def _report(self, window: Sequence[Outcome]) -> None:
         if not window:
             return
-        progress, exact = self.progress, [outcome.exactness for outcome in window]
+        progress, exact = self.progress, sum((outcome.exactness for outcome in window), Exactness())
         row: dict = {"step": progress.step, "seconds": round(progress.seconds), "tokens": progress.tokens}
         row["level"] = progress.level
         for key in ("loss", "norm"):
             row[key] = round(sum(getattr(outcome, key) for outcome in window) / len(window), 4)
-        for kind in sorted({kind for item in exact for kind in item.total}):
-            row[f"exact_{kind}"] = round(pooled_rate(exact, kind), 4)
+        row |= {f"exact_{kind}": round(exact.rate(kind), 4) for kind in sorted(exact.total)}
         progress.curve.append(row)
         print(json.dumps(row), flush=True)
 
