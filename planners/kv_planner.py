@@ -28,7 +28,7 @@ GOAL_SEGMENTS = 40  # nearest to the instruction, all of them computed: with 80,
 
 
 class KVPlanner:
-    """Chooses skills behind a prompt whose memory comes from the KV cache.
+    """Chooses the skill that follows a prompt whose memory comes from the KV cache.
 
     :param policy: ``score`` or ``generate``, see `SkillChooser`
     :param retry: choose skills again that had no effect; for worlds in which skills fail by chance, as a robot's do
@@ -133,7 +133,7 @@ class KVPlanner:
         return prefill if goal is None else prefill.behind(goal)
 
     def understand(self) -> Prefill | None:
-        """Generate the goal of a new instruction behind the memory, once per task; return its prompt.
+        """Generate the goal of a new instruction after the memory, once per task; return its prompt.
 
         Later queries contain the goal, so that the plan does not change with every step. A transcript does not keep the
         prompt. None if the goal is known, the task has begun, or the format asks for no goal.
@@ -147,7 +147,7 @@ class KVPlanner:
         return prefill
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
-        """Choose one of ``admissible`` behind the prompt of `prefill`."""
+        """Choose one of ``admissible`` after the prompt of `prefill`."""
         start = time.perf_counter()
         choice = self._chooser.choose(prefill, admissible, self._futile(), self._format.focus(self._skills))
         self._last_skill, self._last_focus, self._restarted = choice.skill, choice.focus, False

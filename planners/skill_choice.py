@@ -1,4 +1,4 @@
-"""Choice of a skill behind a prefilled prompt: by the likelihood of the candidates, or by generated text."""
+"""Choice of the skill that follows a prefilled prompt: by the likelihood of the candidates, or by generated text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SkillChooser:
     def choose(
         self, prefill: Prefill, admissible: Sequence[str], futile: Collection[str], focus_tokens: int
     ) -> SkillChoice:
-        """Choose one of ``admissible`` behind a focus of ``focus_tokens`` tokens, ``futile`` skills last.
+        """Choose one of ``admissible`` after a generated focus of ``focus_tokens`` tokens, ``futile`` skills last.
 
         A futile skill, or the end of the task while the focus names a target, is replaced by the best other skill.
         """

@@ -82,14 +82,14 @@ class Format(Protocol):
     _splice: Splicer
 
     def context(self) -> list[int]:
-        """Encode the context prefix, behind which every block is encoded."""
+        """Encode the context prefix, which precedes every encoded block."""
 
     def line(self, text: str) -> list[int]:
         """Encode one segment."""
         return self._splice.lines(text)
 
     def goal(self, skills: str, instruction: str) -> list[int]:
-        """Encode the query behind which the model writes the goal of an instruction; empty for formats without goals.
+        """Encode the query after which the model writes the goal of an instruction; empty for formats without goals.
 
         Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
         """

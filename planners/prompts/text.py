@@ -62,7 +62,7 @@ def task_line(skills: str, instruction: str) -> str:
 
 
 def goal_query(skills: str, instruction: str) -> str:
-    """Return the end of a prompt behind which the model writes the goal of the instruction, on the same line."""
+    """Return the end of a prompt after which the model writes the goal of the instruction, on the same line."""
     return task_line(skills, f"{instruction} {GOAL}").removesuffix("\n")
 
 

@@ -33,7 +33,7 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     lookups: float  # share of batches with probes only
-    plans: float  # share of batches with plans and goals only, some of them behind a memory
+    plans: float  # share of batches with plans and goals only, some of them after a memory
     recall: int  # maximum lines of recall probes, a share `RECALLED` of the batches; 0 for none
     judged_by: str  # kind of slot whose running accuracy must reach ``pass_mark`` for the next level
     pass_mark: float

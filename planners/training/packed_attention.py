@@ -134,7 +134,7 @@ def packed_attention(
 
 
 def _with_memory(memory: torch.Tensor, row: torch.Tensor, slots: int) -> torch.Tensor:
-    """Return each slot as a batch entry behind a copy of the memory: (B*S, H, M+Q, D)."""
+    """Return each slot as a batch entry after a copy of the memory: (B*S, H, M+Q, D)."""
     copies = memory[:, None].expand(-1, slots, -1, -1, -1).flatten(0, 1)
     return torch.cat([copies, _split(row, slots)], 2)
 

@@ -4,7 +4,7 @@ A pack is ``[memory][slot][slot]...``. There are six kinds of slots:
 
 * *plan*: all skills of a type-level task, without a memory. Perturbed skills are no targets. Cheap, teaches the meaning
   of instructions;
-* *goal*: the goal of an instruction, without a memory, or behind the memory at the beginning of the task;
+* *goal*: the goal of an instruction, without a memory, or after the memory at the beginning of the task;
 * *trajectory*: a whole task in the `append` layout and the tasks that follow it in the stream, with targets at every
   step;
 * *step*: one decision in the `memory` layout. Lines that changed after the memory was written are hidden from the slot
@@ -45,7 +45,7 @@ class Mix:
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
     plans: int = 0  # wordings of a plan or goal; a pack with plans contains nothing else
-    in_house: bool = False  # goals behind the memory at the beginning of the task
+    in_house: bool = False  # goals after the memory at the beginning of the task
     recall: bool = False  # artificial memories instead of rollouts
     transcript: int = 0  # maximum tokens of a trajectory over several tasks; 0: one task
     easy: float = 1.0  # share of the tasks with one thing to carry that begin a pack
@@ -99,7 +99,7 @@ class Packer:
         return self._slot("recall", [part for pair in pairs for part in pair])
 
     def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
-        """Pack slots behind the memory of the first replay; the other replays follow it in the stream."""
+        """Pack slots after the memory of the first replay; the other replays follow it in the stream."""
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))

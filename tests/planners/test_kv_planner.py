@@ -222,7 +222,7 @@ def test_generated_text_that_is_no_skill_falls_back_to_scoring(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     scoring, generation = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
-    assert generation.scores == scoring.scores  # behind the same prompt, without the generated text
+    assert generation.scores == scoring.scores  # after the same prompt, without the generated text
     assert generation.score_tokens >= scoring.score_tokens  # equal where the random model ends its line at once
 
 
@@ -355,7 +355,7 @@ def test_planners_with_a_common_transcript_share_the_goal(engine: Engine, tokeni
     assert follower.state.goal == "find mug"
 
 
-def test_the_goal_is_the_greedy_text_behind_memory_and_instruction(
+def test_the_goal_is_the_greedy_text_after_memory_and_instruction(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     planner = start(make(engine, tokenizer, goals=True))

@@ -26,7 +26,7 @@ Encode = Callable[[str], Sequence[int]]
 class ToolTurn:
     """New tokens of a turn, and the arguments of the action that follows it.
 
-    The last ``query`` of ``ids`` are the query span, the first ``instruction`` of those a new instruction. ``begins``:
+    The last ``query`` of ``ids`` are the query span, the first ``instruction`` of these a new instruction. ``begins``:
     the turn begins a transcript, whose first ``protected`` tokens are never evicted.
     """
 

@@ -6,14 +6,13 @@ import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, ModelError, check_rate
@@ -23,31 +22,17 @@ from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import Engine
 from memory.files.atomic import clean, write_atomic
-from memory.files.tensor_file import open_tensors
-from memory.retention.residual_head import ResidualHead, checksum, save_head
+from memory.retention.residual_head import ResidualHead, save_head
+from planners.training.retention.checkpoint import REMEDY, Progress, load_tensors, read_state, write_state
 from planners.training.retention.replay import ArgumentMatcher, Example, Moment, replay
 from planners.training.retention.tool_sessions import ToolSession, read_sessions, session_line
 
-REMEDY = "restore it, or train again with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions that set the mean and deviation of the features
 SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained one
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
-
-
-@dataclass
-class Progress:
-    """Numbers of a run, besides weights, that a checkpoint keeps."""
-
-    epoch: int = 0
-    session: int = 0  # sessions done in this epoch
-    steps: int = 0
-    rows: int = 0
-    dropped: int = 0  # turns without both positive and negative rows
-    curve: list[dict] = field(default_factory=list)
-    weighed: list[dict] = field(default_factory=list)  # candidates for alpha
 
 
 def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
@@ -114,14 +99,7 @@ class Trainer:
     def save(self) -> None:
         """Write the state that a resumed run reads, in one file at once, and publish head and report."""
         self._report()
-        state = self.optimizer.state_dict()["state"]
-        flat = {f"optimizer.{index}.{key}": value for index, values in state.items() for key, value in values.items()}
-        flat |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
-        report = json.dumps(asdict(self.progress), indent=1)
-        metadata = {"progress": report, "settings": json.dumps(self.settings)}
-        flat = {name: value.cpu().contiguous() for name, value in flat.items()}
-        metadata["sha256"] = checksum(flat, metadata["progress"], metadata["settings"])
-        write_atomic(self.out / STATE, save(flat, metadata))
+        write_state(self.out / STATE, self.head, self.optimizer, self.settings, self.progress)
         self._publish()
 
     def _publish(self) -> None:
@@ -226,41 +204,19 @@ class Trainer:
         :raises ModelError: the checkpoint is damaged
         """
         clean(self.out)  # of partial files of a killed run
-        metadata, flat = read_state(self.out / STATE)
+        metadata, tensors = read_state(self.out / STATE)
         with loading(self.out / STATE, REMEDY):
             old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
         changed = [f"{key}={self.settings[key]} (was {old.get(key)})" for key in old if old[key] != self.settings[key]]
         if changed:
             raise ConfigError(f"{self.out} holds a run with other settings: {', '.join(changed)}; choose another --out")
         self.progress = progress
-        state = self.optimizer.state_dict()
-        for name, value in flat.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                index, _, key = rest.partition(".")
-                state["state"].setdefault(int(index), {})[key] = value
-        self.optimizer.load_state_dict(state)
-        head = {name.removeprefix("head."): value for name, value in flat.items() if name.startswith("head.")}
-        self.head.load_state_dict(head)
+        load_tensors(tensors, self.head, self.optimizer)
 
 
 def _digest(sessions: Sequence[ToolSession]) -> str:
     """Return the SHA-256 of tokenized sessions in their order."""
     return sha256("\n".join(json.dumps(session_line(session)) for session in sessions).encode()).hexdigest()
-
-
-def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Read (progress and settings, tensors) of a trainer's checkpoint; those of 0.2.0 have no checksum.
-
-    :raises ModelError: the file is damaged
-    """
-    with loading(file, REMEDY), open_tensors(file) as content:
-        metadata = content.metadata() or {}
-        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-        expected = checksum(tensors, metadata["progress"], metadata["settings"])
-    if set(metadata) != {"progress", "settings"} and metadata.get("sha256") != expected:
-        raise ModelError(f"{file} is damaged: its SHA-256 does not match; {REMEDY}")
-    return metadata, tensors
 
 
 def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:

@@ -86,7 +86,7 @@ def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: T
             feed.next()
 
 
-def test_a_closed_feed_leaves_no_thread_behind(files: list[Path], tokenizer: Tokenizer) -> None:
+def test_a_closed_feed_leaves_no_thread(files: list[Path], tokenizer: Tokenizer) -> None:
     feed = make_feed(files, tokenizer, 0)
     feed.next()
     assert feed._thread.is_alive()
