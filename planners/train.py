@@ -14,8 +14,7 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError
 from keep_agent.options import ANY, SEEDS, THREADS
-from memory.files.atomic import alone
-from planners.tiny.folders import HISTORY, is_planner
+from planners.tiny.folders import HISTORY, is_planner, lock
 from planners.tiny.shape import VOCAB, Shape
 from planners.training import options
 from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT, Number
@@ -29,7 +28,7 @@ NUMBERS = (
     Number("processes", int, 1, (1, 1024), "processes that train together; on a CPU one per core is fastest"),
     Number("batch-tokens", int, 2304, (1, ANY), "padded rows of a batch"),
     Number("transcript", int, TRANSCRIPT, (0, ANY), "maximum tokens of a transcript"),
-    Number("accumulate", int, 3, (1, ANY), "batches of an optimiser step over all processes, rounded down"),
+    Number("accumulate", int, 3, (1, ANY), "batches of an optimiser step, divided among the processes"),
     Number("apart", float, 0.0, (0, 1), "share of batches with separately encoded memory lines, as in reused blocks"),
     Number("deepen", int, 0, (0, 1024), "layers with --init; new ones begin as identities, 0 adds none"),
     Number("lr", float, 6e-4, None, "learning rate"),
@@ -77,7 +76,7 @@ def main() -> None:
         from planners.training.parallel import in_parallel  # loads torch
         from planners.training.trainer import train
 
-        with alone(Path(args.out)):
+        with lock(Path(args.out)):
             code = in_parallel(args.processes, train, args)
     sys.exit(code)
 

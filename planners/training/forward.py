@@ -19,8 +19,8 @@ class Exactness:
     right: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
 
-    def __add__(self, other: Exactness) -> Exactness:
-        return Exactness(self.right + other.right, self.total + other.total)
+    def __add__(self, addend: Exactness) -> Exactness:
+        return Exactness(self.right + addend.right, self.total + addend.total)
 
     def rate(self, kind: str) -> float:
         return self.right[kind] / max(1, self.total[kind])
