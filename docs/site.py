@@ -32,7 +32,7 @@ PAGES = {
         "memory.segments.store.SegmentStore",
         "memory.segments.segment.Segment",
         "memory.kv_cache.block.KVBlock",
-        "memory.reports.prefill",
+        "memory.prompt.report",
     ],
     "engine": ["memory.engine.models.load", "memory.engine.transformers.engine.Engine"],
     "planners": [

@@ -1,4 +1,4 @@
-"""Trail of what a planner tried in a task: in a world without chance, what led nowhere leads nowhere again."""
+"""Record of the skills attempted in a task: in a deterministic world a skill without effect has none the next time."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-MOST = 1000  # situations that are remembered, and such with skills in vain
+CAPACITY = 1000  # situations that are remembered, and situations with futile skills
 
 
-class Trail:
-    """Where the agent has been in a task, and which skills were in vain.
+class AttemptedSkills:
+    """Situations of one task and the skills that are futile in them.
 
-    A *situation* is what is known of the world, and the agent's own state in it. A skill that changed neither is in
-    vain in that situation; one that led back to an earlier situation, as long as the world is known to be as it was.
+    A *situation* is the known state of the world together with the agent's own state. A skill that changes neither is
+    futile in that situation. A skill that leads back to an earlier situation is futile while the known state of the
+    world stays the same.
     """
 
     def __init__(self) -> None:
-        self._been: dict[tuple[Hashable, Hashable], None] = {}  # the latest last, as in the next
-        self._vain: dict[Hashable, set[str]] = {}
-        self._here: tuple[Hashable, Hashable] | None = None
-        self._took: str | None = None
+        self._visited: dict[tuple[Hashable, Hashable], None] = {}  # least recent first, as in `_futile`
+        self._futile: dict[Hashable, set[str]] = {}
+        self._situation: tuple[Hashable, Hashable] | None = None
+        self._skill: str | None = None
 
-    def arrive(self, world: Hashable, agent: Hashable) -> set[str]:
-        """What is in vain in this situation, which the last skill led to."""
-        before, self._here = self._here, (world, agent)
-        if before is not None and self._took is not None:
-            if self._here == before:
-                _last(self._vain, before, set()).add(self._took)
-            elif self._here in self._been:
-                _last(self._vain, before[0], set()).add(self._took)
-        self._took = None
-        _last(self._been, self._here, None)
-        found = [_last(self._vain, key, set()) for key in (world, self._here) if key in self._vain]
-        return set().union(*found)
+    def futile(self, world: Hashable, agent: Hashable) -> set[str]:
+        """Return the futile skills of the situation that the last recorded skill led to."""
+        previous, self._situation = self._situation, (world, agent)
+        if previous is not None and self._skill is not None:
+            if self._situation == previous:
+                _touch(self._futile, previous, set()).add(self._skill)
+            elif self._situation in self._visited:
+                _touch(self._futile, previous[0], set()).add(self._skill)
+        self._skill = None
+        _touch(self._visited, self._situation, None)
+        keys = [key for key in (world, self._situation) if key in self._futile]
+        return set().union(*(_touch(self._futile, key, set()) for key in keys))
 
-    def copy(self) -> Trail:
-        """What is remembered now."""
-        other = Trail()
-        other._been, other._vain = dict(self._been), {key: set(skills) for key, skills in self._vain.items()}
-        other._here, other._took = self._here, self._took
-        return other
+    def record(self, skill: str) -> None:
+        """Note an executed skill; its effect shows in the next situation."""
+        self._skill = skill
 
-    def take(self, skill: str) -> None:
-        """It was tried; what came of it shows in the next situation."""
-        self._took = skill
+    def copy(self) -> AttemptedSkills:
+        clone = AttemptedSkills()
+        clone._visited, clone._futile = dict(self._visited), {key: set(skills) for key, skills in self._futile.items()}
+        clone._situation, clone._skill = self._situation, self._skill
+        return clone
 
 
-def _last(kept: dict[Key, Value], key: Key, new: Value) -> Value:
-    """The value of ``key``, ``new`` if it has none. It is the latest now, and the oldest goes if there are too many."""
-    kept[key] = kept.pop(key, new)
-    if len(kept) > MOST:
-        del kept[next(iter(kept))]
-    return kept[key]
+def _touch(table: dict[Key, Value], key: Key, default: Value) -> Value:
+    """Return the value of ``key``, which becomes the most recent one; the least recent is evicted over `CAPACITY`."""
+    table[key] = table.pop(key, default)
+    if len(table) > CAPACITY:
+        del table[next(iter(table))]
+    return table[key]

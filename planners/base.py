@@ -1,4 +1,4 @@
-"""What a planner is to the loop that drives it: a few calls and one frozen answer."""
+"""Protocol between the rollout loop and a planner, with the decision and the task result that they exchange."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DONE = "done"  # the skill that ends a task in every skill set
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next skill, and what deciding cost. Planners without a model leave all but ``skill`` empty."""
+    """The next skill and the cost of deciding. Planners without a model leave all fields but ``skill`` empty."""
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates, best first
-    prefill: Prefill | None = None  # what memory did for this step: rows, units, parts of the time
+    prefill: Prefill | None = None  # the prompt of this step: rows, units, counts and timings
     score_ms: float = 0.0  # candidate scoring or decoding, after the logits of the last prompt row
-    score_tokens: int = 0  # trie rows or decoded tokens, counted apart from the prompt
-    extra: Mapping[str, Any] = field(default_factory=dict)  # planner's own JSON-able notes for the trace
+    score_tokens: int = 0  # trie rows or decoded tokens, not counted in the prompt
+    extra: Mapping[str, Any] = field(default_factory=dict)  # more JSON values for the trace
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """How a task ended, as the agent remembers it."""
+class TaskResult:
+    """Outcome of a task, as the agent remembers it."""
 
     instruction: str
     success: bool
@@ -36,35 +36,31 @@ class Finished:
 
 
 class Planner(Protocol):
-    """One agent's decisions: reset, then observe, decide, feedback in turns, and finish_task at a task's end."""
+    """Decisions of one agent: reset, then observe, decide and feedback at every step; finish_task after each task.
+
+    A subclass without a memory of its own only needs `decide`.
+    """
 
     name: str
 
     @property
     def weights(self) -> str | None:
-        """A hash of its model's weights; None without a model."""
-        ...
+        """Hash of the model's weights; None for a planner without a model."""
 
     def reset(self, instruction: str, skills: str) -> None:
-        """A new episode in a new house: forget everything. ``skills`` is the skill set's name (lota | grounded)."""
-        ...
+        """Forget everything and begin an episode in a new house. ``skills`` names the skill set: lota or grounded."""
 
     def observe(self, facts: Sequence[FactView]) -> None:
-        """Facts that changed since the last call."""
-        ...
+        """Take the facts that changed since the last call."""
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        """Choose one of ``admissible``; ``info`` is the world's (the scripted expert's oracle is in it)."""
-        ...
+        """Choose one of ``admissible``; ``info`` comes from the world and holds what the scripted expert reads."""
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """What became of the skill. ``message`` says why it failed, where somebody knows; it may be empty."""
-        ...
+        """Take the result of the executed skill. ``message`` says why it failed; it may be empty."""
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
-        """A task ended; in a stream ``following`` is the next instruction in the same house, else None."""
-        ...
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
+        """End a task. In a stream ``following`` is the next instruction in the same house, else None."""
 
     def close(self) -> None:
-        """Let go of models and threads; no call comes after this."""
-        ...
+        """Release models and threads; no call follows."""

@@ -1,20 +1,19 @@
-"""The KV-cached planner: facts to segments, memory to a prefilled prompt, candidates to a skill."""
+"""Planner over the KV cache: observe facts, update memory, prefill the prompt, choose a skill, take feedback."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.errors import ConfigError, check_choice
-from memory.config.choices import REDUCTIONS
-from planners.attempted_skills import Trail
-from planners.base import DONE, POLICIES, Decision, Finished
+from planners.attempted_skills import AttemptedSkills
+from planners.base import Decision, TaskResult
 from planners.planner_state import PlannerState
-from planners.prompts.styles import Edit, history_edit, make_style, task_edit
-from planners.prompts.text import NOTHING, Turn, clean, entity_text, in_short, understood
+from planners.prompts.styles import Edit, make_style
+from planners.prompts.text import Turn, clean, goal_or_instruction, with_goal
+from planners.skill_choice import SkillChooser
+from planners.task_log import TaskLog
 
 if TYPE_CHECKING:
     from memory.engine.base import Engine
@@ -24,18 +23,15 @@ if TYPE_CHECKING:
     from planners.prompts.formats import Format
     from planners.prompts.styles import FactView
 
-SHOWN = 5  # best candidates kept for the trace
-GOAL_TOKENS = 64  # at most, for what an instruction asks for
-GOAL_SEGMENTS = 40  # nearest to an instruction, all computed: with 80 of them 1 to 2 of 100 answers are others
+GOAL_TOKENS = 64  # maximum length of a generated goal
+GOAL_SEGMENTS = 40  # nearest to the instruction, all of them computed: with 80, 1 to 2 of 100 goals differ
 
 
 class KVPlanner:
-    """Scores the admissible skills (or writes one) behind a prompt whose memory comes from the KV cache.
+    """Chooses the skill that follows a prompt whose memory comes from the KV cache.
 
-    ``policy=score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first.
-    ``policy=generate``: greedy text; what is not admissible is answered with the nearest candidate by scoring.
-    What was in vain is not tried again (`Trail`), but with ``retry``: where skills fail by chance, as a
-    robot's do.
+    :param policy: ``score`` or ``generate``, see `SkillChooser`
+    :param retry: choose skills again that had no effect; for worlds in which skills fail by chance, as a robot's do
     """
 
     def __init__(
@@ -49,296 +45,218 @@ class KVPlanner:
         retry: bool = False,
         name: str = "kv",
     ) -> None:
-        check_choice("planner.policy", policy, POLICIES)
-        check_choice("planner.reduce", reduce, REDUCTIONS)
-        if max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens={max_new_tokens} leaves no room for a skill; use 1 or more")
+        self._chooser = SkillChooser(session, format, policy, reduce, max_new_tokens)
         self.name = name
         self.session = session
-        self._format = format
+        self._format, self._retry = format, retry
         self._style = make_style(style, session.method.layout)
-        self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
-        self._retry, self._trail = retry, Trail()
-        self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
-        self._instruction, self._skills = "", ""
-        self.goal = ""  # what the instruction asks for, as the model said before its first skill
-        self._now = ""  # the agent's own line: part of every query, never of the memory
-        self._decided = ""
-        self._focus: list[int] = []  # what the last decision was for, as the model wrote it
-        self._turns: list[Turn] = []  # of this task, but for the first ones, as many as `_past`
-        self._past = 0
-        self._written: dict[str, str | None] = {}  # texts by id since the last decision, for the trace
-        self._told = 0  # turns of this task that are history segments already
-        self._done = self._tasks = 0
+        self.goal = ""  # of the instruction, as the model wrote it before the first skill
+        self._clear()
+        self.begin("", "")
+
+    def _clear(self) -> None:
+        self._log = TaskLog()
+        self._agent_line = ""  # the agent's own line: part of every query, never of the memory
+        self._last_skill = ""
+        self._last_focus: list[int] = []
+        self._edits: dict[str, str | None] = {}  # segment texts by id since the last decision, for the trace
         self._acting = False  # on the last decision
-        self._torn = False  # a transcript that begins anew has to say what earlier turns said
+        self._restarted = False  # the next query of a transcript repeats the task and its turns
 
     @property
     def weights(self) -> str:
-        """A hash of the model's weights, dtype and configuration."""
+        """Hash of the model's weights, dtype and configuration."""
         return self.session.engine.model_key
 
     @property
     def trained(self) -> str | None:
-        """A hash of what was trained for its memory method besides the model; None if nothing was."""
+        """Hash of the weights that were trained for the memory method; None if it has none."""
         return self.session.method.trained
+
+    @property
+    def style(self) -> str:
+        """Name of the prompt style."""
+        return self._style.name
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """The current instruction, "" for none, and the name of its skill set."""
+        return self._instruction, self._skills
+
+    @property
+    def knows_agent(self) -> bool:
+        """Whether a fact about the agent itself was observed."""
+        return bool(self._agent_line)
+
+    @property
+    def retrieval_text(self) -> str:
+        """The text by which segments of the next prompt are chosen."""
+        return clean(with_goal(self._instruction, self.goal))
 
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
-        self._now, self._decided, self._focus = "", "", []
-        self._turns, self._past, self._written, self._told, self._done, self._tasks = [], 0, {}, 0, 0, 0
-        self._acting = self._torn = False
+        self._clear()
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:
-        """A task in the house as it is remembered; the one before is finished."""
+        """Begin a task in the same house; the memory stays."""
         self._instruction, self._skills, self.goal = instruction, skills, ""
-        self._trail = Trail()
+        self._attempts = AttemptedSkills()
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self.write(self._style.edits(facts))
 
     def write(self, edits: Sequence[Edit]) -> None:
-        """Put segments into the memory, take them out; the agent's own line becomes part of every query instead."""
+        """Write segments to the memory or remove them; the agent's own line is kept for the queries instead."""
         store = self.session.store
         for edit in edits:
             if edit.category == "agent":
-                self._now = edit.text or ""
+                self._agent_line = edit.text or ""
                 continue
-            self._written.pop(edit.id, None)
-            self._written[edit.id] = edit.text
+            self._edits.pop(edit.id, None)
+            self._edits[edit.id] = edit.text
             if edit.text is not None:
                 store.put(edit.id, edit.category, edit.text, edit.parent)
             elif edit.id in store:
                 store.remove(edit.id)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        return self.choose(self.ready(), admissible)
+        return self.choose(self.prefill(), admissible)
 
-    def ready(self) -> Prefill:
-        """The prompt up to the place where the next skill is expected."""
-        reading = self.understand()
-        prefill = self.session.prefill(self.asked, self._query(), self._whole_query, instruction_ids=self.opening())
-        return prefill if reading is None else prefill.behind(reading)
+    def prefill(self) -> Prefill:
+        """Prefill the prompt up to the position of the next skill, after the goal if it is not known yet."""
+        goal = self.understand()
+        prefill = self.session.prefill(
+            self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening()
+        )
+        return prefill if goal is None else prefill.behind(goal)
 
     def understand(self) -> Prefill | None:
-        """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
-        every step, and sticks to it. What is asked aside leaves no trace in a transcript. None if that is known.
+        """Generate the goal of a new instruction after the memory, once per task; return its prompt.
+
+        Later queries contain the goal, so that the plan does not change with every step. A transcript does not keep the
+        prompt. None if the goal is known, the task has begun, or the format asks for no goal.
         """
-        cue = [] if self.goal or self._taken else self._format.goal(self._skills, self._instruction)
-        if not cue:
+        query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
+        if not query:
             return None
-        prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
+        prefill = self.session.prefill(clean(self._instruction), query, lasting=False, whole=True, budget=GOAL_SEGMENTS)
         ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
         self.goal = clean(self._format.decode(ids))
         return prefill
 
-    @property
-    def asked(self) -> str:
-        """What the next prompt's segments are chosen by."""
-        return clean(self._told_task)
-
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
-        """One of ``admissible`` behind the prompt that is ready."""
-        began = time.perf_counter()
-        skill, scores, tokens = self._choose(prefill, admissible)
-        self._decided, self._torn = skill, False
-        took = (time.perf_counter() - began) * 1e3
-        extra: dict[str, Any] = {"written": list(self._written.items())}
-        self._written = {}
+        """Choose one of ``admissible`` after the prompt of `prefill`."""
+        start = time.perf_counter()
+        choice = self._chooser.choose(prefill, admissible, self._futile(), self._format.focus(self._skills))
+        self._last_skill, self._last_focus, self._restarted = choice.skill, choice.focus, False
+        score_ms = (time.perf_counter() - start) * 1e3
+        extra: dict[str, Any] = {"written": list(self._edits.items())}
+        self._edits = {}
         if self.goal:
             extra["understood"] = self.goal
-        if self._focus:
-            extra["focus"] = self._format.decode(self._focus)
-        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
+        if choice.focus:
+            extra["focus"] = self._format.decode(choice.focus)
+        return Decision(choice.skill, choice.scores, prefill, score_ms, choice.tokens, extra)
 
-    def adopt(self, other: KVPlanner) -> None:
-        """Take another planner's decision for this one's own, with what it was for and what the task asks for: their
-        transcripts go on alike.
-        """
-        self.goal = other.goal
-        self._decided, self._focus = other._decided, list(other._focus)
+    def adopt(self, leader: KVPlanner) -> None:
+        """Replace the last decision, its focus and the goal by another planner's, so that their transcripts agree."""
+        self.goal = leader.goal
+        self._last_skill, self._last_focus = leader._last_skill, list(leader._last_focus)
 
     def act(self) -> None:
-        """The decision is carried out from now on: what changes, changes in the next step. `feedback` implies it."""
+        """Begin to execute the decision: later changes belong to the next step. `feedback` calls it if needed."""
         if not self._acting:
             self._acting = True
             self.session.advance()
-            self.write(self._history(self._taken + 1 - self._format.progress))
+            self.write(self._log.archive(self._log.length + 1 - self._format.progress))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
+        """Take the result of ``skill``. The focus is part of the turn only if this planner chose the skill."""
         self.act()
         self._acting = False
-        self._trail.take(skill)
+        self._attempts.record(skill)
         turn = Turn(skill, ok, "" if ok else message)
-        self._turns.append(turn)
-        over = max(0, min(self._told, self._taken - self._format.progress) - self._past)  # memory tells them
-        self._turns, self._past = self._turns[over:], self._past + over
+        self._log.add(turn, self._format.progress)
         if self._appends:
-            focus = self._focus if skill == self._decided else []
+            focus = self._last_focus if skill == self._last_skill else []
             self.session.append_turn(self._format.answer(turn, focus))
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
-        """Remember what was done: every executed skill, then the task itself."""
-        edits = self._history(self._taken)
-        self._tasks += 1
-        edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
-        self.write(edits)
-        self.session.advance()  # what the next task brings stands behind what this one left
-        self._turns, self._past, self._told = [], 0, 0
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
+        """Write segments for every executed skill and for the task itself."""
+        self.write(self._log.finish(result))
+        self.session.advance()  # segments of the next task come after those of this one
         self.begin(following or "", self._skills)
 
     @property
     def state(self) -> PlannerState:
-        """What is remembered and what is under way, for `load`. Keys and values are not in it."""
-        return PlannerState(
-            style=self._style.name,
-            instruction=self._instruction,
-            skills=self._skills,
-            goal=self.goal,
-            now=self._now,
-            turns=tuple(self._turns),
-            past=self._past,
-            told=self._told,
-            done=self._done,
-            tasks=self._tasks,
-            acting=self._acting,
-            memory=self.session.snapshot(),
-        )
+        """Memory and current task for `load`, without keys and values."""
+        texts = self._style.name, self._instruction, self._skills, self.goal, self._agent_line
+        return PlannerState(*texts, self._log.copy(), self._acting, self.session.snapshot())
 
-    def load(self, found: PlannerState, blocks: bool = True) -> None:
-        """Remember what `state` gave, and nothing else; ``blocks=False``: what was encoded stays."""
-        self.session.load(found.memory, blocks)
+    def load(self, state: PlannerState, blocks: bool = True) -> None:
+        """Replace memory and task by ``state``. With ``blocks=False`` encoded KV blocks stay in the pool."""
+        self.session.load(state.memory, blocks)
         self._style.restore(self.session.store)
-        self.begin(found.instruction, found.skills)
-        self.goal, self._now = found.goal, found.now
-        self._turns, self._past, self._told = list(found.turns), found.past, found.told
-        self._done, self._tasks = found.done, found.tasks
-        self._acting, self._torn = found.acting, True
-        self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
+        self._clear()
+        self.begin(state.instruction, state.skills)
+        self.goal, self._agent_line, self._log = state.goal, state.agent_line, state.log.copy()
+        self._acting, self._restarted = state.acting, True
+        self._edits = {segment.id: segment.text for segment in self.session.store}
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """All of the block happens to what is remembered, or nothing. What was encoded stays; a transcript of the
-        `append` layout begins anew then.
+    def transaction(self) -> Iterator[None]:
+        """Restore memory and task if the block raises.
+
+        Encoded KV blocks stay; a transcript of the `append` layout is then restarted.
         """
-        state, kept = self.state, (self._decided, self._focus, dict(self._written), self._trail.copy())
+        state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
         try:
             yield
         except BaseException:
             self.load(state, blocks=False)
-            self._decided, self._focus, self._written, self._trail = kept
+            self._last_skill, self._last_focus, self._edits, self._attempts = last
             raise
 
     def close(self) -> None:
-        """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
+        """Stop the engine and flush the storage. Planners that share them are closed by the last one."""
         shut(self.session.engine, self.session.method)
-
-    @property
-    def style(self) -> str:
-        return self._style.name
-
-    @property
-    def told_agent(self) -> bool:
-        """Whether a fact has said where the agent is."""
-        return bool(self._now)
-
-    @property
-    def task(self) -> tuple[str, str]:
-        """The instruction under way, "" if there is none, and the name of its skill set."""
-        return self._instruction, self._skills
-
-    @property
-    def _taken(self) -> int:
-        """Turns of this task."""
-        return self._past + len(self._turns)
 
     @property
     def _appends(self) -> bool:
         return self.session.method.layout == "append"
 
+    def opening(self) -> list[int]:
+        """Token ids that state the task in a transcript."""
+        instruction = with_goal(self._instruction, self.goal)
+        return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
+
     def _query(self) -> list[int]:
-        """The prompt's fresh end; in a transcript only what the last turn did not bring."""
-        if not self._appends or self._torn:
-            return self._whole_query()
-        if self._taken:
-            return self._format.cue(self._taken + 1, self._now)
+        """Token ids after the memory; in a transcript those that it does not hold yet."""
+        if not self._appends or self._restarted:
+            return self._full_query()
+        if self._log.length:
+            return self._format.cue(self._log.length + 1, self._agent_line)
         return self.opening() + self._format.cue(1)
 
-    def opening(self) -> list[int]:
-        """What tells the task in a transcript."""
-        return self._format.opening(self._skills, self._told_task, self._now, self._tasks > 0)
+    def _full_query(self) -> list[int]:
+        """Token ids that state the task and its latest turns."""
+        turns, earlier = self._log.latest(self._format.progress)
+        state = with_goal if self._appends else goal_or_instruction
+        return self._format.query(self._skills, state(self._instruction, self.goal), turns, self._agent_line, earlier)
 
-    def _whole_query(self) -> list[int]:
-        before = max(self._past, self._taken - self._format.progress)  # one that was loaded may remember fewer turns
-        told = self._told_task if self._appends else in_short(self._instruction, self.goal)
-        return self._format.query(self._skills, told, self._turns[before - self._past :], self._now, before)
-
-    @property
-    def _told_task(self) -> str:
-        """The instruction, with what it asks for once the model has said that."""
-        return understood(self._instruction, self.goal)
-
-    def _history(self, until: int) -> list[Edit]:
-        """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""
-        until = max(until, self._told)
-        turns, self._told = self._turns[self._told - self._past : until - self._past], until
-        numbered = enumerate(turns, self._done + 1)
-        self._done += len(turns)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if turn.ok]
-
-    def _in_vain(self) -> set[str]:
-        """Skills that would lead nowhere. What the agent did is no part of the world, else nothing would recur."""
+    def _futile(self) -> set[str]:
+        """Skills without effect in this situation. History segments are not part of it: no situation would recur."""
         if self._retry:
             return set()
-        world = frozenset(one.text for one in self.session.store if one.category != "history")
-        return self._trail.arrive(world, self._now)
-
-    def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
-        """(skill, best candidates, rows scored or tokens decoded)."""
-        if not admissible:
-            raise ConfigError("there is no admissible skill to choose from")
-        vain = self._in_vain()
-        focus = self._format.focus(self._skills)
-        self._focus = self.session.generate(prefill, focus, self._format.stops(), keep=True) if focus else []
-        skill, scores, tokens = self._best(prefill, admissible)
-        if skill in vain or (skill == DONE and self._after_something()):  # then something else, and no end
-            others = [one for one in admissible if one not in vain]
-            left = [one for one in others if one != DONE] or others or admissible
-            skill, scores, more = self._best(prefill, left)
-            tokens += more
-        return skill, scores, tokens + len(self._focus)
-
-    def _after_something(self) -> bool:
-        """Does the focus name what the plan is after? Then the model would not end the task if that were there."""
-        return bool(self._focus) and not self._format.decode(self._focus).strip().startswith(NOTHING)
-
-    def _best(self, prefill: Any, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
-        """As `_choose`, of ``skills``, behind the focus."""
-        tokens = 0
-        if self._policy == "generate":
-            ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
-            tokens = len(ids)
-            text = _spelled(self._format.decode(ids))
-            exact = next((skill for skill in skills if _spelled(skill) == text), None)
-            if exact is not None:
-                return exact, (), tokens
-        result = self.session.score(prefill, [self._candidate(skill) for skill in skills], self._reduce, SHOWN)
-        values = result.scores.tolist()
-        order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:SHOWN]
-        return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
+        world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
+        return self._attempts.futile(world, self._agent_line)
 
 
 def shut(engine: Engine, method: MemoryMethod) -> None:
-    """Stop an engine; then a storage that persists writes. May be called twice."""
+    """Stop an engine, then flush a storage that persists. May be called twice."""
     try:
         engine.close()
     finally:
         method.storage.flush()
-
-
-def _spelled(skill: str) -> str:
-    """One spelling for a skill, however a format writes names."""
-    return entity_text(clean(skill))

@@ -1,4 +1,4 @@
-"""A planner at one moment, as plain data and back; that is checked before anything is changed by it."""
+"""State of a planner as plain data: saved as JSON, and checked before it is loaded."""
 
 from __future__ import annotations
 
@@ -9,67 +9,67 @@ from typing import Any
 from keep_agent.errors import DataError
 from memory.segments.snapshot import Snapshot
 from planners.prompts.text import Turn
+from planners.task_log import TaskLog
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """What a planner remembers and what is under way. Keys and values are not in it."""
+    """Memory and current task of a planner, without keys and values."""
 
     style: str
     instruction: str
     skills: str
     goal: str
-    now: str
-    turns: tuple[Turn, ...]  # of the task, but for the first ones, as many as ``past``
-    past: int
-    told: int
-    done: int
-    tasks: int
+    agent_line: str
+    log: TaskLog
     acting: bool
     memory: Snapshot
 
     def to_json(self) -> dict[str, Any]:
-        turns = [[turn.skill, turn.ok, turn.message] for turn in self.turns]
-        return {key: getattr(self, key) for key in KINDS} | {"turns": turns, "memory": self.memory.to_json()}
+        log = self.log
+        turns = [[turn.skill, turn.ok, turn.message] for turn in log.turns]
+        values = [self.style, self.instruction, self.skills, self.goal, self.agent_line, turns]
+        values += [log.dropped, log.archived, log.numbered, log.tasks, self.acting, self.memory.to_json()]
+        return dict(zip(TYPES, values, strict=True))
 
 
-KINDS = {
+TYPES = {
     "style": str, "instruction": str, "skills": str, "goal": str, "now": str, "turns": list, "past": int, "told": int,
     "done": int, "tasks": int, "acting": bool, "memory": dict,
 }  # fmt: skip
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
-    """Raises DataError for what no planner has dumped, or one of another prompt style."""
+    """Raises DataError for a value that `PlannerState.to_json` does not write, or one of another prompt style."""
     state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # 0.1 saved no goal, 0.2 no past
-    for key, kind in KINDS.items():
+    for key, kind in TYPES.items():
         if type(state.get(key)) is not kind:
-            raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give one that was saved")
+            raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give a saved one")
     if state["style"] != style:
         raise DataError(
             f"this memory is written in prompt.style={state['style']}, the planner reads {style}; load it with "
             f"prompt.style={state['style']}"
         )
-    turns = tuple(map(_turn, state["turns"]))
+    log = TaskLog([_turn(turn) for turn in state["turns"]], *(state[key] for key in ("past", "told", "done", "tasks")))
     if (
-        not 0 <= state["past"] <= state["told"] <= state["past"] + len(turns)
-        or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"], state["told"]) < 1 << 53
+        not 0 <= log.dropped <= log.archived <= log.length
+        or not 0 <= min(log.numbered, log.tasks) <= max(log.numbered, log.tasks, log.archived) < 1 << 53
     ):
         raise DataError(
-            f"this is no planner's memory: it has told {state['told']} of {state['past']} + {len(turns)} turns"
+            f"this is no planner's memory: told={log.archived} of past={log.dropped} + {len(log.turns)} turns, "
+            f"done={log.numbered} and tasks={log.tasks} do not fit together; give a saved one"
         )
-    values = {key: state[key] for key in KINDS if key not in ("turns", "memory")}
-    return PlannerState(turns=turns, memory=Snapshot.from_json(state["memory"]), **values)
+    texts = (state[key] for key in ("instruction", "skills", "goal", "now"))
+    return PlannerState(style, *texts, log, state["acting"], Snapshot.from_json(state["memory"]))
 
 
-def _turn(saved: Any) -> Turn:
-    """A turn as it was saved: skill, whether it worked, message; up to 0.2 skill and failure, "" for none."""
-    match saved:
+def _turn(value: Any) -> Turn:
+    """Read a turn: skill, success and message; versions up to 0.2 saved skill and failure, "" for none."""
+    match value:
         case [str(skill), bool(ok), str(message)]:
             return Turn(skill, ok, message)
         case [str(skill), str(failure)]:
             return Turn(skill, not failure, failure)
     raise DataError(
-        f"this is no planner's memory: the turn {saved!r:.80} is not skill, whether it worked and message; give one "
-        "that was saved"
+        f"this is no planner's memory: the turn {value!r:.80} is not skill, success and message; give a saved one"
     )

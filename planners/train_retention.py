@@ -1,89 +1,71 @@
-"""Train IntentKV's residual head for a model: ``python -m planners.train_retention --sessions FILE... --out RUN``.
+"""Trainer command of IntentKV's residual head: ``python -m planners.train_retention --sessions FILE... --out RUN``.
 
-The model is frozen. Sessions are replayed turn by turn under a budget, as they will be; a history token is wanted if
-its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5). Resumes from RUN,
-where ``head.safetensors`` is what `memory.retention.head` takes. Sessions are JSONL files: those
-`python -m eval.sessions` writes, or chat messages with tool calls. How much the head may say beside the rule is chosen
-at the end, by how well the last sessions (--held-out), which it was not trained on, are foreseen behind what it keeps.
+The model is frozen. Sessions are replayed turn by turn under a budget, as at run time; a history token is a positive
+example if its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5).
+Resumes from RUN, where ``head.safetensors`` is the file for `memory.retention.head`. Sessions are JSONL files, written
+by `python -m eval.sessions`, or chat messages with tool calls. At the end the weight of the head beside the rule is
+chosen by the last sessions (--held-out), which it is not trained on: by the likelihood of their next tokens.
+
+Exit codes: 0 done, 2 bad input, 130 interrupted; RUN holds the last checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
 
-from keep_agent.errors import KeepError, check_choice, check_rate
-from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_model_place, check_ranges
+from keep_agent.errors import check_choice
+from keep_agent.options import ANY, SEEDS, THREADS, check_model_place
 from memory.config.choices import DTYPES
 from memory.files.atomic import alone
+from planners.training import options
+from planners.training.options import Number
 from planners.training.retention.tool_sessions import read_sessions
 
 LONG = Path(__file__).parent / "planner_tiny_long"
-BUDGETS = (128, 256, 512, 1024)
-RANGES = MappingProxyType(
-    {
-        "threads": THREADS,
-        "epochs": (1, ANY),
-        "accumulate": (1, ANY),
-        "decay": (0, 1),
-        "budgets": (1, ANY),
-        "shortest": (1, ANY),
-        "held_out": (0, ANY),
-        "save": (1, ANY),
-        "seed": SEEDS,
-    }
+NUMBERS = (
+    Number("threads", int, 0, THREADS, "CPU threads, 0 for torch's choice"),
+    Number("epochs", int, 2, (1, ANY), "passes over the sessions"),
+    Number("lr", float, 1e-3, None, "learning rate"),
+    Number("accumulate", int, 8, (1, ANY), "turns of an optimiser step"),
+    Number("decay", float, 0.5, (0, 1), "decay of the query memory per turn"),
+    Number("budgets", int, [128, 256, 512, 1024], (1, ANY), "rows kept after a turn, drawn for every session"),
+    Number("shortest", int, 3, (1, ANY), "minimum letters of a positive token, since short ones occur everywhere"),
+    Number("held-out", int, 8, (0, ANY), "last sessions, which choose the weight of the head"),
+    Number("save", int, 20, (1, ANY), "sessions between checkpoints"),
+    Number("seed", int, 42, SEEDS, "seed of the head and of the order of sessions"),
 )
+RANGES = options.ranges_of(NUMBERS)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Command line of the trainer."""
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, .gz or not")
-    p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
-    p.add_argument("--model", default=str(LONG), help="folder or hub name (default: planner-tiny-long of this package)")
+    p = options.make_parser(__doc__)
+    p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, plain or .gz")
+    p.add_argument("--model", default=str(LONG), help="folder or hub name (default: the packaged planner-tiny-long)")
     p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
-    p.add_argument("--dtype", default="bfloat16")
-    p.add_argument("--device", default="cpu")
-    p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
-    p.add_argument("--epochs", type=int, default=2)
-    p.add_argument("--lr", type=float, default=1e-3)
-    p.add_argument("--accumulate", type=int, default=8, help="turns of an optimiser step (default 8)")
-    p.add_argument("--decay", type=float, default=0.5, help="of the query memory, per turn (default 0.5)")
-    p.add_argument(
-        "--budgets", type=int, nargs="+", default=list(BUDGETS), metavar="N",
-        help=f"rows that stay after a turn, drawn for every session (default {' '.join(map(str, BUDGETS))})",
-    )  # fmt: skip
-    p.add_argument("--shortest", type=int, default=3, help='letters of evidence; "to" is in toilet (default 3)')
-    p.add_argument("--held-out", type=int, default=8, metavar="N", help="last sessions, which choose alpha (default 8)")
-    p.add_argument("--save", type=int, default=20, help="sessions between checkpoints (default 20)")
-    p.add_argument("--seed", type=int, default=42)
+    p.add_argument("--dtype", default="bfloat16", help="of the model (default: %(default)s)")
+    options.add_numbers(p, NUMBERS)
     return p
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raises KeepError for what can be seen to be wrong without torch."""
-    check_ranges(args, RANGES)
-    check_rate(args.lr)
+    """Raises KeepError for options that are wrong, as far as that is known without torch."""
+    options.check_common(args, RANGES)
     check_choice("--dtype", args.dtype, DTYPES)
-    check_device("--device", args.device)
-    check_folder("--out", Path(args.out))
     check_model_place("--model", args.model)
     if args.tokenizer:
         check_model_place("--tokenizer", args.tokenizer)
     for file in args.sessions:
-        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first of them; no tokenizer is here yet
+        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first one, without the tokenizer
             next(sessions, None)
 
 
 def main() -> None:
-    """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
     args = parser().parse_args()
-    try:
+    with options.exit_codes():
         check_options(args)
-        import torch  # here: what is mistyped is refused before
+        import torch  # after the check, which needs no torch
 
         from planners.training.retention.trainer import Trainer
 
@@ -91,11 +73,6 @@ def main() -> None:
             torch.set_num_threads(args.threads)
         with alone(Path(args.out)), closing(Trainer(args)) as trainer:
             trainer.run()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except KeepError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Question, one_line
 from keep_agent.errors import ConfigError, did_you_mean
-from planners.prompts.formats import HERE, Splicer, template_parts
+from planners.prompts.formats import PLACEHOLDER, Splicer, template_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class QuestionPrompt:
         self._tokenizer, self._splice = tokenizer, Splicer(tokenizer)
         self._letters = choices == "letters"
         self._chat = bool(getattr(tokenizer, "chat_template", None))
-        parts = template_parts(tokenizer, one_line(instruction) + f"\n{HERE}") if self._chat else None
+        parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
         before, self._after = parts or (one_line(instruction) + "\n", CUE)
         own = None if self._chat else tokenizer.bos_token_id  # a template writes its own
         first = own if start is None else self._splice.token(start)

@@ -16,7 +16,7 @@ from envs.fact import Fact
 from envs.outcome import DONE as WELL
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.world_spec import WorldSpec
-from planners.base import DONE, Finished, Planner
+from planners.base import DONE, Planner, TaskResult
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
 DISTURBED = 0.6  # share of tasks in which a share of the expert's steps is random
@@ -93,7 +93,7 @@ class Recorder:
             return
         if before:
             number, last = len(before), before[-1]
-            self._planner.finish_task(Finished(said[number - 1], last.success, len(last.steps)), said[number])
+            self._planner.finish_task(TaskResult(said[number - 1], last.success, len(last.steps)), said[number])
         else:
             self._planner.reset(said[0], self.skills)
 

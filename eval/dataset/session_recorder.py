@@ -16,9 +16,9 @@ from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.prompt.units import common_prefix
-from planners.base import Decision, Finished
+from planners.base import Decision, TaskResult
 from planners.baselines import ExpertPlanner
-from planners.prompts.text import named
+from planners.prompts.text import entity_names
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class SessionRecorder(ExpertPlanner):
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self._planner.feedback(skill, ok, message)
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         self._planner.finish_task(result, following)
 
 
 def entities(skill: str) -> tuple[str, ...]:
     """What a skill is about; of a type-level skill, its words."""
-    return named(skill) or (skill,)
+    return entity_names(skill) or (skill,)
 
 
 def record_sessions(config: DictConfig, file: Path) -> None:

@@ -18,7 +18,7 @@ from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.engine.base import Engine
 from memory.segments.sentence_encoder import make_encoder
-from planners.base import Decision, Finished
+from planners.base import Decision, TaskResult
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -164,7 +164,7 @@ class Shadow:
         for planner in self._planners.values():
             planner.feedback(skill, ok, message)
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         for planner in self._planners.values():
             planner.finish_task(result, following)
 

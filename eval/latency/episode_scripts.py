@@ -13,7 +13,7 @@ from eval.latency.script import Script, Step
 from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
 from keep_agent.errors import DataError
 from keep_agent.rollout.loop import run_episode
-from planners.base import Decision, Finished
+from planners.base import Decision, TaskResult
 from planners.baselines import ExpertPlanner
 from planners.prompts.styles import make_style
 
@@ -40,7 +40,7 @@ class ScriptRecorder(ExpertPlanner):
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self.steps[-1] = replace(self.steps[-1], ok=ok, message=message)
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         self.steps[-1] = replace(self.steps[-1], finished=result, following=following)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planners.base import Finished
+from planners.base import TaskResult
 from planners.prompts.styles import Edit
 
 
@@ -18,7 +18,7 @@ class Step:
     skill: str
     ok: bool = True
     message: str = ""
-    finished: Finished | None = None  # the task that ended with this step
+    finished: TaskResult | None = None  # the task that ended with this step
     following: str | None = None  # then, the next instruction in the same house
 
 

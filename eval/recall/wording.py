@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planners.prompts.formats import HERE, PlainFormat, Splicer, template_parts
+from planners.prompts.formats import PLACEHOLDER, PlainFormat, Splicer, template_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ class TextFormat:
         if not getattr(tokenizer, "chat_template", None):
             self._context, self.turn = PlainFormat(tokenizer, start).context(), "\n"
             return
-        before, self.turn = template_parts(tokenizer, HERE, enable_thinking=False)
+        before, self.turn = template_parts(tokenizer, PLACEHOLDER, enable_thinking=False)
         first = [] if start is None else [self._splice.token(start)]
         self._context = first + self._splice.raw(before)
 

@@ -19,7 +19,7 @@ from keep_agent.config.factory import expert_oracle, make_episodes
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.console import make_console
 from memory.engine.transformers.engine import TransformersEngine
-from planners.prompts.text import named
+from planners.prompts.text import entity_names
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ class Recorder:
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         counts = prefill.counts
         kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
-        told, wanted = prefill.layout.token_ids.tolist(), (self._encode(name) for name in named(choice.executed))
+        told, wanted = prefill.layout.token_ids.tolist(), (self._encode(name) for name in entity_names(choice.executed))
         away = max((distance(told, list(ids)) for ids in wanted), default=0)
         choices = choice.same, choice.skill == choice.executed, away
         sizes = counts.live_tokens, counts.prefix_tokens, prefill.reads.raw, prefill.reads.live

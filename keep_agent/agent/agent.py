@@ -24,11 +24,11 @@ from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.step_numbers import step_numbers
 from keep_agent.rollout.trace import Entry, agent_entry, step_entry, task_entry
-from planners.base import DONE, Finished
+from planners.base import DONE, TaskResult
 from planners.base import Decision as Decided
 from planners.planner_state import PlannerState, read_state
-from planners.prompts.styles import NOW, Edit
-from planners.prompts.text import TYPE_LEVEL, clean, named
+from planners.prompts.styles import UPDATE_SUFFIX, Edit
+from planners.prompts.text import TYPE_LEVEL, clean, entity_names
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -79,7 +79,7 @@ class Agent(Asynchronous):
         self.name, self._limit = name, limit
         self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
-        self._ahead = Prefetcher(planner.session, lambda: planner.asked) if ahead else None
+        self._ahead = Prefetcher(planner.session, lambda: planner.retrieval_text) if ahead else None
         self._record = quietly(record)
         self._owns = self._again = self._warned = False
         self._forget()
@@ -269,7 +269,9 @@ class Agent(Asynchronous):
         if self._limit is None or not new or self._again:
             return
         store = self._session.store
-        known = sum(not id.endswith(NOW) for category in ("object", "receptacle") for id in store.of(category))
+        known = sum(
+            not id.endswith(UPDATE_SUFFIX) for category in ("object", "receptacle") for id in store.of(category)
+        )
         if known + len(new) > self._limit:
             raise CapacityError(
                 f"agent {self.name!r} would remember {known + len(new)} things, {self._limit} are allowed: report what "
@@ -300,8 +302,8 @@ class Agent(Asynchronous):
             return made
         began = time.perf_counter()
         with self._whole():
-            self._begin(instruction, TYPE_LEVEL if not any(map(named, skills)) else GROUNDED)
-            prefill = self._planner.ready()
+            self._begin(instruction, TYPE_LEVEL if not any(map(entity_names, skills)) else GROUNDED)
+            prefill = self._planner.prefill()
             cost = {
                 "queued_ms": round(1e3 * (began - asked), 3),
                 "timings": {name: round(value, 3) for name, value in asdict(prefill.timings).items()},
@@ -317,7 +319,7 @@ class Agent(Asynchronous):
 
     def _lacking(self) -> tuple[str, ...]:
         """What nobody has told, though a plan needs it. The first time it is logged as well."""
-        if self._planner.told_agent:
+        if self._planner.knows_agent:
             return ()
         if not self._warned:
             log.warning("agent %r: %s", self.name, UNTOLD)
@@ -343,7 +345,7 @@ class Agent(Asynchronous):
         record, entries = self._record, list[Entry]()
         self._record = entries.append
         try:
-            with self._planner.whole():
+            with self._planner.transaction():
                 yield
         except BaseException:
             self._instruction, self._skills, self._steps, self._tasks, self._open = own
@@ -390,8 +392,8 @@ class Agent(Asynchronous):
             return
         if self._open is None or number not in (None, self._number):
             which = "there is none" if self._open is None else f"the last one is number {self._number}"
-            named = "" if number is None else f" {number}"
-            raise ConfigError(f"no decision{named} to report on: {which}; plan first, then report once")
+            label = "" if number is None else f" {number}"
+            raise ConfigError(f"no decision{label} to report on: {which}; plan first, then report once")
         done = self._open.decision.skill == DONE
         self._tell(outcome)
         if done and outcome.ok:
@@ -414,7 +416,7 @@ class Agent(Asynchronous):
             self._tell(Outcome(success or self._open.decision.skill == DONE))
         if not self._instruction:
             return
-        self._planner.finish_task(Finished(self._instruction, success, self._steps), None)
+        self._planner.finish_task(TaskResult(self._instruction, success, self._steps), None)
         self._trim()
         stop, name = "success" if success else "done", f"{self.name}/{self._tasks}"
         outcome = TaskOutcome(name, "", self._instruction, success, int(success), 1, self._steps, 0, stop)

@@ -12,7 +12,7 @@ from keep_agent.errors import EpisodeError, ModelError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.rollout.step_numbers import step_numbers
 from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, task_entry
-from planners.base import DONE, Decision, Finished, Planner
+from planners.base import DONE, Decision, Planner, TaskResult
 
 if TYPE_CHECKING:
     import gymnasium
@@ -173,5 +173,5 @@ def _turn(
     if done is not None:
         outcome = rollout.finish(done, decision.skill)
         next_instruction = None if over else following["instruction"]
-        planner.finish_task(Finished(outcome.instruction, outcome.success, outcome.steps), next_instruction)
+        planner.finish_task(TaskResult(outcome.instruction, outcome.success, outcome.steps), next_instruction)
     return following, after, over

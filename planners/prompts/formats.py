@@ -1,7 +1,7 @@
-"""Prompt formats: how the parts of a prompt become token ids for a given model.
+"""Prompt formats: token ids of the parts of a prompt for a given model.
 
-A prompt is ``[context][memory segments][query]``; the parts are encoded one by one and spliced as ids, never joined
-as text and re-tokenised. Each segment ends with a newline that is its own token.
+A prompt is ``[context][memory segments][query]``. The parts are encoded one by one and spliced as ids, never joined
+as text and re-tokenised. Each segment ends with a newline that is a token of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = ("default", "lota")
-HERE = "\u241f"  # stands for the memory while a chat template is rendered; never reaches the model
+PLACEHOLDER = "\u241f"  # takes the memory's place while a chat template is rendered; never reaches the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,77 +41,23 @@ class Example:
     skills: tuple[str, ...]
 
 
-class Format(Protocol):
-    name: str
-    progress: int  # turns of a task that a query tells; what came before is memory
-
-    def context(self) -> list[int]:
-        """Token ids before the memory: the context prefix every block is encoded after."""
-        ...
-
-    def line(self, text: str) -> list[int]:
-        """Token ids of one segment."""
-        ...
-
-    def goal(self, skills: str, instruction: str) -> list[int]:
-        """The end of a prompt behind which the model says what an instruction asks for; empty: it is not asked.
-
-        A query tells what it says in the instruction's place, a transcript behind it (`planners.prompts.text`).
-        """
-        ...
-
-    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
-        """What a task adds to an `append` transcript after the memory, up to its first cue.
-
-        ``now`` is the agent's own line; ``again``: behind an earlier task.
-        """
-        ...
-
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
-        """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected.
-
-        ``turns`` are the last of the task, ``before`` how many came before them; ``now`` is the agent's own line.
-        """
-        ...
-
-    def cue(self, number: int, now: str = "") -> list[int]:
-        """What asks for skill ``number`` (from 1) in an `append` transcript; ``now`` is the agent's own line."""
-        ...
-
-    def focus(self, skills: str) -> int:
-        """How many tokens the model writes before a skill of this set, to say what the skill is for."""
-        ...
-
-    def candidate(self, skill: str) -> list[int]:
-        """What a candidate skill adds to the prompt, its end mark included."""
-        ...
-
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
-        """What an `append` transcript keeps of a turn after its cue: focus, skill, and why it failed."""
-        ...
-
-    def stops(self) -> set[int]:
-        """Tokens that end a generated skill."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
 class Splicer:
-    """Encodes pieces of text without special tokens; a trailing newline is always a token of its own."""
+    """Encoder of pieces of text without special tokens; a trailing newline is always a token of its own."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         newline = self.raw("\n")
         if len(newline) != 1:
-            raise ModelError(f"the tokenizer has no single newline token (got {newline}); units cannot be spliced")
+            raise ModelError(
+                f"the tokenizer has no single newline token (got {newline}), so units cannot be spliced: use another"
+            )
         self.newline = newline[0]
 
     def raw(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []
 
     def lines(self, text: str) -> list[int]:
-        """Ids of text made of whole lines, plus an unfinished last one if there is any."""
+        """Encode whole lines, and an unfinished last one if there is any."""
         *whole, rest = text.split("\n")
         ids: list[int] = []
         for line in whole:
@@ -119,20 +65,71 @@ class Splicer:
         return ids + self.raw(rest)
 
     def token(self, name: str) -> int:
-        """Id of a token by name. Raises ConfigError if the tokenizer has no such token."""
+        """Return the id of a token by name. Raises ConfigError if the tokenizer has no such token."""
         if name not in self.tokenizer.get_vocab():
-            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {self._some()}")
+            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {self._examples()}")
         return self.tokenizer.convert_tokens_to_ids(name)
 
-    def _some(self) -> str:
+    def _examples(self) -> str:
         return ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
 
 
-class PlainFormat:
-    """planner-tiny's own format: nothing but lines.
+class Format(Protocol):
+    """Token ids of a prompt's parts. ``agent_line`` is the agent's own line, "" for none."""
 
-    Prompts begin with the tokenizer's start token, or with the one named ``start`` where it has none. ``goals``: the
-    model says first what an instruction asks for.
+    name: str
+    progress: int  # turns of a task that a query shows; earlier ones are memory segments
+    _splice: Splicer
+
+    def context(self) -> list[int]:
+        """Encode the context prefix, which precedes every encoded block."""
+
+    def line(self, text: str) -> list[int]:
+        """Encode one segment."""
+        return self._splice.lines(text)
+
+    def goal(self, skills: str, instruction: str) -> list[int]:
+        """Encode the query after which the model writes the goal of an instruction; empty for formats without goals.
+
+        Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
+        """
+        return []
+
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+        """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
+
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
+    ) -> list[int]:
+        """Encode the query of the `memory` layout, up to the position of the next skill.
+
+        ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
+        """
+
+    def cue(self, number: int, agent_line: str = "") -> list[int]:
+        """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
+
+    def focus(self, skills: str) -> int:
+        """Return the number of tokens that the model writes before a skill of this set to name its target."""
+        return 0
+
+    def candidate(self, skill: str) -> list[int]:
+        """Encode a candidate skill with its end mark."""
+
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+        """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
+
+    def stops(self) -> set[int]:
+        """Return the tokens that end a generated skill."""
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class PlainFormat(Format):
+    """The format of planner-tiny: lines only.
+
+    Prompts begin with the tokenizer's start token; ``start`` names one for a tokenizer that has none. With ``goals``
+    the model writes the goal of an instruction before its first skill.
     """
 
     name = "default"
@@ -143,23 +140,22 @@ class PlainFormat:
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> list[int]:
-        """The start token, if there is any."""
+        """Return the start token, if there is any."""
         return [] if self._start is None else [self._start]
-
-    def line(self, text: str) -> list[int]:
-        return self._splice.lines(text)
 
     def goal(self, skills: str, instruction: str) -> list[int]:
         return self._splice.lines(goal_query(skills, instruction)) if self._goals else []
 
-    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
-        return self._splice.lines(task_line(skills, instruction) + now)
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+        return self._splice.lines(task_line(skills, instruction) + agent_line)
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
-        return self._splice.lines(query_text(skills, instruction, turns, now))
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
+    ) -> list[int]:
+        return self._splice.lines(query_text(skills, instruction, turns, agent_line))
 
-    def cue(self, number: int, now: str = "") -> list[int]:
-        return self._splice.lines(now + CUE)
+    def cue(self, number: int, agent_line: str = "") -> list[int]:
+        return self._splice.lines(agent_line + CUE)
 
     def focus(self, skills: str) -> int:
         return 0 if skills == TYPE_LEVEL else FOCUS
@@ -178,12 +174,12 @@ class PlainFormat:
 
 
 def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str, **values: bool) -> list[str]:
-    """What the chat template puts around and between the places marked ``HERE`` in turns of user and model.
+    """Return the text of a chat template around each ``PLACEHOLDER`` in alternating turns of user and model.
 
     Raises ModelError as `parts_around` does.
     """
     turns = [(("user", "assistant")[i % 2], content) for i, content in enumerate(contents)]
-    return parts_around(tokenizer, HERE, turns, **values)
+    return parts_around(tokenizer, PLACEHOLDER, turns, **values)
 
 
 INTRODUCTION = (
@@ -193,63 +189,58 @@ INTRODUCTION = (
 
 
 @dataclass
-class LotaFormat:
+class LotaFormat(Format):
     """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
 
-    The introduction and the examples stand before the memory, so that they belong to the context prefix. The template
-    says how a prompt begins; a token named ``start`` goes before that.
+    The introduction and the examples precede the memory and belong to the context prefix. The chat template gives the
+    beginning of a prompt; a token named ``start`` goes before it.
     """
 
     tokenizer: PreTrainedTokenizerBase
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
-    progress: int = 16  # its examples show plans, not memories of them
+    progress: int = 16  # as in the examples, which show whole plans
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
     _after: str = field(init=False)
-    _next_turn: str = field(init=False)  # ends the model's turn, begins the user's
+    _next_turn: str = field(init=False)  # text that ends the model's turn and begins the user's
 
     def __post_init__(self) -> None:
         if not getattr(self.tokenizer, "chat_template", None):
-            raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this one")
+            raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this model")
         self._splice = Splicer(self.tokenizer)
-        shown = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
-        self._before, self._after = template_parts(self.tokenizer, f"{INTRODUCTION}{shown}Known facts:\n{HERE}")
-        _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", HERE, HERE)
+        examples = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
+        self._before, self._after = template_parts(
+            self.tokenizer, f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
+        )
+        _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)
 
     def context(self) -> list[int]:
         start = [] if self.start is None else [self._splice.token(self.start)]
         return start + self._splice.lines(self._before)
 
-    def line(self, text: str) -> list[int]:
-        return self._splice.lines(text)
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+        turn = f"{agent_line}Human: {clean(instruction)}{self._after}Robot:"
+        return self._splice.lines(self._next_turn + turn if later else turn)
 
-    def goal(self, skills: str, instruction: str) -> list[int]:
-        return []
-
-    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
-        turn = f"{now}Human: {clean(instruction)}{self._after}Robot:"
-        return self._splice.lines(self._next_turn + turn if again else turn)
-
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
-        ids = self.opening(skills, instruction, now)
-        for number, turn in enumerate(turns, before + 1):
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
+    ) -> list[int]:
+        ids = self.opening(skills, instruction, agent_line)
+        for number, turn in enumerate(turns, earlier + 1):
             ids += self.cue(number) + self.answer(turn)
-        return ids + self.cue(before + len(turns) + 1)
+        return ids + self.cue(earlier + len(turns) + 1)
 
-    def cue(self, number: int, now: str = "") -> list[int]:
-        news = [self._splice.newline, *self._splice.lines(now)] if now else []  # on a line of its own
+    def cue(self, number: int, agent_line: str = "") -> list[int]:
+        news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a line of its own
         return news + self._splice.raw(f" {number}.")
-
-    def focus(self, skills: str) -> int:
-        return 0
 
     def candidate(self, skill: str) -> list[int]:
         return self._splice.raw(f" {skill},")
 
     def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
-        return [*focus, *self._splice.raw(f" {_done(turn)},")]
+        return [*focus, *self._splice.raw(f" {_turn_text(turn)},")]
 
     def stops(self) -> set[int]:
         ends = {self._splice.newline, self._splice.raw("a,")[-1], self.tokenizer.eos_token_id}
@@ -259,7 +250,7 @@ class LotaFormat:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def _done(turn: Turn) -> str:
+def _turn_text(turn: Turn) -> str:
     return turn.skill if turn.ok else f"{turn.skill} (this action failed: {reason(turn.message)})"
 
 
@@ -274,10 +265,12 @@ def make_format(
     start: str | None = None,
     goals: bool = False,
 ) -> Format:
-    """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
+    """Build a prompt format by name. Raises ConfigError for an unknown name, or examples that it does not show."""
     check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)
     if examples:
-        raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
+        raise ConfigError(
+            f"prompt=default shows no examples, but there are {len(examples)}; use prompt=lota, or 0 examples"
+        )
     return PlainFormat(tokenizer, start, goals)

@@ -1,6 +1,6 @@
-"""The text around the memory: instruction, progress, failures, and the cue for the next skill.
+"""Text around the memory: instruction, latest turns, failures, and the cue for the next skill.
 
-Everything is whole lines, so that token ids of parts can be spliced without re-tokenising.
+All texts are whole lines, so that token ids of the parts can be spliced without tokenising them together.
 """
 
 from __future__ import annotations
@@ -10,33 +10,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUE = "next"
-GOAL = "goal"  # the cue for what an instruction asks for
-FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
-NOTHING = "nothing"  # what a focus is full of where the plan is after nothing more
-TYPE_LEVEL = "lota"  # skills that name types; all others name instances
-UNEXPLAINED = "it did not work"  # what a prompt says of a failure that came without a reason
-PROGRESS = 1  # turns of a task that a query tells; what came before is memory
+GOAL = "goal"  # the cue for the goal of an instruction
+FOCUS = 3  # tokens before an instance-level skill: type and name of the target, and the place to go to
+NO_TARGET = "nothing"  # each word of a focus without a target
+TYPE_LEVEL = "lota"  # the skill set whose skills name types; all others name instances
+UNEXPLAINED = "it did not work"  # the text of a failure without a message
+PROGRESS = 1  # turns of a task that a query shows; earlier ones are memory segments
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
 def entity_text(text: str) -> str:
-    """``go to cabinet 3`` -> ``go to cabinet_3``: the names the memory lines use."""
+    """Spell entities as the memory lines do: ``go to cabinet 3`` -> ``go to cabinet_3``."""
     return _INSTANCE.sub(r"\1_\2", text)
 
 
+def entity_names(skill: str) -> tuple[str, ...]:
+    """Return the entities of a skill in the spelling of the memory lines; none for a type-level skill."""
+    return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))
+
+
 def clean(text: str) -> str:
-    """One line of lower-case words: no newline may come from outside, it ends a unit."""
+    """Return one line of lower-case words, since a newline ends a unit."""
     return " ".join(text.lower().split())
 
 
 def reason(message: str) -> str:
-    """What a prompt says of a failure: its message on one line, or `UNEXPLAINED` where there is none."""
+    """Return the text of a failure: its message on one line, or `UNEXPLAINED` for an empty one."""
     return clean(message) or UNEXPLAINED
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A decided skill, whether it worked, and why it did not, where somebody says so."""
+    """An executed skill, its success, and the message of its failure, which may be empty."""
 
     skill: str
     ok: bool = True
@@ -48,7 +53,7 @@ class Turn:
 
     @property
     def failure_line(self) -> str:
-        """The line that tells a failure; "" after success."""
+        """The line that states a failure; "" after success."""
         return "" if self.ok else f"failed {reason(entity_text(self.message))}\n"
 
 
@@ -57,33 +62,28 @@ def task_line(skills: str, instruction: str) -> str:
 
 
 def goal_query(skills: str, instruction: str) -> str:
-    """The end of a prompt behind which the model says what the instruction asks for; nothing ends the line yet."""
+    """Return the end of a prompt after which the model writes the goal of the instruction, on the same line."""
     return task_line(skills, f"{instruction} {GOAL}").removesuffix("\n")
 
 
-def understood(instruction: str, goal: str) -> str:
-    """An instruction with what it asks for behind it, as a transcript tells tasks once that was said."""
+def with_goal(instruction: str, goal: str) -> str:
+    """Return the instruction followed by its goal, if that is known: the task of a transcript."""
     return f"{instruction} {GOAL} {goal}" if goal else instruction
 
 
-def in_short(instruction: str, goal: str) -> str:
-    """What a query tells of a task: what it asks for in the instruction's place once that was said."""
+def goal_or_instruction(instruction: str, goal: str) -> str:
+    """Return the goal in place of the instruction, if that is known: the task of a rebuilt query."""
     return f"{GOAL} {goal}" if goal else instruction
 
 
-def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = "") -> str:
-    """The fresh end of a prompt in the `memory` layout, up to and including the cue; ``turns`` are the last few.
+def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "") -> str:
+    """Return the query of the `memory` layout, up to and including the cue.
 
-    ``now`` is the agent's own line: where it stands, what it holds and sees.
+    ``turns`` are the latest ones; ``agent_line`` states where the agent is, what it holds and what it sees.
     """
-    return task_line(skills, instruction) + "".join(turn.text for turn in turns) + now + CUE
+    return task_line(skills, instruction) + "".join(turn.text for turn in turns) + agent_line + CUE
 
 
 def candidate_text(skill: str) -> str:
-    """What a candidate adds after the cue; the newline ends it, so no skill is a prefix of another."""
+    """Return the text of a candidate after the cue; its newline keeps one skill from being a prefix of another."""
     return f"{entity_text(skill)}\n"
-
-
-def named(skill: str) -> tuple[str, ...]:
-    """The entities that a skill names, as the memory lines do; none in a type-level one."""
-    return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))

@@ -1,13 +1,21 @@
-"""Folders of planners. Loads no torch, so a command line is checked before that."""
+"""Folders of planners. Loads no torch, so that a mistyped option is refused without it."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from memory.files.atomic import alone
 from memory.files.folder_versions import latest
-from planners.training.choices import HISTORY
+
+HISTORY = "training.json"  # the training record of a planner
 
 
 def is_planner(folder: Path) -> bool:
-    """Whether there is one that was trained, of whatever version."""
+    """Return whether the folder holds a trained planner, of any version."""
     return (latest(folder) / HISTORY).is_file()
+
+
+def lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a planner's folder for its trainer. Raises ConfigError while another process holds the lock."""
+    return alone(folder)

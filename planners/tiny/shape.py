@@ -1,8 +1,8 @@
-"""Shape of planner-tiny."""
+"""Shape of planner-tiny: width, depth, heads, and the configuration that they make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import Qwen2Config
 
-VOCAB = 4096  # tokens at most
-HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and rows of each
+VOCAB = 4096  # maximum tokens
+HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and the minimum width of each
+
+KEYS = (  # of Qwen2Config, in the order of `Shape`
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Deep and thin: layer 0 is always computed in full, so a shallow model could not show what recomputation saves."""
+    """Width and depth of a model: deep and thin, since layer 0 is always computed in full."""
 
     hidden: int = 192
     layers: int = 12
@@ -31,37 +35,27 @@ class Shape:
         size, rest = divmod(self.hidden, self.heads)
         if self.heads < HEADS or rest or size % 2 or size < SMALLEST:
             raise ConfigError(
-                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {HEADS} heads or more, and as "
-                f"hidden an even multiple of them, at least {SMALLEST} times as many"
+                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {HEADS} heads or more, and "
+                f"for hidden an even multiple of heads, at least {SMALLEST} times as many"
             )
 
     @classmethod
     def of(cls, config: Qwen2Config) -> Shape:
-        """The shape of an existing model."""
-        return cls(
-            config.hidden_size,
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.max_position_embeddings,
-        )
+        """Return the shape of an existing model."""
+        return cls(*(getattr(config, key) for key in KEYS))
 
     def config(self, tokenizer: Tokenizer) -> Qwen2Config:
-        """The config of a new model with ``tokenizer``."""
-        from transformers import Qwen2Config  # here: a command line that reads the defaults loads none
+        """Return the configuration of a new model with ``tokenizer``."""
+        from transformers import Qwen2Config  # here, since a command line reads only the defaults
 
         vocab = -(-tokenizer.get_vocab_size() // 64) * 64
         return Qwen2Config(
             vocab_size=vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
             num_key_value_heads=self.heads,
-            max_position_embeddings=self.positions,
             tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
             bos_token_id=tokenizer.token_to_id(BOS),
             eos_token_id=None,
             pad_token_id=tokenizer.token_to_id(PAD),
+            **dict(zip(KEYS, astuple(self), strict=True)),
         )

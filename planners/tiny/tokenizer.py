@@ -1,7 +1,7 @@
-"""planner-tiny's tokenizer: words without spaces, entity names and newline as single tokens.
+"""Tokenizer of planner-tiny: words without spaces; entity names and the newline are single tokens.
 
-Spaces only separate, they are not encoded: a word has one id wherever it stands, which is what
-look-ups by content need. Every line ends with a newline token, so units can be spliced by ids.
+Spaces separate words and are not encoded. So a word has the same id at every position, as look-ups by content need.
+Every line ends with a newline token, so that units can be spliced by ids.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
-PREFIX = "##"  # of what goes on with a word
-USUAL = 30  # times that a word has to stand in a corpus to become a token of its own
+PREFIX = "##"  # of a piece that continues a word
+FREQUENT = 30  # occurrences of a word in a corpus from which on it becomes a token of its own
 _WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
-INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # all that a word may go on with
+INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # characters that may continue a word
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
-    """BPE over ``texts`` (lower-cased words) with every name in ``entities`` as one token.
+    """Train BPE on ``texts`` (lower-cased words) with every name in ``entities`` as one token.
 
-    The same texts give the same tokenizer: ties between merges go by the ids of their parts, so ``INNER`` are numbered
-    before the trainer meets them, in the order of a hash map, in the texts.
+    The same texts give the same tokenizer. Ties between merges are broken by the ids of their parts, and the trainer
+    numbers characters in the order of a hash map; so ``INNER`` are numbered before the training.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -40,9 +40,9 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
     )
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=False)
     names = sorted(set(entities))
-    least = len(names) + 128  # the alphabet and some words
-    if vocab_size < least:
-        raise ConfigError(f"vocab={vocab_size} has no room for {len(names)} entity names; use {least} or more")
+    minimum = len(names) + 128  # the alphabet and some words
+    if vocab_size < minimum:
+        raise ConfigError(f"vocab={vocab_size} has no room for {len(names)} entity names; use {minimum} or more")
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(names),
         special_tokens=[PAD, BOS, UNK, NEWLINE, *INNER],
@@ -58,20 +58,20 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
 
 
 def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
-    """Make single tokens of ``entities`` and of words that stand in ``texts`` `USUAL` times but fall into pieces.
+    """Add tokens for ``entities`` and for words that occur `FREQUENT` times in ``texts`` and have several pieces.
 
-    Ids of before stay, so that weights can go on being trained. By new token the ids of its pieces.
+    Existing ids stay, so that weights can be trained further. Returns the ids of its pieces for each new token.
     """
     words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
-    usual = sorted(word for word, count in words.items() if count >= USUAL)
-    pieces = {name: tokenizer.encode(name).ids for name in (*usual, *sorted(set(entities)))}
+    frequent = sorted(word for word, count in words.items() if count >= FREQUENT)
+    pieces = {name: tokenizer.encode(name).ids for name in (*frequent, *sorted(set(entities)))}
     new = {name: ids for name, ids in pieces.items() if len(ids) > 1}
     tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in new])
     return new
 
 
 def _without_special(tokenizer: Tokenizer, tokens: Collection[str]) -> Tokenizer:
-    """The tokenizer in which ``tokens`` are parts of words like others, not found in a text before it is split."""
+    """Return the tokenizer with ``tokens`` as ordinary parts of words, not matched in a text before it is split."""
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in tokens]
     return Tokenizer.from_str(json.dumps(content))

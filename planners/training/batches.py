@@ -1,4 +1,4 @@
-"""Endless training batches from rollout files, and the curriculum that says how hard they are."""
+"""Batches of training data from rollout files, without end, and the curriculum that sets their difficulty."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from itertools import islice
 from pathlib import Path
 
 from planners.prompts.text import TYPE_LEVEL
-from planners.training.choices import TRANSCRIPT
 from planners.training.lessons import endless_lessons
 from planners.training.lessons import packs as lesson_packs
+from planners.training.options import TRANSCRIPT
 from planners.training.packed_attention import Batch, collate
-from planners.training.packing import Encode, Mix, Pack, Packer, rounded
+from planners.training.packing import Mix, Packer
+from planners.training.packs import Encode, Pack, rounded
 from planners.training.recall_probes import LEAST
 from planners.training.rollout_files import Rollout, read_rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One rung of the curriculum: houses of so many lines, look-ups first.
+    """One level of the curriculum: a maximum number of memory lines, and shares of the kinds of batches.
 
-    Decisions are there from the start and look-ups to the end: brought in at once, either destroys the other.
+    The first levels have more look-ups, but all have both look-ups and decisions: when one is added at once, the model
+    loses the other.
     """
 
     lines: int
     styles: tuple[str, ...]
-    lookups: float  # share of batches that hold nothing but probes
-    plans: float  # share of batches that hold nothing but plans and goals, some of them over a memory
-    recall: int  # lines of long-memory probes, a share `RECALLED` of the batches; 0 for none
-    judged_by: str  # kind of slot whose running accuracy opens the next level
+    lookups: float  # share of batches with probes only
+    plans: float  # share of batches with plans and goals only, some of them after a memory
+    recall: int  # maximum lines of recall probes, a share `RECALLED` of the batches; 0 for none
+    judged_by: str  # kind of slot whose running accuracy must reach ``pass_mark`` for the next level
     pass_mark: float
 
 
@@ -46,48 +48,54 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
 RECALLED = 0.1
-LESSONS = 0.2  # share of batches, where there are any
-AT_ONCE = 1024  # lessons of a window
-MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
-TEMPLATED = 0.7  # share of generated rollouts left out of plans: what people wrote is what takes long to learn
-PASSED_OVER = 0.3  # share of type-level rollouts left out of all but plans, which teach much of them
-DECIDED = 0.6  # share of decisions, the rest are trajectories
+LESSONS = 0.2  # share of batches with lessons, if there are any
+WINDOW_LESSONS = 1024  # lessons of a window
+WINDOWS = 6  # windows shuffled together: with one kind after the other the model unlearns the last one
+SKIPPED_GENERATED = 0.7  # share of generated rollouts skipped for plans: annotators' wordings take longest to learn
+SKIPPED_TYPE_LEVEL = 0.3  # share of type-level rollouts skipped except for plans, which teach most of them
+DECISION_SHARE = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=8, probes=1, questions=8, easy=0.5)
 PLANS = Mix(plans=4)
-HOUSED = Mix(plans=6, housed=True)
+HOUSE_GOALS = Mix(plans=6, in_house=True)
 RECALL = Mix(probes=6, questions=6, recall=True)
-OFFICIAL = "trial_"  # how the sources of annotated rollouts begin
+ANNOTATED = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectories(transcript: int) -> Mix:
-    """The other layout, with eight times the decisions per row. Long ones come one to a pack, which is computed as
-    one causal sequence, and from a few tasks of a stream only, since they overlap."""
+    """Return the mix of the `append` layout, with eight times the decisions per row.
+
+    A pack has one long trajectory, computed as one causal sequence. Only a few tasks of a stream begin one, since long
+    trajectories overlap.
+    """
     if transcript <= TRANSCRIPT:
         return Mix(trajectories=2, steps=0, probes=0, transcript=transcript, easy=0.5)
     return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
 
 
 def endless(files: Sequence[Path], rng: random.Random) -> Iterator[Rollout]:
-    """The rollouts of all files, again and again, the files in another order each time."""
+    """Yield the rollouts of all files repeatedly, with the files in a new order each time."""
     while True:
         for path in rng.sample(list(files), len(files)):
             yield from read_rollouts(path)
 
 
 def shuffled(files: Sequence[Path], seed: int, streams: int = 12, buffer: int = 512) -> Iterator[Rollout]:
-    """All rollouts, from several files at a time and through a buffer: a file holds one setting only."""
+    """Yield all rollouts, from several files at a time and through a buffer, since each file holds only one setting."""
     rng = random.Random(seed)
     sources = [endless(files, random.Random(f"{seed}/{number}")) for number in range(streams)]
-    held: list[Rollout] = []
+    pool: list[Rollout] = []
     while True:
-        held.append(next(rng.choice(sources)))
-        if len(held) >= buffer:
-            yield held.pop(rng.randrange(len(held)))
+        pool.append(next(rng.choice(sources)))
+        if len(pool) >= buffer:
+            yield pool.pop(rng.randrange(len(pool)))
 
 
 class Feed:
-    """Batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time."""
+    """Source of batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time.
+
+    :param apart: share of batches whose memory lines are encoded separately
+    """
 
     def __init__(
         self,
@@ -102,7 +110,6 @@ class Feed:
         lessons: Sequence[Path] = (),
         apart: float = 0.0,
     ) -> None:
-        """``apart``: share of batches whose memories are encoded line by line."""
         self.level = level
         self._trajectories = trajectories(transcript)
         self._source = shuffled(files, seed)
@@ -111,21 +118,21 @@ class Feed:
         self._encode, self._apart = encode, apart
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
-        self._mixed = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
+        self._has_both = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
         self._closed = False
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def next(self) -> tuple[int, Batch]:
-        """(level, batch) of the next batch; errors of the background thread surface here."""
+        """Return (level, batch). Raises the error of the background thread, if it had one."""
         item = self._queue.get()
         if isinstance(item, BaseException):
             raise item
         return item
 
     def close(self) -> None:
-        """Stop the background thread; a process must not end while it is at work."""
+        """Stop the background thread, which must not run while the process ends."""
         self._closed = True
         while self._thread.is_alive():
             with suppress(queue.Empty):
@@ -134,52 +141,55 @@ class Feed:
     def _work(self) -> None:
         try:
             while not self._closed:
-                drawn: list[tuple[int, list[Pack]]] = []
-                for _ in range(MIXED):
+                batches: list[tuple[int, list[Pack]]] = []
+                for _ in range(WINDOWS):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
-                    drawn += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
-                self._rng.shuffle(drawn)
-                for level, packs in drawn:
+                    batches += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
+                self._rng.shuffle(batches)
+                for level, packs in batches:
                     apart = self._rng.random() < self._apart
                     self._queue.put((level, collate(packs, self._bos, self._pad, apart=apart)))
-        except BaseException as error:  # handed to the training thread
+        except BaseException as error:  # raised by `next`
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[Pack]:
-        """A few dozen packs of one kind, so that batches are of even length."""
+        """Make a few dozen packs of one kind, sorted by length, so that batches need little padding."""
         if self._lessons and self._rng.random() < LESSONS:
-            return list(lesson_packs(self._lessons(AT_ONCE), self._encode, self._tokens, self._rng))
-        mix = self._draw(level)
+            return list(lesson_packs(self._lessons(WINDOW_LESSONS), self._encode, self._tokens, self._rng))
+        mix = self._draw_mix(level)
         if mix.recall:
             self._packer.mix = mix
-            size = LEAST + round((level.recall - LEAST) * self._rng.random() ** 2)  # short ones teach the look-up
+            size = LEAST + round(
+                (level.recall - LEAST) * self._rng.random() ** 2
+            )  # more short ones, which teach the look-up
             return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
         packs: list[Pack] = []
         while len(packs) < (96 if mix.plans else 24):
             rollout = next(self._source)
-            if self._left_out(rollout, mix):
+            if self._skips(rollout, mix):
                 continue
             style = self._rng.choice(level.styles)
             packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
         return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
 
-    def _left_out(self, rollout: Rollout, mix: Mix) -> bool:
+    def _skips(self, rollout: Rollout, mix: Mix) -> bool:
         if mix.plans:
-            return not rollout.source.startswith(OFFICIAL) and self._rng.random() < TEMPLATED
-        return rollout.skills == TYPE_LEVEL and self._mixed and self._rng.random() < PASSED_OVER
+            return not rollout.source.startswith(ANNOTATED) and self._rng.random() < SKIPPED_GENERATED
+        return rollout.skills == TYPE_LEVEL and self._has_both and self._rng.random() < SKIPPED_TYPE_LEVEL
 
-    def _draw(self, level: Level) -> Mix:
+    def _draw_mix(self, level: Level) -> Mix:
         chance = self._rng.random()
         if chance < level.lookups:
             return LOOKUPS
         if chance < level.lookups + level.plans:
-            return HOUSED if self._rng.random() < 0.7 else PLANS
+            return HOUSE_GOALS if self._rng.random() < 0.7 else PLANS
         if level.recall and self._rng.random() < RECALLED:
             return RECALL
-        return DECISIONS if self._rng.random() < DECIDED else self._trajectories
+        return DECISIONS if self._rng.random() < DECISION_SHARE else self._trajectories
 
     def _batches(self, packs: list[Pack]) -> list[list[Pack]]:
+        """Divide packs into batches of at most ``tokens`` rows, or of a single pack."""
         batches: list[list[Pack]] = [[]]
         for pack in packs:
             if batches[-1] and _rows([*batches[-1], pack]) > self._tokens:
@@ -193,6 +203,6 @@ def _width(pack: Pack) -> int:
 
 
 def _rows(packs: Sequence[Pack]) -> int:
-    """Rows of a padded batch."""
+    """Return the rows of a padded batch."""
     memory = rounded(1 + max(pack.memory_tokens for pack in packs))
     return len(packs) * (memory + max(len(pack.slots) for pack in packs) * rounded(max(map(_width, packs))))

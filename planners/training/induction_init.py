@@ -1,10 +1,10 @@
-"""Induction-seeded initialisation: a start from which small models learn memory look-ups on a CPU.
+"""Induction-seeded initialisation, from which small models learn memory look-ups on a CPU.
 
-Layer 0's first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 places back, and
-write each through its own rotation R_o into the residual stream. In later layers the same heads match
-a query token against keys read back through R_o^T, and copy what they find: "find the word, copy what
-follows it". Training then only has to sharpen this. Plain initialisations never found it in the
-time a CPU has. Needs biases on q and k, as Qwen2 has, and as many KV heads as heads.
+In layer 0 the first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 positions back, and write
+each through a rotation R_o of its own into the residual stream. In later layers the same heads match a query token
+against keys that are read through R_o^T, and copy the result: "find the word, copy the next one". Training only has to
+sharpen this; plain initialisations did not learn it in the time that a CPU allows. Needs biases on q and k, as in
+Qwen2, and as many KV heads as heads.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Te
 def _offset_bias(
     offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float
 ) -> tuple[torch.Tensor, ...]:
-    """(q, k) biases ``(head_dim,)`` whose rotated product peaks at keys ``offset`` places before the query."""
-    used = head_dim // 4
-    height = (peak / used * head_dim**0.5) ** 0.5
+    """Return (q, k) biases ``(head_dim,)`` whose rotated product peaks ``offset`` positions before the query."""
+    pairs = head_dim // 4  # rotated pairs with a bias
+    height = (peak / pairs * head_dim**0.5) ** 0.5
     k, q = torch.zeros(head_dim), torch.zeros(head_dim)
-    k[:used] = height
-    angle = -offset * inverse_frequencies[:used]
-    q[:used], q[head_dim // 2 : head_dim // 2 + used] = height * torch.cos(angle), height * torch.sin(angle)
+    k[:pairs] = height
+    angle = -offset * inverse_frequencies[:pairs]
+    q[:pairs], q[head_dim // 2 : head_dim // 2 + pairs] = height * torch.cos(angle), height * torch.sin(angle)
     return q, k
 
 
@@ -40,18 +40,20 @@ def _offset_bias(
 def seed_induction(
     model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0
 ) -> None:
-    """Overwrite the first heads of every layer in place; everything else keeps its initialisation."""
+    """Overwrite the first heads of every layer and the embedding in place; other weights stay as initialised."""
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.num_key_value_heads != heads or heads < len(OFFSETS):
-        raise ConfigError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, got heads={heads}")
+        raise ConfigError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, but heads={heads}")
     generator = torch.Generator().manual_seed(seed)
     head_dim = hidden // heads
     base = config.rope_parameters["rope_theta"]
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]  # what layer 0 writes, later keys match
+    readers = [
+        _orthogonal(hidden, head_dim, generator).T for _ in OFFSETS
+    ]  # the values of layer 0, and the keys of later layers
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
         for head, offset in enumerate(OFFSETS):

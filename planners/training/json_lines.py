@@ -1,4 +1,4 @@
-"""Gzipped files of one JSON object a line, for what the trainer reads."""
+"""Gzipped JSON-lines files of training data: one object per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keep_agent.files import parsed
 from memory.files.atomic import clean, replacing
 
 T = TypeVar("T")
-REMEDY = "write it anew with eval.dataset"
+REMEDY = "write it again with eval.dataset"
 BROKEN = (
     OSError, EOFError, zlib.error, ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError
 )  # fmt: skip
@@ -22,7 +22,7 @@ BROKEN = (
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a whole file or nothing; returns the number of rows."""
-    clean(path.parent)  # of what a killed writer left half done
+    clean(path.parent)  # of partial files of a killed writer
     count = 0
     with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
         for row in rows:
@@ -31,8 +31,8 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return count
 
 
-def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-    """What ``unpack`` makes of each row; raises `DataError` naming file and line where one is no ``what``."""
+def read_lines(path: Path, version: int, kind: str, unpack: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+    """Yield ``unpack`` of each row. Raises DataError with file and line for a row that is no ``kind``."""
     number = 1
     try:
         with gzip.open(path, "rt") as stream:
@@ -45,4 +45,4 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
         if number == 1:
             raise ValueError("it is empty")
     except BROKEN as error:
-        raise DataError(f"{path}:{number} is no {what} ({error}); {REMEDY}") from error
+        raise DataError(f"{path}:{number} is no {kind} ({error}); {REMEDY}") from error

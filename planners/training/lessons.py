@@ -1,7 +1,7 @@
-"""Lessons: what annotators wrote, and what it means; no house, no memory. They teach words, and cost next to nothing.
+"""Lessons: annotators' instructions with their goals, without a memory. They teach words at little cost.
 
-``NAME.lessons.gz`` holds one JSON object a line: a task as its annotator worded it, with its goal, and that annotator's
-instructions step by step, each with what it asks for. `eval.dataset` writes them, `planners.train` reads them.
+``NAME.lessons.gz`` holds one JSON object per line: an annotated task with its goal, and the step-by-step instructions
+of the same annotator, each with its goal. `eval.dataset` writes the files, `planners.train` reads them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from planners.prompts.text import goal_query
 from planners.training.json_lines import read_lines, write_lines
-from planners.training.packing import Encode, Pack, Part, Slot, make_slot, rounded
+from planners.training.packs import Encode, Pack, Part, Slot, make_slot, rounded
 
 ENDING = ".lessons.gz"
 VERSION = 1
-SKILLS = ("lota", "grounded")  # both learn the words
-WHOLE = 0.4  # share of lessons about the task, the others are about a few of its steps
-SPAN = 3  # steps at most
+SKILLS = ("lota", "grounded")  # both skill sets learn the words
+WHOLE = 0.4  # share of draws that return the whole task, the others return a few of its steps
+SPAN = 3  # maximum steps of a draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Lesson:
     goal: str  # "find mug heat mug put coffeemachine"
     steps: tuple[tuple[str, str], ...]  # ("turn left and walk to the desk", "go desk")
 
-    def drawn(self, rng: random.Random) -> tuple[str, str]:
-        """(instruction, goal) of the task, or of up to `SPAN` neighbouring steps."""
+    def draw(self, rng: random.Random) -> tuple[str, str]:
+        """Draw (instruction, goal) of the task, or of up to `SPAN` neighbouring steps."""
         if not self.steps or rng.random() < WHOLE:
             return self.text, self.goal
         length = rng.randint(1, min(SPAN, len(self.steps)))
@@ -42,17 +42,17 @@ class Lesson:
 
 
 def lesson_files(data: Path) -> list[Path]:
-    """The files of a folder, sorted; there may be none."""
+    """Return the lesson files of a folder, sorted; there may be none."""
     return sorted(data.glob(f"*{ENDING}"))
 
 
 def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
-    """Write a whole file or nothing; returns the number of lessons."""
+    """Write a complete file or none; return the number of lessons."""
     return write_lines(path, ({"version": VERSION, **asdict(lesson)} for lesson in lessons))
 
 
 def read_lessons(path: Path) -> Iterator[Lesson]:
-    """Lessons of one file; raises `DataError` naming file and line when it is not such a file."""
+    """Read the lessons of a file. Raises DataError with file and line for other content."""
     return read_lines(path, VERSION, "lesson", _unpack)
 
 
@@ -61,8 +61,8 @@ def _unpack(row: dict[str, Any]) -> Lesson:
 
 
 def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[Pack]:
-    """Packs of at most ``tokens`` padded rows, or of one slot: no memory, and slots about as long as each other."""
-    slots = sorted((_slot(*lesson.drawn(rng), encode, rng) for lesson in lessons), key=lambda slot: len(slot.ids))
+    """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows or a single slot."""
+    slots = sorted((_slot(*lesson.draw(rng), encode, rng) for lesson in lessons), key=lambda slot: len(slot.ids))
     first = 0
     for number, slot in enumerate(slots):
         if number > first and (number + 1 - first) * rounded(len(slot.ids)) > tokens:
@@ -78,13 +78,13 @@ def _slot(text: str, goal: str, encode: Encode, rng: random.Random) -> Slot:
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:
-    """Draws so many at a time, each once before any comes again."""
-    every = [lesson for path in files for lesson in read_lessons(path)]
-    left: list[Lesson] = []
+    """Return a function that draws a number of lessons, each lesson once per round."""
+    lessons = [lesson for path in files for lesson in read_lessons(path)]
+    stack: list[Lesson] = []
 
     def draw(count: int) -> list[Lesson]:
-        if len(left) < count:
-            left[:0] = rng.sample(every, len(every))  # behind those that are left, which come first
-        return [left.pop() for _ in range(min(count, len(left)))]
+        if len(stack) < count:
+            stack[:0] = rng.sample(lessons, len(lessons))  # the rest of the last round is drawn first
+        return [stack.pop() for _ in range(min(count, len(stack)))]
 
     return draw

@@ -1,4 +1,4 @@
-"""What updates the weights: AdamW alone, or Muon for the matrices of the layers and AdamW for the rest."""
+"""Optimisers: AdamW alone, or Muon for the matrices of the layers and AdamW for the other parameters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from keep_agent.errors import ConfigError, check_choice
-from planners.training.choices import OPTIMIZERS
+from planners.training.options import OPTIMIZERS
 
-DECAY = 0.05  # of weights that are matrices
+DECAY = 0.05  # weight decay of matrices
 
 
 class Optimizers:
@@ -25,12 +25,12 @@ class Optimizers:
         if kind == "muon" and not hasattr(torch.optim, "Muon"):
             raise ConfigError(f"--optimizer muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw")
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        hidden, matrices, others = [], [], []
+        hidden, matrices, vectors = [], [], []
         for parameter, name in self._names.items():
-            of_a_layer = parameter.ndim == 2 and "embed" not in name
-            suited = hidden if kind == "muon" and of_a_layer else matrices if parameter.ndim >= 2 else others
-            suited.append(parameter)
-        groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
+            is_layer_matrix = parameter.ndim == 2 and "embed" not in name
+            group = hidden if kind == "muon" and is_layer_matrix else matrices if parameter.ndim >= 2 else vectors
+            group.append(parameter)
+        groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
         self._all: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)]
         if hidden:
             self._all.append(torch.optim.Muon(hidden, lr=lr, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"))
@@ -41,27 +41,27 @@ class Optimizers:
                 group["lr"] = lr
 
     def step(self) -> None:
-        """Update the weights and forget the gradients."""
+        """Update the weights and clear the gradients."""
         for optimizer in self._all:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Every tensor of the state as ``parameter.key``, on the CPU."""
+        """Return the tensors of the state by ``parameter.key``, on the CPU."""
         return {
             f"{self._names[parameter]}.{key}": value.detach().cpu()
             for optimizer in self._all
-            for parameter, kept in optimizer.state.items()
-            for key, value in kept.items()
+            for parameter, tensors in optimizer.state.items()
+            for key, value in tensors.items()
             if isinstance(value, torch.Tensor)
         }
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take up a state; what it does not tell of a parameter (another optimiser wrote it) begins anew."""
-        wanted = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq")}
+        """Load a state; parameters for which it has none, since another optimiser wrote it, start without."""
         for optimizer in self._all:
-            keys = wanted.get(type(optimizer), ("momentum_buffer",))
+            adamw = isinstance(optimizer, torch.optim.AdamW)
+            keys = ("step", "exp_avg", "exp_avg_sq") if adamw else ("momentum_buffer",)
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-                found = {key: state.get(f"{self._names[parameter]}.{key}") for key in keys}
-                if all(value is not None for value in found.values()):
-                    optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
+                tensors = {key: state.get(f"{self._names[parameter]}.{key}") for key in keys}
+                if all(value is not None for value in tensors.values()):
+                    optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in tensors.items()}

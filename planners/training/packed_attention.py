@@ -1,9 +1,9 @@
-"""Attention over packs: slots see the memory and themselves, each slot as a row of a batch of its own."""
+"""Attention over packs: every slot sees the memory and itself, and is computed as a batch entry of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -11,22 +11,22 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from planners.training.packing import IGNORE, Pack, rounded
+from planners.training.packs import IGNORE, Pack, rounded
 
 NAME = "keep_packed"
 HIDE = -1e4
-BY_HAND = 256  # rows of a slot at most that are weighed without a kernel
+MATMUL_ROWS = 256  # maximum rows of a slot whose attention is computed by matrix products instead of a kernel
 
-Pair = Sequence[torch.Tensor]  # of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
+Pair = Sequence[torch.Tensor]  # states of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
 @dataclass(frozen=True)
 class Batch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
-    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), what a slot sees of memory and itself.
-    Slots that go on where one memory ends, and see all of it, are ``causal``: the memory is not padded, the bias empty.
-    memory_bias: (B, 1, M, M), where lines of the memory do not see each other; None where all see what stands before.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), the mask of a slot over memory and itself.
+    A batch of one pack is ``causal`` if its slots see the whole memory: then the memory is not padded, the bias empty.
+    memory_bias: (B, 1, M, M), for memory lines that do not see each other; None for causal attention.
     """
 
     ids: torch.Tensor
@@ -40,10 +40,8 @@ class Batch:
     memory_bias: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = {
-            name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(self).items()
-        }
-        return Batch(**moved)
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, **tensors)
 
 
 def collate(
@@ -51,12 +49,12 @@ def collate(
 ) -> Batch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
 
-    ``apart``: its lines see themselves and that token only, as blocks that are encoded one by one.
+    With ``apart`` its lines see only themselves and that token, as blocks that are encoded separately.
     """
     slots = max(len(pack.slots) for pack in packs)
     width = max(len(slot.ids) for pack in packs for slot in pack.slots)
-    alone = len(packs) == 1 and not apart and not any(slot.hidden for slot in packs[0].slots)
-    causal = alone and (slots == 1 or width > BY_HAND)
+    unmasked = len(packs) == 1 and not apart and not any(slot.hidden for slot in packs[0].slots)
+    causal = unmasked and (slots == 1 or width > MATMUL_ROWS)
     width = width if causal else rounded(width)
     memory = 1 + max(pack.memory_tokens for pack in packs)
     memory = memory if causal else rounded(memory)
@@ -64,8 +62,8 @@ def collate(
     ids = torch.full((len(packs), rows), pad)
     labels = torch.full((len(packs), rows), IGNORE)
     positions = torch.zeros(len(packs), rows, dtype=torch.long)
-    seen = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
-    lines = torch.full((len(packs), memory), -1)  # the number of a row's line; 0: BOS
+    visible_memory = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
+    lines = torch.full((len(packs), memory), -1)  # line number of each row; 0 for BOS
     for b, pack in enumerate(packs):
         start = 1
         ids[b, 0], lines[b, 0] = bos, 0
@@ -81,14 +79,14 @@ def collate(
             ids[b, first : first + len(slot.ids)] = torch.tensor(slot.ids)
             labels[b, first : first + len(slot.ids)] = torch.tensor(slot.labels)
             positions[b, first : first + width] = torch.arange(start, start + width)
-            seen[b, s, 0, :start] = True
+            visible_memory[b, s, 0, :start] = True
             for name in slot.hidden:
-                seen[b, s, 0, places[name]] = False
+                visible_memory[b, s, 0, places[name]] = False
     kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
     if causal:
         return Batch(ids, positions, labels, torch.zeros(0, dtype=dtype), memory, slots, kinds, causal=True)
-    own = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
-    visible = torch.cat([seen.expand(-1, -1, width, -1), own], -1).flatten(0, 1)[:, None]
+    visible_slot = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
+    visible = torch.cat([visible_memory.expand(-1, -1, width, -1), visible_slot], -1).flatten(0, 1)[:, None]
     memory_bias = _bias(_apart(lines)[:, None], dtype) if apart else None
     return Batch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
 
@@ -98,7 +96,7 @@ def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _apart(lines: torch.Tensor) -> torch.Tensor:
-    """(B, M, M): what stands before in the same line, and the first row, from the lines (B, M) of rows."""
+    """Return the mask (B, M, M) of earlier rows of the same line and of the first row; ``lines`` (B, M) per row."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
 
@@ -113,65 +111,68 @@ def packed_attention(
     pack: Batch | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """transformers attention function; ``pack`` travels in the model call's kwargs. Training only, MHA."""
+    """Attention function for transformers, for training and MHA only; ``pack`` is a keyword of the model call."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels never hold a matrix of weights
+    attend = partial(F.scaled_dot_product_attention, scale=scaling)  # kernels without a matrix of weights
     sizes = [pack.memory, query.shape[2] - pack.memory]
     queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
-    if pack.causal:  # every slot computes the memory once more: that is less than to mask it
-        out = attend(*(_behind(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
-        told, asked = out.split([pack.memory, out.shape[2] - pack.memory], 2)
-        return torch.cat([told[:1], _in_a_row(asked, pack.slots)], 2).transpose(1, 2), None
+    if pack.causal:  # every slot repeats the memory, which costs less than a mask
+        out = attend(*(_with_memory(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
+        memory_out, slot_out = out.split([pack.memory, out.shape[2] - pack.memory], 2)
+        return torch.cat([memory_out[:1], _merge(slot_out, pack.slots)], 2).transpose(1, 2), None
     memory_query, slot_query = queries
-    if pack.memory_bias is None:  # what is padded comes last, and is not read
+    if pack.memory_bias is None:  # padded rows come last and are not read
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
-    # on a CPU the kernels' backward is slow in bfloat16: two products are up to five times as quick for short slots
-    by_hand = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= BY_HAND
-    slot_out = (_weighed if by_hand else _attended)(slot_query, keys, values, pack, scaling)
+    # on a CPU the backward pass of the kernels is slow in bfloat16: two products are up to five times as fast
+    matmul = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= MATMUL_ROWS
+    slot_out = (_matmul_attention if matmul else _kernel_attention)(slot_query, keys, values, pack, scaling)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
 
 
-def _behind(told: torch.Tensor, asked: torch.Tensor, slots: int) -> torch.Tensor:
-    """Every slot as a row of a batch of its own, behind a copy of the memory: (B*S, H, M+Q, D)."""
-    shared = told[:, None].expand(-1, slots, -1, -1, -1).flatten(0, 1)
-    return torch.cat([shared, _singly(asked, slots)], 2)
+def _with_memory(memory: torch.Tensor, row: torch.Tensor, slots: int) -> torch.Tensor:
+    """Return each slot as a batch entry after a copy of the memory: (B*S, H, M+Q, D)."""
+    copies = memory[:, None].expand(-1, slots, -1, -1, -1).flatten(0, 1)
+    return torch.cat([copies, _split(row, slots)], 2)
 
 
-def _singly(row: torch.Tensor, slots: int) -> torch.Tensor:
-    """Slots beside each other (B, H, S*Q, D), each as a row of a batch of its own: (B*S, H, Q, D)."""
+def _split(row: torch.Tensor, slots: int) -> torch.Tensor:
+    """Turn slots in a row (B, H, S*Q, D) into batch entries (B*S, H, Q, D)."""
     return row.unflatten(2, (slots, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _in_a_row(single: torch.Tensor, slots: int) -> torch.Tensor:
-    """The way back: (B*S, H, Q, D) to (B, H, S*Q, D)."""
-    return single.unflatten(0, (-1, slots)).transpose(1, 2).flatten(2, 3)
+def _merge(entries: torch.Tensor, slots: int) -> torch.Tensor:
+    """Turn batch entries (B*S, H, Q, D) into slots in a row (B, H, S*Q, D)."""
+    return entries.unflatten(0, (-1, slots)).transpose(1, 2).flatten(2, 3)
 
 
-def _attended(query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None) -> torch.Tensor:
-    """What the slots' queries (B, H, S*Q, D) find in the memory and in their slot, through a kernel."""
-    single, seen, read = _singly(query, pack.slots), _behind(*keys, pack.slots), _behind(*values, pack.slots)
-    bias = pack.slot_bias.to(query.dtype)
-    found = F.scaled_dot_product_attention(single, seen, read, attn_mask=bias, scale=scaling)
-    return _in_a_row(found, pack.slots)
+def _kernel_attention(
+    query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None
+) -> torch.Tensor:
+    """Attend from the slots (B, H, S*Q, D) to the memory and to the slot itself, by a kernel."""
+    states = _split(query, pack.slots), _with_memory(*keys, pack.slots), _with_memory(*values, pack.slots)
+    out = F.scaled_dot_product_attention(*states, attn_mask=pack.slot_bias.to(query.dtype), scale=scaling)
+    return _merge(out, pack.slots)
 
 
-def _weighed(query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None) -> torch.Tensor:
-    """The same with its weights written out, so that all slots read the memory in one product."""
+def _matmul_attention(
+    query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None
+) -> torch.Tensor:
+    """Compute the same by matrix products, so that all slots read the memory in one product."""
     batch, heads, rows, dim = query.shape
     shape = (batch, heads, pack.slots, rows // pack.slots)
     query = query * (dim**-0.5 if scaling is None else scaling)
-    (memory_keys, own_keys), (memory_values, own_values) = keys, values
-    far = (query @ memory_keys.transpose(2, 3)).view(*shape, pack.memory)
-    own = query.reshape(*shape, dim) @ own_keys.reshape(*shape, dim).transpose(3, 4)
+    (memory_keys, slot_keys), (memory_values, slot_values) = keys, values
+    memory = (query @ memory_keys.transpose(2, 3)).view(*shape, pack.memory)
+    slot = query.reshape(*shape, dim) @ slot_keys.reshape(*shape, dim).transpose(3, 4)
     bias = pack.slot_bias.to(query.dtype).view(batch, pack.slots, 1, shape[3], -1).transpose(1, 2)
-    weights = torch.softmax(torch.cat([far, own], -1) + bias, -1)  # (B, H, S, Q, M+Q)
-    far, own = weights.split([pack.memory, shape[3]], -1)
-    out = far.reshape(batch, heads, rows, pack.memory) @ memory_values
-    return out + (own @ own_values.reshape(*shape, dim)).view(batch, heads, rows, dim)
+    weights = torch.softmax(torch.cat([memory, slot], -1) + bias, -1)  # (B, H, S, Q, M+Q)
+    memory, slot = weights.split([pack.memory, shape[3]], -1)
+    out = memory.reshape(batch, heads, rows, pack.memory) @ memory_values
+    return out + (slot @ slot_values.reshape(*shape, dim)).view(batch, heads, rows, dim)
 
 
 AttentionInterface.register(NAME, packed_attention)

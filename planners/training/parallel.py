@@ -1,7 +1,7 @@
-"""Several processes train one model: each draws batches of its own, gradients are averaged before every step.
+"""Training of one model in several processes: each has its own batches, and gradients are averaged before every step.
 
-On a CPU one process a core is quicker than one process with a thread a core: layers of a small model are many short
-products, and threads wait for each other after every one.
+On a CPU one process per core is faster than one process with a thread per core: the layers of a small model are many
+short matrix products, and threads are synchronised after each of them.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from torch import distributed, multiprocessing, nn
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """One of ``size`` processes. Alone, nothing is exchanged."""
+    """One of ``size`` processes; a single one exchanges nothing."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this one saves and reports."""
+        """Whether this process saves and reports."""
         return self.rank == 0
 
     def average(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give all processes the mean of their gradients, in place; what has none counts as zero."""
+        """Replace the gradients by their mean over all processes; a missing gradient counts as zero."""
         if self.size == 1:
             return
-        found = list(parameters)
-        joined = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in found])
+        parameters = list(parameters)
+        joined = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters])
         distributed.all_reduce(joined)
-        for parameter, mean in zip(found, joined.div_(self.size).split([p.numel() for p in found]), strict=True):
+        means = joined.div_(self.size).split([p.numel() for p in parameters])
+        for parameter, mean in zip(parameters, means, strict=True):
             parameter.grad = mean.view_as(parameter)
 
-    def told(self, *values: int) -> tuple[int, ...]:
-        """What the leading process says."""
+    def broadcast(self, *values: int) -> tuple[int, ...]:
+        """Return the values of the leading process."""
         if self.size == 1:
             return values
-        said = torch.tensor(values)
-        distributed.broadcast(said, 0)
-        return tuple(said.tolist())
+        tensor = torch.tensor(values)
+        distributed.broadcast(tensor, 0)
+        return tuple(tensor.tolist())
 
 
 ALONE = Team()
 
 
 def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
-    """Call ``work(team, *args)`` in ``size`` processes, or here where one is enough. The first that fails ends all.
+    """Call ``work(team, *args)`` in ``size`` processes, in this one if ``size`` is 1; the first failure ends all.
 
-    Returns the exit code; raises what a process did not catch.
+    Returns the exit code; raises the exception of a process that did not exit.
     """
     if size == 1:
         work(ALONE, *args)
@@ -70,7 +71,9 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, meet: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # comes when the caller dies; background jobs ignore it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # sent when the caller dies; a background job would ignore it
     distributed.init_process_group(
         "gloo", init_method=f"file://{meet}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
     )

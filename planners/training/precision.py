@@ -1,4 +1,4 @@
-"""In which precision this machine multiplies matrices of a small model faster: not every CPU is quick in bfloat16."""
+"""Choice of the training precision by measurement: not every CPU multiplies faster in bfloat16 than in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS, WIDTH, ROUNDS = 2048, 192, 5
 
 @cache
 def faster_precision(device: str) -> torch.dtype:
-    """bfloat16 on accelerators; on a CPU with instructions for it what a few products of a layer's size say."""
+    """Return bfloat16 on accelerators; on a CPU with bfloat16 instructions, time products of a layer's size."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
     if not onednn_multiplies(torch.bfloat16):
@@ -23,12 +23,12 @@ def faster_precision(device: str) -> torch.dtype:
 
 
 def _seconds(dtype: torch.dtype) -> float:
-    """The best of a few rounds; the first one, which prepares kernels, is left out."""
+    """Return the best time of a few rounds, without the first, which prepares kernels."""
     x, w = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, 2 * WIDTH, dtype=dtype)
-    taken = []
+    times = []
     for _ in range(1 + ROUNDS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(4):
             x @ w
-        taken.append(time.perf_counter() - began)
-    return min(taken[1:])
+        times.append(time.perf_counter() - start)
+    return min(times[1:])

@@ -1,14 +1,15 @@
-"""Rollout files: what `eval.dataset` writes and `planners.train` reads.
+"""Rollout files: written by `eval.dataset`, read by `planners.train`.
 
-One gzipped JSON object a line is one house: facts at the start, then tasks with their steps. Facts
-stay structured, so that every prompt style can be rendered from the same file.
+Each line of the gzipped file is one JSON object and one house: tasks with their facts and steps. Facts stay structured,
+so that every prompt style can be rendered from the same file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from keep_agent.errors import DataError
 from planners.prompts.text import Turn
@@ -19,7 +20,7 @@ VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class FactRecord:
-    """A fact as stored; has the fields `planners.prompts.styles.FactView` asks for."""
+    """A stored fact, with the fields of `planners.prompts.styles.FactView`."""
 
     id: str
     category: str
@@ -33,32 +34,34 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One executed skill. ``label`` is the expert's choice, another one where the rollout was perturbed."""
+    """One executed skill. ``label`` is the expert's choice, which differs where the rollout was perturbed."""
 
     skill: str
     label: str
     ok: bool
-    message: str  # why it did not work, where the world says so
+    message: str  # reason of a failure; may be empty
     facts: tuple[FactRecord, ...]  # changed by the skill
 
     @property
     def turn(self) -> Turn:
-        """What a prompt tells of it."""
+        """The step as prompts show it."""
         return Turn(self.skill, self.ok, self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    instructions: tuple[str, ...]  # several wordings of the same task
+    """One task of a house."""
+
+    instructions: tuple[str, ...]  # wordings of the same task
     facts: tuple[FactRecord, ...]  # changed when the task began (all of them for the first)
     steps: tuple[StepRecord, ...]
     success: bool
-    goal: str = ""  # what all of the wordings ask for, as a row of steps
+    goal: str = ""  # of all wordings, as a sequence of steps
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One house: a task, or a stream of them."""
+    """One house with a task, or with a stream of tasks."""
 
     source: str
     skills: str  # lota | grounded
@@ -67,7 +70,7 @@ class Rollout:
 
 
 def rollout_files(data: Path) -> list[Path]:
-    """The rollout files of a folder, sorted; raises `DataError` when there are none."""
+    """Return the rollout files of a folder, sorted. Raises DataError if there are none."""
     if data.is_file():
         raise DataError(f"{data} is a file; name the folder that holds it")
     files = sorted(data.glob("*.jsonl.gz"))
@@ -78,61 +81,46 @@ def rollout_files(data: Path) -> list[Path]:
     return files
 
 
-def _pack_fact(fact: FactRecord) -> list:
-    return [*(fact.id, fact.category, fact.type, fact.place, fact.holds), fact.states, int(fact.gone), fact.sees]
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _row(record: FactRecord | StepRecord, **changes: list) -> list:
+    """Return the values of a record in the order of its fields, with flags as 0 or 1."""
+    return [int(value) if isinstance(value, bool) else value for value in (_fields(record) | changes).values()]
 
 
 def _fact(row: list) -> FactRecord:
-    return FactRecord(row[0], row[1], row[2], row[3], row[4], tuple(row[5]), bool(row[6]), tuple(row[7]))
-
-
-def _pack_step(step: StepRecord) -> list:
-    return [step.skill, step.label, int(step.ok), step.message, [_pack_fact(fact) for fact in step.facts]]
+    return FactRecord(*row[:5], tuple(row[5]), bool(row[6]), tuple(row[7]))
 
 
 def _step(row: list) -> StepRecord:
     return StepRecord(row[0], row[1], bool(row[2]), row[3], tuple(map(_fact, row[4])))
 
 
-def _pack(rollout: Rollout) -> dict:
-    tasks = [
-        {
-            "instructions": list(task.instructions),
-            "facts": [_pack_fact(fact) for fact in task.facts],
-            "steps": [_pack_step(step) for step in task.steps],
-            "success": task.success,
-            "goal": task.goal,
-        }
-        for task in rollout.tasks
-    ]
-    return {
-        "version": VERSION,
-        "source": rollout.source,
-        "skills": rollout.skills,
-        "observability": rollout.observability,
-        "tasks": tasks,
-    }
+def _pack_task(task: TaskRecord) -> dict[str, Any]:
+    steps = [_row(step, facts=[*map(_row, step.facts)]) for step in task.steps]
+    return _fields(task) | {"facts": [*map(_row, task.facts)], "steps": steps}
 
 
-def _unpack(row: dict) -> Rollout:
-    tasks = tuple(
-        TaskRecord(
-            tuple(task["instructions"]),
-            tuple(map(_fact, task["facts"])),
-            tuple(map(_step, task["steps"])),
-            task["success"],
-            task["goal"],
-        )
-        for task in row["tasks"]
-    )
-    return Rollout(row["source"], row["skills"], row["observability"], tasks)
+def _pack(rollout: Rollout) -> dict[str, Any]:
+    return {"version": VERSION, **_fields(rollout), "tasks": [*map(_pack_task, rollout.tasks)]}
+
+
+def _task(row: dict[str, Any]) -> TaskRecord:
+    facts, steps = tuple(map(_fact, row["facts"])), tuple(map(_step, row["steps"]))
+    return TaskRecord(tuple(row["instructions"]), facts, steps, row["success"], row["goal"])
+
+
+def _unpack(row: dict[str, Any]) -> Rollout:
+    return Rollout(row["source"], row["skills"], row["observability"], tuple(map(_task, row["tasks"])))
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write a whole file or nothing; returns the number of rollouts."""
+    """Write a complete file or none; return the number of rollouts."""
     return write_lines(path, map(_pack, rollouts))
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """Rollouts of one file; raises `DataError` naming file and line when it is not such a file."""
+    """Read the rollouts of a file. Raises DataError with file and line for other content."""
     return read_lines(path, VERSION, "rollout", _unpack)

@@ -1,19 +1,25 @@
-"""A made-up house as rollouts, for the planners' tests."""
+"""Fixtures of the planners' tests: an artificial house as rollouts, its tokenizer, and refused command lines."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from planners.tiny.tokenizer import train_tokenizer
+from planners.training.corpus import rollout_texts
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
 AGENT = FactRecord("agent", "agent", "agent", "start")
 
 
 def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
-    """One grounded put-task in a made-up room, the object in a closed cabinet."""
+    """Make one grounded put task in an artificial room, with the object in a closed cabinet."""
     rng = random.Random(seed)
     cabinets = [FactRecord(f"cabinet_{i}", "receptacle", "cabinet", states=("closed",)) for i in range(1, receptacles)]
     table = FactRecord("diningtable_1", "receptacle", "diningtable")
@@ -51,3 +57,36 @@ def _step(skill: str, *facts: FactRecord) -> StepRecord:
 @pytest.fixture
 def make_rollout() -> Callable[..., Rollout]:
     return rollout
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    texts = [text for seed in range(5) for text in rollout_texts(rollout(seed))]
+    names = {word for text in texts for word in text.split() if "_" in word}
+    return train_tokenizer([*texts, *["where state door now there hand did\n"] * 3], names, 600)
+
+
+@pytest.fixture
+def check_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Callable[[], None], str, Sequence[str], str], None]:
+    """Return a check that a command refuses its options with one line, without importing ``module``.
+
+    FILE and EMPTY in options and message stand for a file and an empty folder.
+    """
+    (file := tmp_path / "text.txt").write_text("text\n")
+    (tmp_path / "none").touch()
+    (empty := tmp_path / "empty").mkdir()
+
+    def check(main: Callable[[], None], module: str, options: Sequence[str], message: str) -> None:
+        words = [word.replace("FILE", str(file)).replace("EMPTY", str(empty)) for word in options]
+        monkeypatch.setattr(sys, "argv", ["train", "--out", str(tmp_path / "run"), *words])
+        monkeypatch.setitem(sys.modules, module, None)  # its import would fail
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        err = capsys.readouterr().err
+        pattern = message.replace("FILE", re.escape(str(file))).replace("EMPTY", re.escape(str(empty)))
+        assert err.count("\n") == 1 and re.match(f"error: {pattern}", err)
+        assert not (tmp_path / "run").exists()
+
+    return check

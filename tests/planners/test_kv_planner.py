@@ -1,4 +1,4 @@
-"""The KV planner on a tiny random model: what it writes to memory, what it prompts, what it decides."""
+"""The KV planner on a tiny random model: its memory segments, prompts and decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memory.retrieval.all import All
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession
-from planners.base import Decision, Finished
+from planners.base import Decision, TaskResult
 from planners.kv_planner import GOAL_TOKENS, KVPlanner
 from planners.prompts.formats import LotaFormat, PlainFormat
 from planners.prompts.text import PROGRESS, Turn
@@ -39,8 +39,8 @@ FACTS = (
     FactRecord("agent", "agent", "agent"),
 )
 AT_TWO = FactRecord("agent", "agent", "agent", "cabinet_2", sees=("mug_1",))
-
 AT = "agent at cabinet_2 holding nothing there mug mug_1"
+AT_START = "agent at start holding nothing\n"
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=900, initializer_range=0.2,
     )  # fmt: skip
-    with TransformersEngine(from_config(config, torch.float32, seed=1)) as made:
-        yield made
+    with TransformersEngine(from_config(config, torch.float32, seed=1)) as engine:
+        yield engine
 
 
 def make(
@@ -71,8 +71,8 @@ def make(
     return KVPlanner(session, form, **settings)
 
 
-def begun(planner: KVPlanner) -> KVPlanner:
-    """It has a task and has seen the house."""
+def start(planner: KVPlanner) -> KVPlanner:
+    """Give the planner a task and the facts of the house."""
     planner.reset("Get the mug", "grounded")
     planner.observe(FACTS)
     return planner
@@ -84,9 +84,9 @@ def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
 
 
 def play(planner: KVPlanner, forced: bool = False) -> list[Decision]:
-    """Two turns and a third decision; what is executed is the planner's own choice only if it is ``forced`` to it."""
+    """Play two turns and a third decision; if ``forced``, the planner chooses the executed skills itself."""
     skills = ("open cabinet 1", "go to cabinet 2")
-    begun(planner)
+    start(planner)
     decisions = [planner.decide(skills[:1] if forced else SKILLS, {})]
     planner.feedback(skills[0], False, "you are not at cabinet 1")
     decisions.append(planner.decide(skills[1:] if forced else SKILLS, {}))
@@ -107,28 +107,28 @@ def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrain
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
 @pytest.mark.parametrize("message", ["", "  "])
-def test_a_failure_without_a_reason_is_told_and_is_no_memory_of_something_done(
+def test_a_failure_without_a_message_enters_the_prompt_but_not_the_history(
     engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str, message: str
 ) -> None:
-    planner = begun(make(engine, tokenizer, layout))
+    planner = start(make(engine, tokenizer, layout))
     planner.decide(["open cabinet 1"], {})
     planner.feedback("open cabinet 1", False, message)
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
     failed = next(index for index, line in enumerate(lines) if line.startswith("failed"))
     assert lines[failed] == "failed it did not work" and lines[failed - 1].endswith("open cabinet_1")
-    planner.finish_task(Finished("Get the mug", False, 1), "Open it")
+    planner.finish_task(TaskResult("Get the mug", False, 1), "Open it")
     assert not planner.session.store.of("history")
 
 
 def _joined(lines: list[str]) -> list[str]:
-    """Without what says where a word begins: an untrained model writes pieces of words."""
+    """Remove word boundaries, since an untrained model writes pieces of words."""
     return [line.replace(" ", "").replace("##", "") for line in lines]
 
 
 def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     first, second, last = play(make(engine, tokenizer, "append"), forced=True)
     texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
-    told = [
+    expected = [
         *texts[0][:-1],
         f"next {first.extra['focus']} open cabinet_1",
         "failed you are not at cabinet_1",
@@ -137,42 +137,45 @@ def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerF
         AT,
         "next",
     ]
-    assert _joined(texts[2]) == _joined(told)
+    assert _joined(texts[2]) == _joined(expected)
     assert last.prefill.counts.hit_tokens > 0
 
 
-def test_a_skill_that_another_decided_is_told_without_a_focus(
+def test_the_turn_of_a_skill_that_the_planner_did_not_choose_has_no_focus(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = begun(make(engine, tokenizer, "append"))
-    for own, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
-        focus = planner.decide([own], {}).extra["focus"]
+    planner = start(make(engine, tokenizer, "append"))
+    for choice, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
+        focus = planner.decide([choice], {}).extra["focus"]
         planner.feedback(executed, True, "")
-    told = _joined([line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("next")])
-    assert told == _joined(["next open cabinet_1", f"next {focus} go to cabinet_2", "next"])
+    turns = _joined([line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("next")])
+    assert turns == _joined(["next open cabinet_1", f"next {focus} go to cabinet_2", "next"])
 
 
-def test_a_finished_task_becomes_memory_and_the_next_one_starts(
+def test_a_finished_task_becomes_memory_and_the_next_task_starts(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     planner = make(engine, tokenizer)
     play(planner)
-    planner.finish_task(Finished("Get the mug", True, 2), "Open it")
+    planner.finish_task(TaskResult("Get the mug", True, 2), "Open it")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
-    assert lines[3:5] == ["did go to cabinet_2", "finished get the mug succeeded after 2 steps"]  # the first one failed
+    assert lines[3:5] == [
+        "did go to cabinet_2",
+        "finished get the mug succeeded after 2 steps",
+    ]  # the first skill failed
     assert lines[-3:] == ["task grounded open it", AT, "next"]
 
 
-def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill(
+def test_memory_is_equal_in_both_layouts_and_a_transcript_repeats_no_skill(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Methods of both layouts are compared: they choose from the same segments. The agent's own line is none."""
+    """Methods of both layouts are compared, so they choose from the same segments, without the agent's own line."""
     stores, lines = [], []
     for layout in ("memory", "append"):
         planner = make(engine, tokenizer, layout)
         play(planner)
         planner.feedback("done", True, "")
-        planner.finish_task(Finished("Get the mug", True, 3), "Open it")
+        planner.finish_task(TaskResult("Get the mug", True, 3), "Open it")
         lines = prompt(tokenizer, planner.decide(SKILLS, {}))
         stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
     assert (
@@ -185,7 +188,7 @@ def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill
     assert lines[-4:] == ["finished get the mug succeeded after 3 steps", "task grounded open it", AT, "next"]
 
 
-def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
+def test_a_full_transcript_restarts_with_the_task_and_its_turns(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     planner = make(engine, tokenizer, "append")
@@ -200,32 +203,32 @@ def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
     assert lines[start + 1 :] == [*turns[-PROGRESS:], AT, "next"]
 
 
-def test_the_choice_is_the_most_likely_candidate_and_repeats(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_the_most_likely_candidate_is_chosen_repeatably(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     decisions = [play(make(engine, tokenizer, reduce=reduce))[2] for reduce in ("sum", "mean", "sum")]
     assert decisions[0].skill == decisions[2].skill == decisions[0].scores[0][0]
     assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
     ids = decisions[0].prefill.layout.token_ids
     form = PlainFormat(tokenizer)
-    for _ in range(form.focus("grounded")):  # the model's own most likely words, one by one
+    for _ in range(form.focus("grounded")):  # the most likely tokens, one by one
         ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
     assert tokenizer.decode(ids[-form.focus("grounded") :].tolist()) == decisions[0].extra["focus"]
     for skill, score in decisions[0].scores:
-        own = form.candidate(skill)
-        logits = engine.forward_plain(torch.cat([ids, torch.tensor(own)])).log_softmax(-1)
-        expected = sum(logits[len(ids) - 1 + i, token] for i, token in enumerate(own))
+        candidate = form.candidate(skill)
+        logits = engine.forward_plain(torch.cat([ids, torch.tensor(candidate)])).log_softmax(-1)
+        expected = sum(logits[len(ids) - 1 + i, token] for i, token in enumerate(candidate))
         assert score == pytest.approx(float(expected), abs=1e-3)
 
 
-def test_generation_that_is_no_skill_falls_back_to_scoring(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    scored, written = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
-    assert written.scores == scored.scores  # behind the same prompt, not behind what was written in vain
-    assert written.score_tokens >= scored.score_tokens  # equal where the random model ends its line at once
+def test_generated_text_that_is_no_skill_falls_back_to_scoring(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    scoring, generation = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
+    assert generation.scores == scoring.scores  # after the same prompt, without the generated text
+    assert generation.score_tokens >= scoring.score_tokens  # equal where the random model ends its line at once
 
 
-class Dictated:
-    """A session whose model writes what it is told to."""
+class DictatedSession:
+    """A session whose model generates the given ids."""
 
     method = SimpleNamespace(layout="memory")
 
@@ -236,7 +239,7 @@ class Dictated:
         self.store.clear()
 
     def prefill(self, *_: object, **__: object) -> None:
-        """No prompt."""
+        """Return no prompt."""
 
     def generate(self, _prefill: object, tokens: int, _stops: object, keep: bool = False) -> list[int]:
         return [0] * tokens if keep else self._ids
@@ -247,46 +250,46 @@ def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
 ) -> None:
     for form, text in ((PlainFormat(tokenizer), "go to cabinet_2"), (LotaFormat(chat), " go to cabinet 2")):
         ids = form.line(text)
-        planner = KVPlanner(Dictated(ids), form, policy="generate")
+        planner = KVPlanner(DictatedSession(ids), form, policy="generate")
         planner.reset("Get the mug", "grounded")
         decision = planner.decide(SKILLS, {})
         tokens = form.focus("grounded") + len(ids)
         assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), tokens)
 
 
-def test_what_was_in_vain_is_not_tried_again_unless_skills_fail_by_chance(
+def test_futile_skills_are_not_chosen_again_unless_retry_is_set(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     for retry in (False, True):
-        planner = begun(make(engine, tokenizer, retry=retry))
-        tried: list[str] = []
+        planner = start(make(engine, tokenizer, retry=retry))
+        attempts: list[str] = []
         for _ in SKILLS:
-            chosen = planner.decide(SKILLS, {}).skill
-            assert retry or chosen not in tried
-            planner.feedback(chosen, False, "no")
-            tried.append(chosen)
-        assert (set(tried) == set(SKILLS)) is not retry
-        assert planner.decide(SKILLS, {}).skill in SKILLS  # nothing else is left
+            skill = planner.decide(SKILLS, {}).skill
+            assert retry or skill not in attempts
+            planner.feedback(skill, False, "no")
+            attempts.append(skill)
+        assert (set(attempts) == set(SKILLS)) is not retry
+        assert planner.decide(SKILLS, {}).skill in SKILLS  # no other skill is left
 
 
-def test_a_planner_that_is_after_something_does_not_end_the_task(
+def test_a_planner_whose_focus_names_a_target_does_not_end_the_task(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = begun(make(engine, tokenizer))
+    planner = start(make(engine, tokenizer))
     for skill in SKILLS:
         decision = planner.decide(("done", skill), {})
         assert decision.skill == skill and not decision.extra["focus"].startswith("nothing")
-    assert planner.decide(("done",), {}).skill == "done"  # nothing else is left
+    assert planner.decide(("done",), {}).skill == "done"  # no other skill is left
 
 
-def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_reset_clears_memory_and_task(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     planner = make(engine, tokenizer, style="linked")
     first = play(planner)[2]
-    planner.finish_task(Finished("Get the mug", False, 2), None)
+    planner.finish_task(TaskResult("Get the mug", False, 2), None)
     assert prompt(tokenizer, play(planner)[2]) == prompt(tokenizer, first)
 
 
-def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_invalid_settings_are_refused_by_value(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ConfigError, match="score, generate"):
         make(engine, tokenizer, policy="guess")
     with pytest.raises(ConfigError, match="sum, mean"):
@@ -300,22 +303,22 @@ def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrai
         planner.decide((), {})
 
 
-def test_a_long_task_tells_its_last_turns_and_remembers_the_rest(
+def test_a_query_shows_the_last_turns_of_a_long_task_and_memory_the_others(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = begun(make(engine, tokenizer))
+    planner = start(make(engine, tokenizer))
     for number in range(PROGRESS + 3):
         planner.feedback("open cabinet 1" if number < 3 else "go to cabinet 2", True, "")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
     assert lines.count("next go to cabinet_2") == PROGRESS
     assert lines.count("did open cabinet_1") == 3 and "next open cabinet_1" not in lines
-    planner.finish_task(Finished("Get the mug", False, PROGRESS + 3), "again")
+    planner.finish_task(TaskResult("Get the mug", False, PROGRESS + 3), "again")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
     assert lines.count("did go to cabinet_2") == PROGRESS
 
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
-def test_the_model_says_first_what_an_instruction_asks_for(
+def test_the_model_writes_the_goal_of_an_instruction_first(
     engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
 ) -> None:
     planner = make(engine, tokenizer, layout, goals=True)
@@ -323,37 +326,40 @@ def test_the_model_says_first_what_an_instruction_asks_for(
     goal = first.extra["understood"]
     assert goal and second.extra["understood"] == last.extra["understood"] == goal
     (line,) = (line for line in prompt(tokenizer, first) if line.startswith("task"))
-    said = "get the mug goal" if layout == "append" else "goal"  # a transcript tells both, once
-    assert _joined([line]) == _joined([f"task grounded {said} {goal}"])
+    task = "get the mug goal" if layout == "append" else "goal"  # a transcript states both, once
+    assert _joined([line]) == _joined([f"task grounded {task} {goal}"])
     counts = second.prefill.counts
     assert first.prefill.counts.prompt_tokens > first.prefill.layout.rows  # two prompts, both counted
     assert counts.prompt_tokens == second.prefill.layout.rows
-    planner.finish_task(Finished("Get the mug", True, 2), "Open it")
+    planner.finish_task(TaskResult("Get the mug", True, 2), "Open it")
     assert planner.state.goal == ""
     later = planner.decide(SKILLS, {})
-    said = "open it goal" if layout == "append" else "goal"
-    assert any(line.startswith(f"task grounded {said} ") for line in prompt(tokenizer, later))
+    task = "open it goal" if layout == "append" else "goal"
+    assert any(line.startswith(f"task grounded {task} ") for line in prompt(tokenizer, later))
 
 
-def test_planners_of_one_transcript_say_one_goal(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_planners_with_a_common_transcript_share_the_goal(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     def planner() -> KVPlanner:
         return make(engine, tokenizer, "append", goals=True)
 
     record = SimpleNamespace(add=lambda *_: None)
     shadow = Shadow(
-        engine, {"one": planner(), "other": (other := planner())}, {"one": record, "other": record}, common=True
+        engine,
+        {"leader": planner(), "follower": (follower := planner())},
+        {"leader": record, "follower": record},
+        common=True,
     )
     shadow.reset("Get the mug", "grounded")
     shadow.observe(FACTS)
-    shadow._planners["one"].goal = "find mug"  # whatever the other would have said
+    shadow._planners["leader"].goal = "find mug"  # whatever the follower would have written
     shadow.decide(SKILLS, {})
-    assert other.state.goal == "find mug"
+    assert follower.state.goal == "find mug"
 
 
-def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
+def test_the_goal_is_the_greedy_text_after_memory_and_instruction(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = begun(make(engine, tokenizer, goals=True))
+    planner = start(make(engine, tokenizer, goals=True))
     form = PlainFormat(tokenizer, goals=True)
     lines = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
@@ -363,15 +369,15 @@ def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
         if int(following) in form.stops():
             break
         ids = torch.cat([ids, following[None]])
-    written = tokenizer.decode(ids.tolist()).split(" goal ")[1]
-    assert planner.decide(SKILLS, {}).extra["understood"] == " ".join(written.lower().split())
+    goal = tokenizer.decode(ids.tolist()).split(" goal ")[1]
+    assert planner.decide(SKILLS, {}).extra["understood"] == " ".join(goal.lower().split())
 
 
-def test_what_is_gone_is_told_in_a_transcript(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Its old line stays there; where the prompt is rebuilt it is left out."""
+def test_a_transcript_states_the_removal_of_an_entity(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The old line stays in a transcript, and is left out of a rebuilt prompt."""
     lines = {}
     for layout in ("memory", "append"):
-        planner = begun(make(engine, tokenizer, layout))
+        planner = start(make(engine, tokenizer, layout))
         planner.decide(SKILLS, {})
         planner.feedback("go to cabinet 2", True, "")
         planner.observe([FactRecord("mug_1", "object", "mug", gone=True)])
@@ -381,43 +387,43 @@ def test_what_is_gone_is_told_in_a_transcript(engine: Engine, tokenizer: PreTrai
 
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
-def test_the_turns_of_an_endless_task_are_not_kept_for_ever(
+def test_archived_turns_of_an_endless_task_are_dropped(
     engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
 ) -> None:
-    """What memory tells need not be kept beside it; the prompt counts on."""
-    planner = begun(make(engine, tokenizer, layout))
+    """The numbering in the prompt continues."""
+    planner = start(make(engine, tokenizer, layout))
     for number in range(12):
         planner.act()
         planner.feedback(f"go to cabinet {number % 2 + 1}", True, "")
     state = planner.state
-    assert len(state.turns) == PROGRESS and state.past + len(state.turns) == 12
-    assert planner._whole_query() == planner._format.query(
-        "grounded", "Get the mug" if layout == "append" else "get the mug", [Turn("go to cabinet 2")], planner._now, 11
+    assert len(state.log.turns) == PROGRESS and state.log.length == 12
+    assert planner._full_query() == planner._format.query(
+        "grounded", "Get the mug" if layout == "append" else "get the mug", [Turn("go to cabinet 2")], AT_START, 11
     )
-    other = make(engine, tokenizer, layout)
-    other.reset("Get the mug", "grounded")
-    other.load(state)
-    assert other._whole_query() == planner._whole_query() and other.state == state
-    asked, query = [], other._format.query
-    other._format.progress = 16  # another format tells more turns, and numbers them; here those that are left
-    other._format.query = lambda skills, told, turns, now, before: asked.append((len(turns), before)) or []
-    other._whole_query()
-    other._format.query = query
-    assert asked == [(1, 11)]
-    other.finish_task(Finished("Get the mug", True, 12), None)
-    done = [segment for segment in other.session.store if segment.category == "history"]
+    clone = make(engine, tokenizer, layout)
+    clone.reset("Get the mug", "grounded")
+    clone.load(state)
+    assert clone._full_query() == planner._full_query() and clone.state == state
+    calls, query = [], clone._format.query
+    clone._format.progress = 16  # a format that shows more turns than the state has
+    clone._format.query = lambda skills, task, turns, agent_line, earlier: calls.append((len(turns), earlier)) or []
+    clone._full_query()
+    clone._format.query = query
+    assert calls == [(1, 11)]
+    clone.finish_task(TaskResult("Get the mug", True, 12), None)
+    done = [segment for segment in clone.session.store if segment.category == "history"]
     assert len(done) == 12
 
 
-def test_a_plan_that_fails_forgets_nothing_that_was_in_vain(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    def third(fails: bool) -> str:
-        planner = begun(make(engine, tokenizer))
+def test_a_transaction_that_fails_keeps_the_futile_skills(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    def third_skill(fails: bool) -> str:
+        planner = start(make(engine, tokenizer))
         for _ in range(2):  # nothing changes
             planner.feedback(planner.decide(SKILLS, {}).skill, True, "")
         if fails:
-            with pytest.raises(RuntimeError), planner.whole():
-                planner.ready()
+            with pytest.raises(RuntimeError), planner.transaction():
+                planner.prefill()
                 raise RuntimeError("a plan that fails")
         return planner.decide(SKILLS, {}).skill
 
-    assert third(True) == third(False)
+    assert third_skill(True) == third_skill(False)

@@ -1,4 +1,4 @@
-"""Sessions played again under a budget, with what a retention head knew and should have known at every turn."""
+"""Replay of sessions under a budget, with the features and labels of a retention head at every turn."""
 
 from __future__ import annotations
 
@@ -17,55 +17,57 @@ from memory.retention.query_memory import QueryMemory, head_features, mean_keys,
 from memory.retention.residual_head import ResidualHead
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn
 
-AHEAD = 5  # actions whose arguments make a token wanted
+AHEAD = 5  # next actions whose arguments make a token positive
 
 
 @dataclass(frozen=True)
 class Example:
-    """One turn: what is known of each history row, and which of them are wanted soon."""
+    """Training example of one turn: features of each history row, and labels of the rows that are needed soon."""
 
     features: torch.Tensor  # (rows, 3 head_dim + 1)
     span: torch.Tensor  # (n, head_dim)
     rule: torch.Tensor  # (rows,)
-    wanted: torch.Tensor  # (rows,) bool
+    labels: torch.Tensor  # (rows,) bool
     norm: torch.Tensor  # () mean norm of the query memory
 
     @property
-    def evidence(self) -> bool:
-        """Is there something to learn: rows that are wanted, and others?"""
-        return bool(self.wanted.any()) and not bool(self.wanted.all())
+    def has_both(self) -> bool:
+        """Whether there are both positive and negative rows."""
+        return bool(self.labels.any()) and not bool(self.labels.all())
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A turn after which something had to go, when it has gone."""
+    """A turn after rows were evicted."""
 
-    example: Example  # as it was before
+    example: Example  # before the eviction
     cache: PagedCache
-    following: ToolTurn | None  # what the transcript goes on with
+    following: ToolTurn | None  # the next turn of the transcript
 
 
-class Words:
-    """Which tokens occur in an action's arguments, by their text."""
+class ArgumentMatcher:
+    """Labels of tokens: whether their text, of at least ``shortest`` letters, occurs in an action's arguments."""
 
     def __init__(self, decode: dict[int, str], shortest: int) -> None:
         self._decode, self._shortest = decode, shortest
 
-    def wanted(self, tokens: Sequence[int], arguments: Sequence[str]) -> torch.Tensor:
-        """(tokens,) bool: the token's text is a literal part of one of the arguments."""
-        known = {token: self._is(token, arguments) for token in set(tokens)}
-        return torch.tensor([known[token] for token in tokens], dtype=torch.bool)
+    def labels(self, tokens: Sequence[int], arguments: Sequence[str]) -> torch.Tensor:
+        """Return (tokens,) bool: whether the token's text is a literal part of one of the arguments."""
+        occurs = {token: self._occurs(token, arguments) for token in set(tokens)}
+        return torch.tensor([occurs[token] for token in tokens], dtype=torch.bool)
 
-    def _is(self, token: int, arguments: Sequence[str]) -> bool:
+    def _occurs(self, token: int, arguments: Sequence[str]) -> bool:
         text = self._decode.get(token, "").strip()
         return len(text) >= self._shortest and any(text in argument for argument in arguments)
 
 
 def replay(
-    engine: Engine, session: ToolSession, words: Words, head: ResidualHead, budget: int, decay: float
+    engine: Engine, session: ToolSession, matcher: ArgumentMatcher, head: ResidualHead, budget: int, decay: float
 ) -> Iterator[Moment]:
-    """Every turn after which something has to go. It goes as the ``head`` says by then: so the rows that it chooses
-    among are those that it will have to choose among, with a rule that is as large as it will be."""
+    """Yield every turn after which rows are evicted.
+
+    The current ``head`` chooses them, so that it is trained on the rows, and on the scale of the rule, of run time.
+    """
     spec = engine.info
     pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device)
     rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, AttentionObserver()), QuerySpan(), 0
@@ -79,8 +81,8 @@ def replay(
         view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
         memory = rule.follow(view)
         if view.rows > budget:
-            coming = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
-            example = _example(view, memory, words.wanted(view.tokens[view.history].tolist(), coming))
+            arguments = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
+            example = _example(view, memory, matcher.labels(view.tokens[view.history].tolist(), arguments))
             with torch.no_grad():
                 scores = head(example.features, example.span, example.rule)
             cache.drop(keep_best(view, budget, scores.clone))
@@ -89,9 +91,9 @@ def replay(
         cache.observer.settle()
 
 
-def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example:
+def _example(view: CacheView, memory: torch.Tensor, labels: torch.Tensor) -> Example:
     rule = rule_scores(view, memory)
     span = mean_keys(view, torch.nonzero(view.span)[:, 0])
     norm = memory.norm(dim=-1).mean()
-    made = head_features(view, memory, rule), span, rule, wanted.to(rule.device), norm
-    return Example(*(tensor.clone() for tensor in made))
+    tensors = head_features(view, memory, rule), span, rule, labels.to(rule.device), norm
+    return Example(*(tensor.clone() for tensor in tensors))

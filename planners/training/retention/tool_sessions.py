@@ -1,4 +1,4 @@
-"""Sessions of an agent that acts, as training files: what was said turn by turn, and what the actions were about."""
+"""Session files of a tool-using agent: the tokens of every turn, and the arguments of its actions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from memory.files.json_lines import Chain
 
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
-LAST = 32  # tokens that stand for the actionable words of a turn without any (arXiv 2606.09916)
+LAST = 32  # last tokens, which are the query span of a turn without actionable messages (arXiv 2606.09916)
+TURN_KEYS = ("ids", "query", "instruction", "begins", "protected", "arguments")  # in a file
 Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolTurn:
-    """What a turn adds to the transcript, and the arguments of the action that follows it.
+    """New tokens of a turn, and the arguments of the action that follows it.
 
-    The last ``query`` of ``ids`` are the actionable words, the first ``instruction`` of those a new instruction.
-    ``begins``: the transcript starts anew with this turn; its first ``protected`` tokens are never dropped.
+    The last ``query`` of ``ids`` are the query span, the first ``instruction`` of these a new instruction. ``begins``:
+    the turn begins a transcript, whose first ``protected`` tokens are never evicted.
     """
 
     ids: tuple[int, ...]
@@ -39,31 +40,24 @@ class ToolTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolSession:
+    """A named sequence of turns."""
+
     name: str
     turns: tuple[ToolTurn, ...]
 
 
 def session_line(session: ToolSession) -> dict[str, Any]:
-    """What a session file says of a session, as JSON."""
-    turns = [
-        {
-            "ids": turn.ids,
-            "query": turn.query,
-            "instruction": turn.instruction,
-            "begins": turn.begins,
-            "protected": turn.protected,
-            "arguments": turn.arguments,
-        }
-        for turn in session.turns
-    ]
-    return {"session": session.name, "turns": turns}
+    """Return the JSON object of a session in a session file."""
+    return {
+        "session": session.name,
+        "turns": [{key: getattr(turn, key) for key in TURN_KEYS} for turn in session.turns],
+    }
 
 
 def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
-    """Sessions of a JSONL file (.gz or not): our own ``turns``, or chat ``messages`` with tool calls as OpenAI's API
-    writes them.
+    """Read the sessions of a JSONL file, plain or .gz: lines of `session_line`, or chat ``messages`` of OpenAI's API.
 
-    :raises DataError: naming file and line
+    :raises DataError: a line holds no session
     """
     opener, plain = (gzip.open, path.with_suffix("")) if path.suffix == ".gz" else (open, path)
     mark, number = next(iter(read_marks(plain)), None), 0
@@ -76,8 +70,8 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
             try:
                 session = _session(entry, where, encode)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                what = f"{type(error).__name__}: {error}"
-                raise DataError(f"{path}:{number} holds no tool-call session ({what}); {REMEDY}") from error
+                cause = f"{type(error).__name__}: {error}"
+                raise DataError(f"{path}:{number} holds no tool-call session ({cause}); {REMEDY}") from error
             yield session
     if mark is not None:
         mark.check_count(number, plain, REMEDY)
@@ -89,7 +83,7 @@ def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSessio
     name = str(entry.get("session") or entry.get("id") or where)
     if "turns" in entry:
         return ToolSession(name, tuple(_turn(turn) for turn in entry["turns"]))
-    return ToolSession(name, tuple(_of_messages(entry["messages"], encode)))
+    return ToolSession(name, tuple(_message_turns(entry["messages"], encode)))
 
 
 def _turn(turn: Mapping[str, Any]) -> ToolTurn:
@@ -98,11 +92,10 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
     return ToolTurn(ids, *spans, bool(turn["begins"]), int(turn.get("protected", 0)))
 
 
-def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
-    """A turn ends where the model acts; its query span is the last message of a user, tool or function, and where there
-    is none its last tokens.
+def _message_turns(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
+    """Divide messages into turns, each of which ends before an action. System messages at the beginning are protected.
 
-    Messages of the system that come first are protected.
+    The query span begins with the last message of a user, tool or function; without one it is the last tokens.
     """
     ids: list[int] = []
     query = instruction = protected = 0
@@ -110,8 +103,8 @@ def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Itera
     for message in messages:
         calls = message.get("tool_calls") or ()
         if message["role"] == "assistant" and calls and ids:
-            asked = query or min(LAST, len(ids))
-            yield ToolTurn(tuple(ids), asked, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
+            span = query or min(LAST, len(ids))
+            yield ToolTurn(tuple(ids), span, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
             ids, query, instruction, begins = [], 0, 0, False
         text = encode(f"{message['role']}: {_content(message)}\n")
         protected += len(text) if begins and message["role"] == "system" and protected == len(ids) else 0
@@ -119,30 +112,27 @@ def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Itera
         if message["role"] in ACTIONABLE:
             query, instruction = len(text), len(text) if message["role"] == "user" else 0
         elif query:
-            query += len(text)  # the span runs to the end of the turn
+            query += len(text)  # the span extends to the end of the turn
 
 
 def _content(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls") or ()
-    said = [call["function"]["name"] + " " + " ".join(_arguments([call])) for call in calls]
-    return " ".join([str(message.get("content") or ""), *said]).strip()
+    texts = [call["function"]["name"] + " " + " ".join(_arguments([call])) for call in calls]
+    return " ".join([str(message.get("content") or ""), *texts]).strip()
 
 
 def _arguments(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The values, however nested, of the calls' arguments as strings."""
+    """Yield the leaf values of the calls' arguments as strings."""
     for call in calls:
-        given = call["function"]["arguments"]
-        with suppress(ValueError):  # not JSON: the text itself is the argument
-            given = json.loads(given) if isinstance(given, str) else given
-        yield from _leaves(given)
+        value = call["function"]["arguments"]
+        with suppress(ValueError):  # text that is not JSON is one argument
+            value = json.loads(value) if isinstance(value, str) else value
+        yield from _leaves(value)
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _leaves(inner)
+    if isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
     elif value is not None:
         yield str(value)

@@ -25,13 +25,15 @@ from memory.retrieval.all import All
 from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
-from planners.base import Finished
+from planners.base import TaskResult
 from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
 from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
-from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _Replay
+from planners.training.packing import Mix, Packer
+from planners.training.packs import IGNORE, Pack, Slot
 from planners.training.rollout_files import Rollout
+from planners.training.task_replay import TaskReplay
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
 UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
@@ -55,11 +57,11 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 class EveryStep(Packer):
     """Packs all steps of a task, in their order, and its goal."""
 
-    def _pack(self, replays: Sequence[_Replay]) -> Pack:
+    def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
         pack = super()._pack(replays)
         return replace(pack, slots=(*pack.slots, self._goal(replays[0].task.instructions[0], replays[0])))
 
-    def _some_steps(self, task: object) -> list[int]:
+    def _sample_steps(self, task: object) -> list[int]:
         return list(range(len(task.steps)))
 
 
@@ -111,7 +113,7 @@ def prompts(
             planner.feedback(step.skill, step.ok, step.message)
             facts = list(step.facts)
         following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
-        planner.finish_task(Finished(task.instructions[0], task.success, len(task.steps)), following)
+        planner.finish_task(TaskResult(task.instructions[0], task.success, len(task.steps)), following)
     return seen
 
 

@@ -22,7 +22,7 @@ from keep_agent.config.factory import expert_oracle
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.transformers.engine import TransformersEngine
-from planners.prompts.text import named
+from planners.prompts.text import entity_names
 from planners.training.retention.tool_sessions import read_sessions
 
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ def test_how_far_away_something_was_mentioned() -> None:
         5,
         5,
     ]
-    assert named("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2") and named("done") == named("find a mug") == ()
+    assert (
+        entity_names("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2")
+        and entity_names("done") == entity_names("find a mug") == ()
+    )
 
 
 def test_budgets_go_to_those_that_forget() -> None:

@@ -11,7 +11,7 @@ from keep_agent.agent.agent import Agent
 from keep_agent.agent.types import Decision
 from keep_agent.rollout.loop import run_episode
 from planners.base import Decision as Decided
-from planners.base import Finished
+from planners.base import TaskResult
 from tests.keep_agent.rollout.houses import APPLE, MUG, episode
 from tests.keep_agent.rollout.test_loop import world
 
@@ -43,7 +43,7 @@ class AsPlanner:
         if skill != "done":  # then the task's end says how it went
             self.agent.report(Outcome(ok, message))
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         self.agent.finish(result.success)
         self._instruction = following or ""
 

@@ -122,11 +122,11 @@ def test_what_became_of_a_skill_is_saved_as_a_flag_and_read_from_older_memories(
     agent.plan("get the mug", SKILLS)
     agent.report(outcome)
     state = agent._planner.state.to_json()
-    (turn,) = read_state(state, state["style"]).turns
+    (turn,) = read_state(state, state["style"]).log.turns
     assert (turn.ok, turn.message) == (outcome.ok, outcome.message)
     (skill, _, _), *_ = state["turns"]
     older = {**state, "turns": [[skill, "" if outcome.ok else outcome.message or "it did not work"]]}
-    assert [one.ok for one in read_state(older, state["style"]).turns] == [outcome.ok]
+    assert [one.ok for one in read_state(older, state["style"]).log.turns] == [outcome.ok]
 
 
 @pytest.mark.parametrize("turn", [["wave"], ["wave", 1, ""], ["wave", True], ["wave", True, None], "wave"])

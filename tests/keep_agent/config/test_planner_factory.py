@@ -130,7 +130,7 @@ def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
     first, second, *_ = result.steps
     assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
     planner.reset(MUG.instruction, "grounded")
-    ready = planner.ready()
+    ready = planner.prefill()
     assert ready.reads.raw >= ready.counts.prompt_tokens  # of both prompts
     assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
 

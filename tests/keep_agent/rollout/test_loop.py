@@ -17,7 +17,7 @@ from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 from keep_agent.rollout.results import EpisodeResult
-from planners.base import Decision, Finished, Planner
+from planners.base import Decision, Planner, TaskResult
 from planners.baselines import ExpertPlanner, RandomPlanner
 from tests.keep_agent.rollout.houses import APPLE, MUG, episode
 from tests.keep_agent.rollout.pictures import Pictured, picture
@@ -61,7 +61,7 @@ class Scripted(RandomPlanner):
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self.heard.append((skill, ok, message))
 
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         self.heard.append((result, following))
 
 
@@ -92,8 +92,8 @@ def test_the_planner_hears_of_facts_feedback_and_ends_in_order() -> None:
     assert failure[0] == "open countertop 1" and failure[1] is False and failure[2]
     assert changed == []
     assert done[:2] == ("done", True)
-    assert finished == (Finished(MUG.instruction, False, 2), APPLE.instruction)
-    assert planner.heard[-1] == (Finished(APPLE.instruction, False, 1), None)
+    assert finished == (TaskResult(MUG.instruction, False, 2), APPLE.instruction)
+    assert planner.heard[-1] == (TaskResult(APPLE.instruction, False, 1), None)
     step = next(entry for entry in entries if entry["event"] == "step")
     assert step["ok"] is False and step["message"] == failure[2] and step["instruction"] == MUG.instruction
 
@@ -120,7 +120,7 @@ def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() 
 
 
 class Forgetful(ExpertPlanner):
-    def finish_task(self, result: Finished, following: str | None) -> None:
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
         raise RuntimeError("nothing to write with")
 
 

@@ -1,4 +1,4 @@
-"""Prompt formats: golden texts, and ids that splice to the same whatever stands beside them."""
+"""Prompt formats: golden texts, and ids of parts that do not depend on their neighbours."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_golden_plain_query(tiny: PreTrainedTokenizerFast) -> None:
     )
 
 
-def test_the_agents_own_line_comes_right_before_the_cue(tiny: PreTrainedTokenizerFast) -> None:
-    form, now = PlainFormat(tiny), "mug cabinet_2\n"
-    query = tiny.decode(form.query("lota", "Find a mug", TURNS[:1], now))
+def test_the_agents_own_line_precedes_the_cue(tiny: PreTrainedTokenizerFast) -> None:
+    form, agent_line = PlainFormat(tiny), "mug cabinet_2\n"
+    query = tiny.decode(form.query("lota", "Find a mug", TURNS[:1], agent_line))
     assert query == "task lota find a mug \n next find a mug \n mug cabinet_2 \n next"
-    assert tiny.decode(form.cue(2, now)) == "mug cabinet_2 \n next"
+    assert tiny.decode(form.cue(2, agent_line)) == "mug cabinet_2 \n next"
 
 
-def test_an_instance_level_skill_has_a_focus_before_it(tiny: PreTrainedTokenizerFast) -> None:
+def test_a_focus_precedes_an_instance_level_skill(tiny: PreTrainedTokenizerFast) -> None:
     form = PlainFormat(tiny)
     assert (form.focus("lota"), form.focus("grounded")) == (0, 3)
     focus = form.line("mug mug_1 cabinet_2")
@@ -60,7 +60,7 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     assert form.focus("grounded") == 0
 
 
-def test_a_failure_without_a_reason_is_told_in_every_format(
+def test_a_failure_without_a_message_is_stated_in_every_format(
     tiny: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
 ) -> None:
     silent = Turn("open the Fridge", ok=False)
@@ -71,7 +71,7 @@ def test_a_failure_without_a_reason_is_told_in_every_format(
 def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:
     form = LotaFormat(chat)
     ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
-    ids += form.opening("lota", "Cool it", again=True) + form.cue(1)
+    ids += form.opening("lota", "Cool it", later=True) + form.cue(1)
     assert chat.decode(ids) == (
         "Human: get a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,<|im_end|>\n"
         "<|im_start|>user\nHuman: cool it<|im_end|>\n<|im_start|>assistant\nRobot: 1."
@@ -104,13 +104,14 @@ def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: Pre
     assert appended + form.cue(3) == form.query("lota", "cool a mug", TURNS)
 
 
-def test_the_agents_line_stands_on_a_line_of_its_own(chat: PreTrainedTokenizerFast) -> None:
-    form, now = make_format("lota", chat), "agent at fridge_1\n"
-    opened = chat.decode([*form.opening("lota", "cool a mug", now), *form.cue(1), *form.answer(TURNS[0])])
-    assert opened.startswith(f"{now}Human: cool a mug")
-    assert opened.endswith(f"Robot: 1. {TURNS[0].skill},")
-    assert form.query("lota", "cool a mug", [], now) == [*form.opening("lota", "cool a mug", now), *form.cue(1)]
-    assert chat.decode(form.cue(2, now)) == f"\n{now} 2."
+def test_the_agents_own_line_is_a_separate_line(chat: PreTrainedTokenizerFast) -> None:
+    form, agent_line = make_format("lota", chat), "agent at fridge_1\n"
+    text = chat.decode([*form.opening("lota", "cool a mug", agent_line), *form.cue(1), *form.answer(TURNS[0])])
+    assert text.startswith(f"{agent_line}Human: cool a mug")
+    assert text.endswith(f"Robot: 1. {TURNS[0].skill},")
+    opening = form.opening("lota", "cool a mug", agent_line)
+    assert form.query("lota", "cool a mug", [], agent_line) == [*opening, *form.cue(1)]
+    assert chat.decode(form.cue(2, agent_line)) == f"\n{agent_line} 2."
 
 
 def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> None:
@@ -119,12 +120,12 @@ def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> N
     assert long[: len(short)] != short
 
 
-def test_a_start_token_can_be_named_where_the_tokenizer_has_none(chat: PreTrainedTokenizerFast) -> None:
+def test_a_start_token_can_be_named_for_a_tokenizer_without_one(chat: PreTrainedTokenizerFast) -> None:
     assert make_format("default", chat).context() == []
     start = chat.convert_tokens_to_ids("<|im_end|>")
     assert make_format("default", chat, start="<|im_end|>").context() == [start]
-    bare, named = (make_format("lota", chat, start=name).context() for name in (None, "<|im_end|>"))
-    assert named == [start, *bare]
+    without, with_start = (make_format("lota", chat, start=name).context() for name in (None, "<|im_end|>"))
+    assert with_start == [start, *without]
     with pytest.raises(ConfigError, match=r"prompt.start='<s>' is no token of this model; name one, such as <\|im_"):
         make_format("default", chat, start="<s>")
 

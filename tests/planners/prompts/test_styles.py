@@ -1,4 +1,4 @@
-"""Prompt styles: the lines facts become."""
+"""Prompt styles: the lines of facts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from planners.prompts.styles import Edit, make_style
 from planners.training.rollout_files import FactRecord
 
 CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed", "unseen"))
-OPENED = FactRecord("cabinet_1", "receptacle", "cabinet", states=("open",))
+OPEN_CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("open",))
 MUG = FactRecord("mug_1", "object", "mug", "cabinet_1", states=("clean",))
-HELD = FactRecord("mug_1", "object", "mug", "agent")
+MUG_IN_HAND = FactRecord("mug_1", "object", "mug", "agent")
 AGENT = FactRecord("agent", "agent", "agent", "cabinet_1", "mug_1")
 
 
@@ -19,24 +19,24 @@ def texts(edits: list[Edit]) -> list[str | None]:
     return [edit.text for edit in edits]
 
 
-def test_plain_lines_stand_alone_and_rewrite_themselves() -> None:
+def test_plain_lines_are_self_contained_and_rewritten() -> None:
     style = make_style("plain")
     assert texts(style.edits([CABINET, AGENT])) == [
         "unseen cabinet cabinet_1 closed\n",
         "agent at cabinet_1 holding mug_1\n",
     ]
     assert style.edits([MUG]) == [Edit("mug_1", "object", "mug mug_1 cabinet_1 clean\n")]
-    assert style.edits([HELD])[0] == Edit("mug_1", "object", "mug mug_1 hand\n")
-    gone = FactRecord("mug_1", "object", "mug", gone=True)
-    assert style.edits([gone]) == [Edit("mug_1", "object", None)]
-    assert make_style("plain", "append").edits([gone]) == [Edit("mug_1", "object", "mug mug_1 gone\n")]
+    assert style.edits([MUG_IN_HAND])[0] == Edit("mug_1", "object", "mug mug_1 hand\n")
+    removed = FactRecord("mug_1", "object", "mug", gone=True)
+    assert style.edits([removed]) == [Edit("mug_1", "object", None)]
+    assert make_style("plain", "append").edits([removed]) == [Edit("mug_1", "object", "mug mug_1 gone\n")]
 
 
-def test_linked_members_follow_their_header_and_refer_back() -> None:
+def test_linked_members_follow_their_header() -> None:
     style = make_style("linked")
     shelf = FactRecord("shelf_1", "receptacle", "shelf")
     book = FactRecord("book_1", "object", "book", "shelf_1")
-    edits = style.edits([OPENED, shelf, MUG, book])
+    edits = style.edits([OPEN_CABINET, shelf, MUG, book])
     assert texts(edits) == [
         "cabinet cabinet_1 open\n",
         "there mug mug_1 clean\n",
@@ -46,35 +46,35 @@ def test_linked_members_follow_their_header_and_refer_back() -> None:
     assert edits[1].parent == "cabinet_1"
 
 
-def test_linked_changes_are_events_and_first_lines_stay() -> None:
+def test_linked_changes_are_new_lines_and_first_lines_stay() -> None:
     style = make_style("linked")
-    style.edits([OPENED, MUG])
-    assert style.edits([HELD]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n", "mug_1")]
+    style.edits([OPEN_CABINET, MUG])
+    assert style.edits([MUG_IN_HAND]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n", "mug_1")]
     closed = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed",))
     assert style.edits([closed]) == [Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n", "cabinet_1")]
-    gone = FactRecord("mug_1", "object", "mug", gone=True)
-    assert texts(style.edits([gone])) == ["now mug mug_1 gone\n"]
+    removed = FactRecord("mug_1", "object", "mug", gone=True)
+    assert texts(style.edits([removed])) == ["now mug mug_1 gone\n"]
 
 
-def test_linked_header_is_rewritten_when_its_content_is_first_seen() -> None:
+def test_a_linked_header_is_rewritten_at_the_first_sight_of_its_content() -> None:
     style = make_style("linked")
     assert texts(style.edits([CABINET])) == ["unseen cabinet cabinet_1 closed\n"]
-    assert texts(style.edits([OPENED, MUG])) == ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n"]
+    assert texts(style.edits([OPEN_CABINET, MUG])) == ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n"]
 
 
 def test_an_object_that_appears_later_gets_a_line_of_its_own() -> None:
     style = make_style("linked")
-    style.edits([OPENED])
+    style.edits([OPEN_CABINET])
     assert style.edits([MUG]) == [Edit("mug_1", "object", "now mug mug_1 cabinet_1 clean\n")]
 
 
-def test_reset_forgets_the_house() -> None:
+def test_reset_clears_the_written_entities() -> None:
     style = make_style("linked")
-    style.edits([OPENED, MUG])
+    style.edits([OPEN_CABINET, MUG])
     style.reset()
-    assert texts(style.edits([OPENED, MUG])) == ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n"]
+    assert texts(style.edits([OPEN_CABINET, MUG])) == ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n"]
 
 
-def test_unknown_style_names_the_known_ones() -> None:
+def test_an_unknown_style_is_refused() -> None:
     with pytest.raises(ConfigError, match="plain, linked"):
-        make_style("poetic")
+        make_style("verse")

@@ -1,4 +1,4 @@
-"""A planner's folder holds one checkpoint, whatever happens while the next is written."""
+"""Checkpoints: a planner's folder holds a complete one, whatever happens while the next is written."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from safetensors.torch import load_file
 from keep_agent.errors import CapacityError, DataError, ModelError, StorageError
 from memory.engine.models.load import load_model
 from planners.tiny.checkpoint import (
-    HISTORY,
     STATE_CHECKSUMS,
     SUMS,
-    deepen,
     latest_checkpoint,
     load_planner,
     new_checkpoint,
     write_planner,
 )
+from planners.tiny.folders import HISTORY
+from planners.tiny.growth import deepen
+from planners.training.forward import forward
 from planners.training.packed_attention import collate
-from planners.training.packing import Pack, Slot
-from planners.training.trainer import forward
+from planners.training.packs import Pack, Slot
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 LOADED = cache(load_planner)  # `write` overwrites all of its weights
@@ -39,7 +39,7 @@ FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 
 
 class Killed(BaseException):
-    """What stands for SIGKILL: nothing cleans up behind it."""
+    """Stand-in for SIGKILL: no handler cleans up after it."""
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
-    """A checkpoint whose every tensor says ``step``; what it looks like."""
+    """Write a checkpoint filled with ``step``; return the contents of the folder."""
     model, tokenizer, _ = LOADED(source)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -59,14 +59,14 @@ def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, folder: Path, call: int) -> Callable[[], int]:
-    """Stop at the ``call``-th change of the disk from now on; what is returned tells how many there were."""
-    seen = itertools.count(1)
+    """Stop at the ``call``-th change of the disk; return a function that counts the changes."""
+    counter = itertools.count(1)
     number = 0
 
     def before(real: Callable[..., Any]) -> Callable[..., Any]:
         def stopping(*arguments: Any, **more: Any) -> Any:
             nonlocal number
-            number = next(seen)
+            number = next(counter)
             if number >= call:
                 raise Killed
             return real(*arguments, **more)
@@ -79,9 +79,8 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, folder: Path, call: int) -> Callabl
     return lambda: number
 
 
-def test_a_checkpoint_is_whole_in_one_folder_and_links_lead_to_it(tiny_model: Path, tmp_path: Path) -> None:
-    found = write(tmp_path, tiny_model, 1)
-    assert set(found) == FILES and all((tmp_path / name).is_symlink() for name in FILES)
+def test_a_checkpoint_is_one_folder_with_links_to_its_files(tiny_model: Path, tmp_path: Path) -> None:
+    assert set(write(tmp_path, tiny_model, 1)) == FILES and all((tmp_path / name).is_symlink() for name in FILES)
     assert latest_checkpoint(tmp_path) == (tmp_path / "checkpoints" / "step-1").resolve()
     for step in (2, 2, 3):
         write(tmp_path, tiny_model, step)
@@ -93,32 +92,32 @@ def test_a_checkpoint_is_whole_in_one_folder_and_links_lead_to_it(tiny_model: Pa
 def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(
     tiny_model: Path, tmp_path: Path, begins: str
 ) -> None:
-    """Killed at every change of the disk: in a new folder, a trainer's, one without versions, and a copy of one."""
-    kinds = set()
+    """Kill at every change of the disk: in a new folder, one with versions, one without, and a copy of one."""
+    steps = set()
     for call in itertools.count(1):
         folder = tmp_path / f"{begins} {call}"
         old = _begin(folder, tiny_model, begins)
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-            told = kill_at(patch, folder, call)
+            changes = kill_at(patch, folder, call)
             write(folder, tiny_model, 2)
-        found, done = contents(folder), told() < call
-        step = json.loads(found[HISTORY])["progress"]["step"] if HISTORY in found else None
-        kinds.add(step)
+        files, done = contents(folder), changes() < call
+        step = json.loads(files[HISTORY])["progress"]["step"] if HISTORY in files else None
+        steps.add(step)
         if step == 1:
-            assert all(found[name] == old[name] for name in old if name not in SUMS)
+            assert all(files[name] == old[name] for name in old if name not in SUMS)
         checkpoint = latest_checkpoint(folder)
         assert checkpoint is not None or step is None
         if checkpoint is not None:
             model, _, history = load_planner(folder)
-            step = step or 2  # a first version that is whole counts before links lead to it
+            step = step or 2  # a complete first version counts before there are links to it
             assert history["progress"]["step"] == step == model.model.norm.weight[0].item()
             assert float(load_file(checkpoint / "optimizer.safetensors")["step"][0]) == step
-        write(folder, tiny_model, 3)  # a trainer that goes on
+        write(folder, tiny_model, 3)  # a trainer that resumes
         assert load_planner(folder)[2] == {"progress": {"step": 3}} and set(contents(folder)) == FILES
         assert not list(folder.rglob(".*"))
         if done:
             break
-    assert kinds == {None if begins == "empty" else 1, 2}
+    assert steps == {None if begins == "empty" else 1, 2}
 
 
 def _begin(folder: Path, source: Path, begins: str) -> dict[str, bytes]:
@@ -127,7 +126,7 @@ def _begin(folder: Path, source: Path, begins: str) -> dict[str, bytes]:
         return {}
     first = folder if begins == "versions" else folder.with_name(f"{folder.name} first")
     write(first, source, 1)
-    if begins == "files":  # as they were before there were versions
+    if begins == "files":  # as older releases wrote them
         for name in FILES - {STATE_CHECKSUMS}:
             shutil.copy(first / name, folder / name)
     if begins == "copy":
@@ -157,22 +156,22 @@ def test_a_full_disk_leaves_the_old_checkpoint(
 def test_a_file_system_without_links_is_named(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "symlink", refused)
+    monkeypatch.setattr(os, "symlink", fail)
     with pytest.raises(StorageError, match=r"cannot be written \(Operation not permitted\): .* name another place"):
         write(tmp_path, tiny_model, 2)
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "text"])
-def test_damage_of_any_file_is_refused_by_its_name(tiny_model: Path, tmp_path: Path, name: str, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "text"])
+def test_a_damaged_file_is_named(tiny_model: Path, tmp_path: Path, name: str, damage: str) -> None:
     write(tmp_path, tiny_model, 1)
     file = tmp_path / "checkpoints" / "step-1" / name
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
-    if damage == "gone":
+    if damage == "missing":
         file.unlink()
     else:
         file.write_bytes({"flip": bytes(raw), "cut": bytes(raw[: len(raw) // 2]), "text": b"\xff\xfe"}[damage])
@@ -183,15 +182,15 @@ def test_damage_of_any_file_is_refused_by_its_name(tiny_model: Path, tmp_path: P
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_version_that_is_gone_is_named(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_missing_version_is_named(tiny_model: Path, tmp_path: Path) -> None:
     write(tmp_path, tiny_model, 1)
     shutil.rmtree(tmp_path / "checkpoints" / "step-1")
     with pytest.raises(DataError, match=r"latest leads to 'step-1', which is gone; restore it"):
         latest_checkpoint(tmp_path)
 
 
-def test_versions_of_which_no_link_tells_the_newest_are_kept(tiny_model: Path, tmp_path: Path) -> None:
-    """As in a copy that leaves links out: the only version is the newest, of several nothing is guessed or removed."""
+def test_without_the_link_to_the_newest_version_all_are_kept(tiny_model: Path, tmp_path: Path) -> None:
+    """In a copy without links a single version is the newest; of several none is guessed or removed."""
     write(tmp_path, tiny_model, 1)
     for link in [path for path in tmp_path.rglob("*") if path.is_symlink()]:
         link.unlink()
@@ -205,7 +204,7 @@ def test_versions_of_which_no_link_tells_the_newest_are_kept(tiny_model: Path, t
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-1", "step-2"}
 
 
-def test_a_deeper_model_says_the_same_until_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_deepened_model_computes_the_same_until_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:
     model, tokenizer, _ = load_planner(tiny_model)
     depth = len(model.model.layers)
     deeper = deepen(model, depth + 3)
@@ -217,7 +216,7 @@ def test_a_deeper_model_says_the_same_until_it_is_trained(tiny_model: Path, tmp_
     loss = forward(deeper, batch, torch.float32)[0].logsumexp(-1).sum()
     loss.backward()
     silent = [p for p in deeper.parameters() if p.ndim == 2 and not p.any()]
-    assert len(silent) == 2 * 3 and all(p.grad.any() for p in silent)  # what was added learns
+    assert len(silent) == 2 * 3 and all(p.grad.any() for p in silent)  # the new layers learn
     write_planner(deeper, tokenizer, {}, tmp_path)
     assert len(load_planner(tmp_path)[0].model.layers) == depth + 3
     with pytest.raises(ModelError, match="only be added"):

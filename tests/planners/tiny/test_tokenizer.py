@@ -1,4 +1,4 @@
-"""What the planner's tokenizer is trained to: words apart from spaces, names whole, and the same every time."""
+"""Tokenizer of planner-tiny: words without spaces, names as single tokens, and a reproducible training."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from planners.tiny.tokenizer import BOS, INNER, NEWLINE, PAD, UNK, train_tokeniz
 SPECIAL = [PAD, BOS, UNK, NEWLINE]
 
 
-def trained() -> Tokenizer:
-    """Of few words, so that many merges are equally good."""
+def make_tokenizer() -> Tokenizer:
+    """Train on few words, so that many merges are equally good."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij_1", k=rng.randrange(2, 9))) for _ in range(80)]
     texts = [" ".join(rng.choices(words, k=8)) + f" mug_{number} 12 é #\n" for number in range(80)]
@@ -20,11 +20,11 @@ def trained() -> Tokenizer:
 
 
 def test_the_same_texts_give_the_same_tokenizer() -> None:
-    assert len({trained().to_str() for _ in range(5)}) == 1
+    assert len({make_tokenizer().to_str() for _ in range(5)}) == 1
 
 
-def test_parts_of_words_are_no_tokens_of_their_own() -> None:
-    tokenizer = trained()
+def test_pieces_of_words_are_no_added_tokens() -> None:
+    tokenizer = make_tokenizer()
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     assert added[:4] == SPECIAL and set(added[4:]) == {"mug_1", "cabinet_1"}
     assert [tokenizer.token_to_id(part) for part in INNER] == list(range(4, 4 + len(INNER)))

@@ -1,4 +1,4 @@
-"""The feed of the trainer: settings mixed at any time, batches of the asked size, errors that surface."""
+"""The feed of the trainer: mixed settings, batches of the required size, and errors of its thread."""
 
 from __future__ import annotations
 
@@ -12,58 +12,51 @@ import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
-from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
+from planners.tiny.tokenizer import BOS, PAD
 from planners.training.batches import LEVELS, Feed, shuffled
-from planners.training.choices import TRANSCRIPT
+from planners.training.options import TRANSCRIPT
 from planners.training.rollout_files import Rollout, rollout_files, write_rollouts
-from planners.training.trainer import rollout_texts
 
 Make = Callable[..., Rollout]
 
 
 @pytest.fixture
 def files(tmp_path: Path, make_rollout: Make) -> list[Path]:
-    """One file per setting, as eval.dataset writes them."""
+    """Write one file per setting, as eval.dataset does."""
     for skills in ("grounded", "lota"):
         rollouts = (replace(make_rollout(seed), skills=skills) for seed in range(1000))
         write_rollouts(tmp_path / f"{skills}.jsonl.gz", rollouts)
     return rollout_files(tmp_path)
 
 
-@pytest.fixture
-def tokenizer(make_rollout: Make) -> Tokenizer:
-    texts = [text for seed in range(5) for text in rollout_texts(make_rollout(seed))]
-    return train_tokenizer([*texts, "where state door"], {w for t in texts for w in t.split() if "_" in w}, 600)
-
-
-def make_feed(files: list[Path], tokenizer: Tokenizer, level: int) -> Feed:
+def make_feed(files: list[Path], tokenizer: Tokenizer, level: int, **settings: int) -> Feed:
     bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
-    return Feed(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level)
+    return Feed(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level, **settings)
 
 
-def test_settings_stay_mixed_although_each_file_holds_only_one(files: list[Path]) -> None:
-    drawn = list(islice(shuffled(files, seed=3), 1500))
+def test_settings_are_mixed_although_each_file_holds_only_one(files: list[Path]) -> None:
+    rollouts = list(islice(shuffled(files, seed=3), 1500))
     for start in range(0, 1500, 300):
-        counts = Counter(rollout.skills for rollout in drawn[start : start + 300])
+        counts = Counter(rollout.skills for rollout in rollouts[start : start + 300])
         assert min(counts["lota"], counts["grounded"]) > 60, counts
 
 
-def test_the_same_seed_feeds_the_same(files: list[Path]) -> None:
+def test_equal_seeds_give_equal_rollouts(files: list[Path]) -> None:
     first, second = (list(islice(shuffled(files, seed=5), 50)) for _ in range(2))
     assert first == second
     assert first != list(islice(shuffled(files, seed=6), 50))
 
 
-def test_batches_keep_to_the_asked_size_and_all_kinds_appear(files: list[Path], tokenizer: Tokenizer) -> None:
+def test_batches_have_the_required_size_and_all_kinds_occur(files: list[Path], tokenizer: Tokenizer) -> None:
     feed = make_feed(files, tokenizer, level=2)
-    kinds, wanted = set(), {"goal", "plan", "probe", "recall", "step", "trajectory"}
+    kinds, expected = set(), {"goal", "plan", "probe", "recall", "step", "trajectory"}
     for _ in range(4000):  # some are rare
         _, batch = feed.next()
         kinds |= {kind for row in batch.kinds for kind in row}
         assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500
-        if kinds == wanted:
+        if kinds == expected:
             break
-    assert kinds == wanted
+    assert kinds == expected
 
 
 def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Path], tokenizer: Tokenizer) -> None:
@@ -73,18 +66,14 @@ def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Pa
     assert "plan" not in kinds and "step" in kinds
 
 
-def test_long_transcripts_go_on_through_the_stream(make_rollout: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_long_transcripts_continue_through_the_stream(make_rollout: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
     house = make_rollout(1)
     stream = replace(house, skills="grounded", tasks=house.tasks * 30)
     write_rollouts(tmp_path / "long.jsonl.gz", [stream] * 8)
-    bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
-    encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
-    feed = Feed(
-        rollout_files(tmp_path), encode, bos, pad, 1500, seed=0, level=len(LEVELS) - 1, transcript=TRANSCRIPT + 500
-    )
+    feed = make_feed(rollout_files(tmp_path), tokenizer, len(LEVELS) - 1, transcript=TRANSCRIPT + 500)
     batches = [batch for _ in range(60) for batch in (feed.next()[1],) if batch.kinds[0][0] == "trajectory"]
     feed.close()
-    assert batches and all(batch.causal for batch in batches if len(batch.kinds) == 1)  # short ends come together
+    assert batches and all(batch.causal for batch in batches if len(batch.kinds) == 1)  # short rests share a batch
     assert max(batch.ids.shape[1] - batch.memory for batch in batches) > TRANSCRIPT
 
 
@@ -97,7 +86,7 @@ def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: T
             feed.next()
 
 
-def test_a_closed_feed_leaves_no_thread_behind(files: list[Path], tokenizer: Tokenizer) -> None:
+def test_a_closed_feed_leaves_no_thread(files: list[Path], tokenizer: Tokenizer) -> None:
     feed = make_feed(files, tokenizer, 0)
     feed.next()
     assert feed._thread.is_alive()

@@ -1,4 +1,4 @@
-"""A planner that learns the words of another world keeps all that it knew: old ids, old logits."""
+"""Extension of a planner by the words of another world: old ids and logits stay."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
-from planners.tiny.checkpoint import BUNDLED, load_planner, widen
-from planners.tiny.tokenizer import USUAL, extend_tokenizer
+from planners.tiny.checkpoint import BUNDLED, load_planner
+from planners.tiny.growth import widen
+from planners.tiny.tokenizer import FREQUENT, extend_tokenizer
 from planners.train import parser
 from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
 from planners.training.trainer import Trainer
 from tests.planners.training.test_train import SMALL
 
-TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * USUAL
+TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * FREQUENT
 NAMES = ["zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12", "mug_2"]
 OLD = "task grounded put a mug on the countertop\nmug mug_2 countertop_1 hot\nnext go to countertop_1\n"
 
@@ -42,20 +43,20 @@ def test_new_words_and_names_are_single_tokens_and_old_texts_keep_their_ids() ->
     assert extend_tokenizer(tokenizer, TEXTS, NAMES) == {}
 
 
-def test_a_word_that_is_seldom_stays_in_pieces() -> None:
+def test_a_rare_word_stays_in_pieces() -> None:
     _, tokenizer, _ = load_planner(BUNDLED)
-    assert extend_tokenizer(tokenizer, TEXTS[: USUAL // 2], ()) == {}
+    assert extend_tokenizer(tokenizer, TEXTS[: FREQUENT // 2], ()) == {}
 
 
 @torch.no_grad()
-def test_a_wider_model_says_what_it_said() -> None:
+def test_a_widened_model_keeps_its_logits() -> None:
     model, tokenizer, _ = load_planner(BUNDLED)
     plain = Qwen2ForCausalLM._from_config(model.config, attn_implementation="eager", dtype=torch.float32).eval()
     plain.load_state_dict(model.state_dict())
     prompt = torch.tensor([ids(OLD, tokenizer)])
     before = plain(prompt).logits
     rows = before.shape[-1]
-    names = [f"zyzzogeton_{number}" for number in range(1, 1 + rows)]  # so many that there must be more rows
+    names = [f"zyzzogeton_{number}" for number in range(1, 1 + rows)]  # more names than free rows
     new = extend_tokenizer(tokenizer, TEXTS, names)
     widen(plain, tokenizer, new)
     after = plain(prompt).logits
@@ -70,7 +71,7 @@ def test_a_wider_model_says_what_it_said() -> None:
     assert fresh.norm(dim=-1).mean() == pytest.approx(weight[:1000].norm(dim=-1).mean().item(), rel=0.5)
 
 
-def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
+def test_the_trainer_extends_the_planner_it_starts_from_but_not_a_resumed_run(
     tmp_path: Path, make_rollout: Callable[..., Rollout]
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -80,8 +81,8 @@ def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
     write_rollouts(second / "a.jsonl.gz", (elsewhere(make_rollout(seed)) for seed in range(300)))
 
     def trainer(data: Path, out: str, *more: str) -> Trainer:
-        given = ["--data", str(data), "--out", str(tmp_path / out), "--minutes", "1", "--steps", "1", *SMALL, *more]
-        return Trainer(parser().parse_args(given))
+        options = ["--data", str(data), "--out", str(tmp_path / out), "--minutes", "1", "--steps", "1", *SMALL, *more]
+        return Trainer(parser().parse_args(options))
 
     old = trainer(first, "old")
     old.run()
@@ -89,18 +90,18 @@ def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
     new = trainer(second, "new", "--init", str(tmp_path / "old"))
     assert new.tokenizer.token_to_id("zyzzogeton_1") is not None
     new.run()
-    for more in ((), ("--init", str(tmp_path / "old"))):  # the same command goes on, too
+    for more in ((), ("--init", str(tmp_path / "old"))):  # the same command resumes, too
         again = trainer(first, "new", *more)
         assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
         assert again.progress.step == new.progress.step
         again.close()
     (tmp_path / "old").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="did not begin with what is there now: leave it out"):
+    with pytest.raises(ConfigError, match="did not start from the weights that are there now: leave it out"):
         trainer(first, "new", "--init", str(tmp_path / "old"))
 
 
 def elsewhere(rollout: Rollout) -> Rollout:
-    """The same house with one more thing that the other world does not know."""
+    """Add a thing to a house that the other world does not have."""
     thing = FactRecord("zyzzogeton_1", "receptacle", "zyzzogeton", states=("closed",))
-    first, *others = rollout.tasks
-    return replace(rollout, tasks=(replace(first, facts=(*first.facts, thing)), *others))
+    first, *rest = rollout.tasks
+    return replace(rollout, tasks=(replace(first, facts=(*first.facts, thing)), *rest))

@@ -1,12 +1,11 @@
-"""The trainer of retention heads: what counts as evidence, that it learns, and that it goes on where it stopped."""
+"""The trainer of retention heads: labels, loss, training, and resumed runs."""
 
 from __future__ import annotations
 
 import json
 import random
-import re
-import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,20 +16,21 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.retention.residual_head import load_head
 from planners.train_retention import RANGES, check_options, main, parser
-from planners.training.retention.replay import Example, Words, replay
+from planners.training.retention.checkpoint import read_state
+from planners.training.retention.replay import ArgumentMatcher, Example, replay
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
-from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
+from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of
 
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Path:
-    """Transcripts of random ids, of which each action names one that was told."""
+    """Write transcripts of random ids; each action names one of the first turn."""
     rng, lines = random.Random(0), []
     for number in range(3):
-        turns, told = [], [rng.randrange(5, 60) for _ in range(30)]
+        turns, first = [], [rng.randrange(5, 60) for _ in range(30)]
         for turn in range(4):
-            new = told if not turn else [rng.randrange(5, 60) for _ in range(8)]
-            turns.append(ToolTurn(tuple(new), 4, (f"w{rng.choice(told)}",), 2 if not turn else 0, not turn))
+            new = first if not turn else [rng.randrange(5, 60) for _ in range(8)]
+            turns.append(ToolTurn(tuple(new), 4, (f"w{rng.choice(first)}",), 2 if not turn else 0, not turn))
         lines.append(json.dumps(session_line(ToolSession(f"s{number}", tuple(turns)))))
     file = tmp_path / "sessions.jsonl"
     file.write_text("\n".join(lines) + "\n")
@@ -38,14 +38,14 @@ def sessions(tmp_path: Path) -> Path:
 
 
 def arguments(model: Path, sessions: Path, out: Path, *more: str) -> Namespace:
-    given = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--budgets", "12", "20"]
-    given += ["--save", "1", "--shortest", "1", "--held-out", "0", "--dtype", "float32"]
-    return parser().parse_args([*given, *more])
+    options = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--budgets", "12", "20"]
+    options += ["--save", "1", "--shortest", "1", "--held-out", "0", "--dtype", "float32"]
+    return parser().parse_args([*options, *more])
 
 
 def train(args: Namespace) -> Trainer:
     trainer = Trainer(args)
-    trainer.words = Words({token: f"w{token}" for token in range(100)}, 2)  # made-up words for made-up ids
+    trainer.matcher = ArgumentMatcher({token: f"w{token}" for token in range(100)}, 2)  # artificial words
     try:
         trainer.run()
     finally:
@@ -53,10 +53,10 @@ def train(args: Namespace) -> Trainer:
     return trainer
 
 
-def test_evidence_is_a_literal_part_of_an_argument() -> None:
-    words = Words({1: "mug", 2: " mug_1", 3: "a", 4: "cup"}, 2)
-    assert words.wanted([1, 2, 3, 4, 9], ["take mug_1", "a"]).tolist() == [True, True, False, False, False]
-    assert Words({3: "a"}, 1).wanted([3], ["take"]).tolist() == [True]
+def test_positive_tokens_are_literal_parts_of_an_argument() -> None:
+    matcher = ArgumentMatcher({1: "mug", 2: " mug_1", 3: "a", 4: "cup"}, 2)
+    assert matcher.labels([1, 2, 3, 4, 9], ["take mug_1", "a"]).tolist() == [True, True, False, False, False]
+    assert ArgumentMatcher({3: "a"}, 1).labels([3], ["take"]).tolist() == [True]
 
 
 def test_a_head_is_trained_and_can_be_loaded(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
@@ -72,50 +72,46 @@ def test_sessions_are_replayed_under_the_budget(tiny_model: Path, sessions: Path
     try:
         (session, *_) = trainer.sessions
         protected = replace(session, turns=(replace(session.turns[0], protected=3), *session.turns[1:]))
-        every = [
-            [moment.example for moment in replay(trainer.engine, one, trainer.words, trainer.head, 12, 0.5)]
-            for one in (session, protected)
+        examples = [
+            [moment.example for moment in replay(trainer.engine, item, trainer.matcher, trainer.head, 12, 0.5)]
+            for item in (session, protected)
         ]
     finally:
         trainer.close()
-    (first, *later), (spared, *_) = every
-    assert first.wanted.numel() == 30 - 4 and spared.wanted.numel() == 30 - 4 - 3
-    assert [one.wanted.numel() for one in later] == [12 + 8 - 4 - 2] * 3  # what was kept, and the turn before the span
+    (first, *later), (first_protected, *_) = examples
+    assert first.labels.numel() == 30 - 4 and first_protected.labels.numel() == 30 - 4 - 3
+    assert [example.labels.numel() for example in later] == [12 + 8 - 4 - 2] * 3  # kept rows, new rows, less the span
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    train(arguments(tiny_model, sessions, tmp_path / "whole"))
-    train(arguments(tiny_model, sessions, tmp_path / "parts", "--epochs", "1"))
-    train(arguments(tiny_model, sessions, tmp_path / "parts"))
-    whole, parts = (load_head(str(tmp_path / name / HEAD)).state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def test_a_run_goes_on_from_any_session_with_the_same_settings_only(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Interrupt one run between epochs and another within one; the settings must stay the same."""
     train(arguments(tiny_model, sessions, tmp_path / "whole"))
-    learn, learned = Trainer._learn, []
+    train(arguments(tiny_model, sessions, tmp_path / "epochs", "--epochs", "1"))
+    learn, names = Trainer._learn, []
 
-    def stopped(self: Trainer, session: ToolSession) -> None:
-        if len(learned) == 2:
+    def interrupt(self: Trainer, session: ToolSession) -> None:
+        if len(names) == 2:
             raise KeyboardInterrupt
-        learned.append(session.name)
+        names.append(session.name)
         learn(self, session)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Trainer, "_learn", stopped)
+        patch.setattr(Trainer, "_learn", interrupt)
         train(arguments(tiny_model, sessions, tmp_path / "parts"))
-    (tmp_path / "parts" / HEAD).unlink()  # killed before it was written
-    train(arguments(tiny_model, sessions, tmp_path / "parts"))
-    whole, parts = (load_head(str(tmp_path / name / HEAD)).state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    (tmp_path / "parts" / HEAD).unlink()  # as if killed before it was written
+    whole = load_head(str(tmp_path / "whole" / HEAD)).state_dict()
+    for name in ("epochs", "parts"):
+        train(arguments(tiny_model, sessions, tmp_path / name))
+        resumed = load_head(str(tmp_path / name / HEAD)).state_dict()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     with pytest.raises(ConfigError, match=r"decay=0.25 \(was 0.5\)"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "parts", "--decay", "0.25"))
 
 
 @pytest.mark.parametrize("damage", ["tensor", "number", "name", "cut", "empty"])
-def test_damage_of_a_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp_path: Path, damage: str) -> None:
     train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
     file = tmp_path / "run" / STATE
     raw = file.read_bytes()
@@ -129,11 +125,11 @@ def test_damage_of_a_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp
         }[damage]
     )
     assert file.read_bytes() != raw
-    with pytest.raises(ModelError, match=rf"{STATE}.*; restore it, or train anew"):
+    with pytest.raises(ModelError, match=rf"{STATE}.*; restore it, or train again"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
 
 
-def test_a_checkpoint_without_checksum_goes_on(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_checksum_is_resumed(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
     metadata, tensors = read_state(tmp_path / "run" / STATE)
     del metadata["sha256"]
@@ -142,82 +138,82 @@ def test_a_checkpoint_without_checksum_goes_on(tiny_model: Path, sessions: Path,
 
 
 @pytest.mark.parametrize("part", ["settings", "progress"])
-def test_damage_that_no_checksum_tells_is_named(tiny_model: Path, sessions: Path, tmp_path: Path, part: str) -> None:
+def test_damage_without_a_checksum_is_named(tiny_model: Path, sessions: Path, tmp_path: Path, part: str) -> None:
     train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
     metadata, tensors = read_state(tmp_path / "run" / STATE)
     del metadata["sha256"]
     save_file(tensors, tmp_path / "run" / STATE, metadata | {part: "{"})
-    with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train anew"):
+    with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train again"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
 
 
-def test_alpha_is_chosen_by_sessions_that_were_held_out(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_alpha_is_chosen_by_the_held_out_sessions(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     trainer = train(arguments(tiny_model, sessions, tmp_path / "run", "--held-out", "1"))
-    assert len(trainer.sessions) == 2 and [one.name for one in trainer.held] == ["s2"]
-    weighed = json.loads((tmp_path / "run" / PROGRESS).read_text())["weighed"]
-    learned, best = trainer.head.alpha.item(), min(weighed, key=lambda row: row["nats"])
-    assert [row["alpha"] for row in weighed] == pytest.approx([learned * share for share in SHARES], abs=1e-5)
-    chosen = load_head(str(tmp_path / "run" / HEAD))
-    assert chosen.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
-    assert chosen.about["held_out"] == 1 and chosen.about["weighed"] == weighed
+    assert len(trainer.sessions) == 2 and [session.name for session in trainer.held_out] == ["s2"]
+    candidates = json.loads((tmp_path / "run" / PROGRESS).read_text())["weighed"]
+    trained, best = trainer.head.alpha.item(), min(candidates, key=lambda row: row["nats"])
+    assert [row["alpha"] for row in candidates] == pytest.approx([trained * share for share in SHARES], abs=1e-5)
+    head = load_head(str(tmp_path / "run" / HEAD))
+    assert head.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
+    assert head.about["held_out"] == 1 and head.about["weighed"] == candidates
     with pytest.raises(ConfigError, match="--held-out 3 of 3 sessions leaves none"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "all", "--held-out", "3"))
 
 
-def test_a_surprise_is_that_of_the_words_between_two_queries(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_surprisal_is_of_the_tokens_between_two_queries(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     trainer = Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
     first, second, third, fourth = trainer.sessions[0].turns
-    anew = replace(third, begins=True)
+    restart = replace(third, begins=True)
     try:
-        (surprise,) = trainer._surprises([ToolSession("one", (first, second))])
-        moment = next(trainer._replay(ToolSession("one", (first, second)), 12))
+        (surprisal,) = trainer._surprisals([ToolSession("s", (first, second))])
+        moment = next(trainer._replay(ToolSession("s", (first, second)), 12))
         expected = -float(trainer.engine.score(moment.cache, [list(second.ids[:4])]).scores[0])
         silent = replace(second, query=8)
-        assert list(trainer._surprises([ToolSession("silent", (first, silent))])) == []
-        assert list(trainer._surprises([ToolSession("anew", (first, anew, fourth))])) == []
+        assert list(trainer._surprisals([ToolSession("silent", (first, silent))])) == []
+        assert list(trainer._surprisals([ToolSession("restart", (first, restart, fourth))])) == []
     finally:
         trainer.close()
-    assert surprise == pytest.approx(expected, rel=1e-6) and surprise > 0
+    assert surprisal == pytest.approx(expected, rel=1e-6) and surprisal > 0
     assert moment.following == second and moment.cache.positions.numel() == 12
 
 
-def test_a_head_is_told_what_its_features_are_like(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_the_scale_of_the_features_is_set_before_training(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     head = train(arguments(tiny_model, sessions, tmp_path / "run")).head
     assert bool((head.center != 0).any()) and bool((head.spread != 1).any())
     with pytest.raises(ConfigError, match="--budgets"):
         train(arguments(tiny_model, sessions, tmp_path / "never", "--budgets", "1000"))
 
 
-def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_files_without_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="no session in"):
         Trainer(arguments(tiny_model, tmp_path / "none.jsonl", tmp_path / "run"))
 
 
-def test_a_tokenizer_that_is_not_there_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"the tokenizer of '/no/where'.*--tokenizer"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--tokenizer", "/no/where"))
 
 
 def test_the_loss_has_the_papers_terms() -> None:
-    """Written out for four rows, of which one is wanted, with a head that says nothing yet."""
+    """Compute them by hand for four rows, one of them positive, with an untrained head."""
     from memory.retention.residual_head import ResidualHead
 
-    rule, wanted = torch.tensor([0.3, -0.2, 0.1, 0.0]), torch.tensor([True, False, False, False])
-    example = Example(torch.zeros(4, 13), torch.zeros(2, 4), rule, wanted, torch.tensor(1.5))
+    rule, labels = torch.tensor([0.3, -0.2, 0.1, 0.0]), torch.tensor([True, False, False, False])
+    example = Example(torch.zeros(4, 13), torch.zeros(2, 4), rule, labels, torch.tensor(1.5))
     weight, probability = (1 - 0.25) / 0.25, rule.sigmoid()
-    right = -(weight * probability[0].log() + (1 - probability[1:]).log().sum()) / 4
+    entropy = -(weight * probability[0].log() + (1 - probability[1:]).log().sum()) / 4
     rank = torch.log1p((rule[1:] - rule[0]).exp()).mean()
-    expected = right + 0.05 * rank + 0.01 * probability.mean() + 0.001 * 0.25
+    expected = entropy + 0.05 * rank + 0.01 * probability.mean() + 0.001 * 0.25
     assert loss_of(ResidualHead(4), example).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_other_sessions_do_not_go_on(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    """Nor the same in another order: held-out ones, which choose alpha, would be trained on."""
+def test_a_run_is_not_resumed_with_other_sessions(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    """Another order is refused as well: held-out sessions, which choose alpha, would be trained on."""
     train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
     lines = sessions.read_text().splitlines()
     sessions.write_text("\n".join(reversed(lines)) + "\n")
-    with pytest.raises(ConfigError, match=r"begun with other settings: content="):
+    with pytest.raises(ConfigError, match=r"a run with other settings: content="):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"lr=0.1 \(was "):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--lr", "0.1"))
@@ -229,7 +225,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(
     monkeypatch.setattr(
         "planners.training.retention.trainer.loss_of", lambda head, example: head.out.weight.sum() * float("nan")
     )
-    with pytest.raises(ModelError, match=r"the loss is nan in session s\d behind 0 steps.*smaller --lr than 0.001"):
+    with pytest.raises(ModelError, match=r"the loss is nan in session s\d after 0 steps.*smaller --lr than 0.001"):
         train(arguments(tiny_model, sessions, tmp_path / "run"))
     assert not (tmp_path / "run" / HEAD).exists()
     for rate in ("0", "nan", "1e38"):
@@ -237,7 +233,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(
             Trainer(arguments(tiny_model, sessions, tmp_path / "other", "--lr", rate))
 
 
-def test_the_model_that_is_trained_for_by_default_comes_along() -> None:
+def test_the_default_model_is_in_the_package() -> None:
     assert (Path(parser().parse_args(["--sessions", "s", "--out", "o"]).model).resolve() / "config.json").is_file()
     assert Path(parser().get_default("model")).is_absolute()
 
@@ -247,7 +243,7 @@ def test_every_number_has_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
         ("--dtype flot32", "--dtype='flot32' is unknown; use one of .*; did you mean 'float32'?"),
@@ -268,30 +264,13 @@ def test_every_number_has_a_range() -> None:
         ("--sessions EMPTY/../none", ".*none is empty"),
     ],
 )
-def test_what_is_mistyped_is_refused_before_torch_is_loaded(
-    option: str,
-    said: str,
-    sessions: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_mistyped_option_is_refused_before_torch_is_loaded(
+    option: str, message: str, sessions: Path, check_refusal: Callable[..., None]
 ) -> None:
-    (file := tmp_path / "text.txt").write_text("text\n")
-    (tmp_path / "none").touch()
-    (empty := tmp_path / "empty").mkdir()
-    given = option.replace("FILE", str(file)).replace("EMPTY", str(empty)).split()
-    monkeypatch.setattr(sys, "argv", ["train", "--sessions", str(sessions), "--out", str(tmp_path / "run"), *given])
-    monkeypatch.setitem(sys.modules, "planners.training.retention.trainer", None)  # importing it would fail
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    err = capsys.readouterr().err
-    said = said.replace("FILE", re.escape(str(file))).replace("EMPTY", re.escape(str(empty)))
-    assert err.count("\n") == 1 and re.match(f"error: {said}", err)
-    assert not (tmp_path / "run").exists()
+    check_refusal(main, "planners.training.retention.trainer", ["--sessions", str(sessions), *option.split()], message)
 
 
-def test_chats_pass_the_first_look(tmp_path: Path) -> None:
-    """They are read without a tokenizer then."""
+def test_chats_pass_the_check_of_options_without_a_tokenizer(tmp_path: Path) -> None:
     call = {"function": {"name": "take", "arguments": '{"what": "mug"}'}}
     chat = [{"role": "user", "content": "bring it"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")

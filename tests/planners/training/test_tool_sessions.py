@@ -1,4 +1,4 @@
-"""Session files: our own turns, and chats with tool calls."""
+"""Session files: recorded turns, and chats with tool calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_sessions_are_read_as_written(tmp_path: Path) -> None:
     turns = ToolTurn((1, 2, 3), 2, ("mug_1",), 1, True), ToolTurn((4,), 1, ())
     session = ToolSession("one", turns)
     for name in ("s.jsonl", "s.jsonl.gz"):
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert list(read_sessions(tmp_path / name, encode)) == [session]
 
 
-def test_a_chat_is_cut_where_the_model_acts(tmp_path: Path) -> None:
+def test_a_turn_of_a_chat_ends_before_an_action(tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl"
     file.write_text(json.dumps(CHAT))
     (session,) = read_sessions(file, encode)
@@ -59,7 +59,7 @@ def test_a_chat_is_cut_where_the_model_acts(tmp_path: Path) -> None:
     assert second.arguments == ("no json",) and not second.begins and not second.instruction
 
 
-def test_a_turn_that_nobody_asked_for_is_about_its_last_tokens(tmp_path: Path) -> None:
+def test_the_query_span_of_a_turn_without_actionable_messages_is_its_last_tokens(tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl"
     system = {"role": "system", "content": "you are a robot in a house with a mug"}
     asks = {"role": "assistant", "tool_calls": [call("go", "{}")]}
@@ -69,7 +69,7 @@ def test_a_turn_that_nobody_asked_for_is_about_its_last_tokens(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"turns": [{"ids": [1]}]}', '{"messages": [{"content": "x"}]}'])
-def test_other_files_are_refused(tmp_path: Path, line: str) -> None:
+def test_files_without_sessions_are_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text(line)
     with pytest.raises(DataError, match=r"bad\.jsonl:1 .*give sessions"):

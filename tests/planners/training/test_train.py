@@ -1,10 +1,9 @@
-"""The trainer end to end on a very small model: files in, a loadable planner folder out."""
+"""The trainer end to end on a very small model: from rollout files to a planner folder that can be loaded."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -18,20 +17,23 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.models.load import load_model
 from memory.files.checksums import CHECKSUMS
-from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, training
+from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
+from planners.tiny.folders import lock
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.training.choices import OPTIMIZERS
+from planners.training.forward import forward
 from planners.training.induction_init import seed_induction
+from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
 from planners.training.packing import Mix, Packer
 from planners.training.parallel import Team, in_parallel
 from planners.training.precision import faster_precision
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
-from planners.training.trainer import Trainer, forward, train
+from planners.training.trainer import Trainer, train
 
 Make = Callable[..., Rollout]
+Check = Callable[..., None]
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
 
 
@@ -44,9 +46,9 @@ def data(tmp_path: Path, make_rollout: Make) -> Path:
 
 
 def arguments(data: Path, out: Path, steps: int, *more: str) -> argparse.Namespace:
-    """So many steps, whatever they take."""
-    ends = ["--minutes", "1e5", "--steps", str(steps)]
-    return parser().parse_args(["--data", str(data), "--out", str(out), *ends, *SMALL, *more])
+    """Parse the options of a run that ends after ``steps``."""
+    limits = ["--minutes", "1e5", "--steps", str(steps)]
+    return parser().parse_args(["--data", str(data), "--out", str(out), *limits, *SMALL, *more])
 
 
 @pytest.mark.parametrize(
@@ -54,26 +56,26 @@ def arguments(data: Path, out: Path, steps: int, *more: str) -> argparse.Namespa
 )
 def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = Trainer(arguments(data, out, 60, "--optimizer", optimizer, "--report", "0"))
-    done.run()
+    finished = Trainer(arguments(data, out, 60, "--optimizer", optimizer, "--report", "0"))
+    finished.run()
     first = json.loads((out / "training.json").read_text())
     losses = [row["loss"] for row in first["progress"]["curve"]]
     assert len(losses) == first["progress"]["step"] == 60
     assert sum(losses[-15:]) < 0.95 * sum(losses[:15])
-    again = Trainer(arguments(data, out, 3, "--optimizer", optimizer))
-    kept, taken_up = done.optimizers.state(), again.optimizers.state()
-    assert kept.keys() == taken_up.keys() and all(torch.equal(kept[key], taken_up[key]) for key in kept)
-    assert again.progress.step == first["progress"]["step"]
+    resumed = Trainer(arguments(data, out, 3, "--optimizer", optimizer))
+    before, after = finished.optimizers.state(), resumed.optimizers.state()
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    assert resumed.progress.step == first["progress"]["step"]
     assert json.loads((out / "config.json").read_text())[SAYS_GOALS]
-    again.run()
+    resumed.run()
     second = json.loads((out / "training.json").read_text())["progress"]
     assert second["step"] > first["progress"]["step"]
     assert second["seconds"] > first["progress"]["seconds"]
 
 
 @pytest.mark.slow
-def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path) -> None:
-    """Two that draw half of the batches each see twice the tokens; what one writes down is what both have."""
+def test_processes_that_train_together_have_equal_weights(data: Path, tmp_path: Path) -> None:
+    """Two processes take half of the batches each; the weights that each one writes are equal."""
     sums = []
     for size in (1, 2):
         args = arguments(data, out := tmp_path / str(size), 4, "--accumulate", "2", "--threads", "1")
@@ -88,7 +90,7 @@ def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("decay", ["0", "0.9"])
 def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> None:
-    """Each by its own, they would follow other rates, and be two models by the end."""
+    """With a clock each, their learning rates and then their weights would differ."""
     args = arguments(
         data, tmp_path / "run", -1, "--minutes", "0.1", "--decay", decay, "--threads", "1", "--accumulate", "2"
     )
@@ -96,8 +98,8 @@ def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> No
     assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
 
 
-def test_what_would_have_no_effect_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--deepen 4 deepens what --init names, .*; this one has 2 layers"):
+def test_an_option_without_effect_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--deepen 4 is for a new run with --init, .* has 2 layers: leave it out"):
         Trainer(arguments(data, tmp_path / "run", 1, "--deepen", "4"))
 
 
@@ -109,7 +111,7 @@ def test_every_number_has_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
         ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
@@ -130,21 +132,13 @@ def test_every_number_has_a_range() -> None:
         ("--init FILE", "--init FILE is no planner's folder"),
     ],
 )
-def test_what_is_mistyped_is_refused_before_torch_is_loaded(
-    option: str, said: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_a_mistyped_option_is_refused_before_torch_is_loaded(
+    option: str, message: str, data: Path, check_refusal: Check
 ) -> None:
-    (file := tmp_path / "text.txt").write_text("text\n")
-    given = [word.replace("FILE", str(file)) for word in option.split()]
-    monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run"), *given])
-    monkeypatch.setitem(sys.modules, "planners.training.trainer", None)  # importing it would fail
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and re.match("error: " + said.replace("FILE", re.escape(str(file))), err)
-    assert not (tmp_path / "run").exists()
+    check_refusal(main, "planners.training.trainer", ["--data", str(data), *option.split()], message)
 
 
-def test_a_device_that_is_not_here_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_device_that_this_machine_lacks_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--device='cuda:99' cannot be used here .*; use auto, cpu or cuda"):
         Trainer(arguments(data, tmp_path / "run", 1, "--device", "cuda:99"))
 
@@ -156,11 +150,11 @@ def test_the_smallest_shapes_can_be_seeded(hidden: int) -> None:
     seed_induction(build(shape.config(train_tokenizer(["put it\n"], []))))
 
 
-def test_a_run_that_another_trains_is_refused(
+def test_a_run_folder_in_use_by_another_process_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run")])
-    with training(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
+    with lock(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
         main()
     assert f"another process is at work in {tmp_path / 'run'}" in capsys.readouterr().err
 
@@ -173,12 +167,12 @@ def _train_and_write(team: Team, args: argparse.Namespace) -> None:
     trainer.close()
 
 
-def test_the_precision_is_what_this_machine_multiplies_faster() -> None:
+def test_the_precision_is_a_supported_one() -> None:
     assert faster_precision("cpu") in (torch.bfloat16, torch.float32)
     assert faster_precision("cuda") is torch.bfloat16
 
 
-def test_another_optimiser_takes_up_what_it_knows(data: Path, tmp_path: Path) -> None:
+def test_another_optimiser_loads_the_state_that_it_shares(data: Path, tmp_path: Path) -> None:
     Trainer(arguments(data, tmp_path / "run", 3)).run()
     trainer = Trainer(arguments(data, tmp_path / "run", 3, "--optimizer", "muon"))
     assert any("embed_tokens" in key for key in trainer.optimizers.state())
@@ -192,15 +186,15 @@ def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Pa
     trainer = Trainer(arguments(data, out, 3))
     trainer.run()
     plain = Qwen2ForCausalLM.from_pretrained(out, dtype=torch.float32)
-    ours, tokenizer, _ = load_planner(out)
-    for (name, a), (_, b) in zip(plain.named_parameters(), ours.named_parameters(), strict=True):
+    packed, tokenizer, _ = load_planner(out)
+    for (name, a), (_, b) in zip(plain.named_parameters(), packed.named_parameters(), strict=True):
         assert torch.equal(a, b), name
     assert tokenizer.get_vocab() == trainer.tokenizer.get_vocab()
 
 
 @pytest.mark.parametrize("trajectories", [1, 2])
-def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Path, trajectories: int) -> None:
-    """A trajectory slot gives the same logits as the same tokens in one plain sequence. One alone is one."""
+def test_packed_attention_equals_the_plain_model(data: Path, tmp_path: Path, trajectories: int) -> None:
+    """A trajectory slot gives the same states as the same tokens in one sequence; a single one is computed as one."""
     trainer = Trainer(arguments(data, tmp_path / "run", 3))
     trainer.run()
     packed, tokenizer, _ = load_planner(tmp_path / "run")
@@ -228,7 +222,7 @@ def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Pa
             torch.testing.assert_close(hidden[start : start + len(slot.ids)], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_seeded_start_attends_to_fixed_offsets() -> None:
+def test_the_seeded_model_attends_to_fixed_offsets() -> None:
     config = Qwen2Config(
         vocab_size=64, hidden_size=96, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3,
         num_key_value_heads=3, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
@@ -258,7 +252,7 @@ def test_missing_and_broken_files_are_named(data: Path, tmp_path: Path) -> None:
         list(read_rollouts(broken))
 
 
-def test_one_flipped_bit_of_the_weights_is_noticed(data: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_of_the_weights_is_detected(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     Trainer(arguments(data, out, 3)).run()
     load_model(out)
@@ -294,7 +288,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training(data: Path, tmp_path: P
 
 def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
-    (tmp_path / CHECKSUMS).unlink()  # they are of the old weights
+    (tmp_path / CHECKSUMS).unlink()  # of the old weights
     state = load_file(tmp_path / WEIGHTS)
     save_file({**state, "model.norm.weight": torch.ones(3)}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match="do not fit its config.json"):
@@ -305,7 +299,7 @@ def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
         load_planner(tmp_path)
 
 
-def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
+def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     trainer = Trainer(arguments(data, run, 3))
     before = [p.detach().clone() for p in trainer.average.parameters()]
@@ -313,34 +307,34 @@ def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
     trainer.close()
     master, mean = (load_file(run / name) for name in ("master.safetensors", "average.safetensors"))
     shipped = load_file(run / "model.safetensors")
-    moved = [not torch.equal(a, b) for a, b in zip(before, trainer.average.parameters(), strict=True)]
-    assert all(moved) and not any(p.requires_grad for p in trainer.average.parameters())
+    changed = [not torch.equal(a, b) for a, b in zip(before, trainer.average.parameters(), strict=True)]
+    assert all(changed) and not any(p.requires_grad for p in trainer.average.parameters())
     for name, tensor in mean.items():
         assert torch.equal(shipped[name], tensor.bfloat16()) and not torch.equal(tensor, master[name])
-    again = Trainer(arguments(data, run, 1))
-    again.close()
-    assert all(torch.equal(p, mean[name]) for name, p in again.average.named_parameters())
+    resumed = Trainer(arguments(data, run, 1))
+    resumed.close()
+    assert all(torch.equal(p, mean[name]) for name, p in resumed.average.named_parameters())
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (
             ("--init", "planners/planner_tiny"),
-            "--init planners/planner_tiny is for a run that begins, and .* holds one that did not begin with what",
+            "--init planners/planner_tiny is for a new run, and .* holds one that did not start from the weights",
         ),
-        (("--hidden", "48"), "--hidden 48 is for a model that begins, and the one in .* has 96: leave it out"),
-        (("--vocab", "900"), "--vocab 900 is for a model that begins, and the one in .* has 600: leave it out"),
+        (("--hidden", "48"), "--hidden 48 is for a new model, and the one in .* has 96: leave it out"),
+        (("--vocab", "900"), "--vocab 900 is for a new model, and the one in .* has 600: leave it out"),
     ],
 )
-def test_what_a_model_has_is_asked_of_it_only_once(
-    option: tuple[str, ...], said: str, data: Path, tmp_path: Path
+def test_options_of_a_new_model_are_refused_for_another_shape(
+    option: tuple[str, ...], message: str, data: Path, tmp_path: Path
 ) -> None:
-    """Ignored, it would stand in training.json as what the model is."""
+    """An ignored option would be recorded in training.json as the shape of the model."""
     Trainer(arguments(data, tmp_path / "run", 1)).run()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Trainer(arguments(data, tmp_path / "run", 1, *option))
     paths = ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "1", "--steps", "1"]
-    Trainer(parser().parse_args(paths)).run()  # what it has need not be said
+    Trainer(parser().parse_args(paths)).run()  # without options of the shape
     calls = json.loads((tmp_path / "run" / "training.json").read_text())["calls"]
     assert [(call["args"]["hidden"], call["args"]["vocab"]) for call in calls] == [(96, 600)] * 2

@@ -1,0 +1,67 @@
+"""Options of the trainers' command lines. Loads no torch, so that a mistyped option is refused without it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from keep_agent.errors import KeepError, check_rate
+from keep_agent.options import check_device, check_folder, check_ranges
+
+OPTIMIZERS = ("adamw", "muon")
+PRECISIONS = ("auto", "bfloat16", "float32")
+TRANSCRIPT = 1500  # tokens of a trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A numeric option, or a list of numbers if the default is one; ``limits`` are the least and greatest value."""
+
+    name: str
+    type: type
+    default: float | list[int]
+    limits: tuple[float, float] | None
+    help: str
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, help="run folder; a run that has a checkpoint in it is resumed")
+    p.add_argument("--device", default="cpu", help="device of torch (default: %(default)s)")
+    return p
+
+
+def add_numbers(p: argparse.ArgumentParser, numbers: Sequence[Number]) -> None:
+    for number in numbers:
+        several = {"nargs": "+", "metavar": "N"} if isinstance(number.default, list) else {}
+        text = f"{number.help} (default: %(default)s)"
+        p.add_argument(f"--{number.name}", type=number.type, default=number.default, help=text, **several)
+
+
+def ranges_of(numbers: Sequence[Number]) -> dict[str, tuple[float, float]]:
+    """Return the limits by the attribute of the parsed option."""
+    return {number.name.replace("-", "_"): number.limits for number in numbers if number.limits}
+
+
+def check_common(args: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ConfigError for a number, device or folder that cannot be."""
+    check_ranges(args, ranges)
+    check_rate(args.lr)
+    check_device("--device", args.device)
+    check_folder("--out", Path(args.out))
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn an interrupt into exit code 130, and a KeepError into its message and exit code 2."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except KeepError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)

@@ -1,0 +1,129 @@
+"""Start of a training run: a new model, a planner extended by the words of new rollouts, or the last checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import Qwen2ForCausalLM
+
+from keep_agent.errors import ConfigError, ModelError
+from planners.tiny.checkpoint import (
+    RESTORE,
+    build,
+    latest_checkpoint,
+    load_planner,
+    load_weights,
+    read_tensors,
+    weights_of,
+)
+from planners.tiny.folders import HISTORY
+from planners.tiny.growth import deepen, widen
+from planners.tiny.shape import VOCAB, Shape
+from planners.tiny.tokenizer import extend_tokenizer, train_tokenizer
+from planners.training.corpus import corpus
+from planners.training.induction_init import seed_induction
+
+MASTER = "master.safetensors"  # float32 weights
+
+
+@dataclass
+class Progress:
+    """Numbers of a run, besides weights, that a checkpoint keeps."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    level: int = 0
+    mark: float = 0.0  # running accuracy at the current level
+    curve: list[dict] = field(default_factory=list)
+
+
+@dataclass
+class RunStart:
+    """A model with its tokenizer and training record; ``checkpoint`` is the folder that the run resumes from."""
+
+    model: Qwen2ForCausalLM
+    tokenizer: Tokenizer
+    progress: Progress = field(default_factory=Progress)
+    calls: list[dict] = field(default_factory=list)  # settings of the earlier calls that trained the weights
+    checkpoint: Path | None = None
+
+    def shape(self) -> dict[str, int]:
+        """Return the numbers of the model by option; the vocabulary is the limit that the first call set."""
+        shape = asdict(Shape.of(self.model.config))
+        del shape["positions"]
+        return shape | ({"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {})
+
+
+def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
+    """Resume the run in ``--out``, else extend the planner of ``--init``, else build a new model.
+
+    :raises ConfigError: an option does not fit the model that there is
+    :raises ModelError: a checkpoint is damaged
+    """
+    checkpoint = latest_checkpoint(Path(args.out))
+    torch.manual_seed(args.seed)
+    if not checkpoint and not args.init:
+        return _new_model(args, files, lessons)
+    source = checkpoint or Path(args.init)
+    model, tokenizer, history = load_planner(source)
+    try:
+        start = RunStart(model, tokenizer, Progress(**history["progress"]), history["calls"], checkpoint)
+    except (LookupError, TypeError) as error:
+        raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
+    if checkpoint:
+        _check_init(args, start.calls)
+        load_weights(model, read_tensors(checkpoint / MASTER), checkpoint / MASTER)
+    else:
+        widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(files, args.corpus, lessons)))
+        start.model = deepen(model, args.deepen or len(model.model.layers))
+    _check_layers(args, len(start.model.model.layers))
+    _check_shape(args, start.shape(), source)
+    return start
+
+
+def _new_model(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
+    _check_layers(args, args.layers)
+    tokenizer = train_tokenizer(*corpus(files, args.corpus, lessons), args.vocab)
+    model = build(Shape(args.hidden, args.layers, args.heads, args.intermediate).config(tokenizer))
+    seed_induction(model, args.seed)
+    return RunStart(model, tokenizer)
+
+
+def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:
+    """Refuse an ``--init`` that the resumed run did not start from, or that is missing now."""
+    if not args.init:
+        return
+    digests = [call["init"] for call in calls if "init" in call]
+    try:
+        if weights_of(Path(args.init)) in digests[-1:]:
+            return
+    except ModelError:
+        pass
+    raise ConfigError(
+        f"--init {args.init} is for a new run, and {args.out} holds one that did not start from the weights that are "
+        "there now: leave it out"
+    )
+
+
+def _check_shape(args: argparse.Namespace, shape: dict[str, int], source: Path) -> None:
+    """Refuse options for the shape that differ from both the model's and the default."""
+    options, defaults = vars(args), {**asdict(Shape()), "vocab": VOCAB}
+    for name, value in shape.items():
+        if options[name] not in (value, defaults[name]):
+            raise ConfigError(
+                f"--{name} {options[name]} is for a new model, and the one in {source} has {value}: leave it out"
+            )
+
+
+def _check_layers(args: argparse.Namespace, layers: int) -> None:
+    if args.deepen not in (0, layers):
+        raise ConfigError(
+            f"--deepen {args.deepen} is for a new run with --init, and the model of this run has {layers} layers: "
+            "leave it out"
+        )

@@ -1,0 +1,114 @@
+"""Replay of a task of a rollout through its memory: prompt texts and changed lines at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from memory.segments.segment import Segment
+from planners.prompts.styles import Edit, PromptStyle, history_edit
+from planners.prompts.text import (
+    FOCUS,
+    NO_TARGET,
+    PROGRESS,
+    TYPE_LEVEL,
+    candidate_text,
+    entity_text,
+    goal_or_instruction,
+    goal_query,
+    query_text,
+)
+from planners.training.packs import Part
+from planners.training.rollout_files import FactRecord, TaskRecord
+from planners.training.task_memory import TaskMemory
+
+TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the steps before them
+
+
+class TaskReplay:
+    """A task replayed once: the memory at its beginning, and the texts and changes of each step.
+
+    :param numbered: history lines of earlier tasks
+    :param known: facts at the beginning
+    :param news: ids of the lines written since the task before ended
+    """
+
+    def __init__(
+        self,
+        skills: str,
+        task: TaskRecord,
+        style: PromptStyle,
+        memory: TaskMemory,
+        numbered: int,
+        known: Mapping[str, FactRecord],
+        news: Collection[str],
+    ) -> None:
+        self.memory = memory.ordered()
+        self.news = [line for line in self.memory if line.id in news]
+        self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)
+        self.agent_lines: list[str] = []  # before each step
+        self.turns = [step.turn for step in task.steps]
+        self.effects: list[list[Segment]] = []  # lines that each step writes, in prompt order
+        self.tails: list[tuple[list[Segment], set[str]]] = []  # lines changed before each step, and their ids
+        changed: set[str] = set()
+        for number, step in enumerate(task.steps, 1):
+            self.tails.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
+            self.agent_lines.append(memory.agent_line)
+            memory.store.advance()
+            changed |= memory.apply(self.history(number - PROGRESS - 1, number - PROGRESS))
+            effects = memory.apply(style.edits(step.facts))
+            changed |= effects
+            self.effects.append([line for line in memory.ordered() if line.id in effects])
+        self.foci = [""] * len(task.steps) if skills == TYPE_LEVEL else self._make_foci()
+        self.touched = {id.split("/")[0] for id in changed} | _skill_entities(task)
+
+    def history(self, first: int, last: int) -> list[Edit]:
+        """Return the history lines of turns ``first`` to ``last`` (exclusive) that did not fail."""
+        first = max(0, first)
+        turns = enumerate(self.turns[first : max(0, last)], self._numbered + first + 1)
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns if turn.ok]
+
+    def changes(self, index: int) -> dict[str, FactRecord]:
+        """Return the latest facts that the steps before ``index`` changed."""
+        return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
+
+    def goal(self, wording: str) -> list[Part]:
+        """Return the question for the goal of the instruction, and its answer."""
+        return [(goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
+
+    def query(self, wording: str, index: int) -> str:
+        """Return the query of the prompt at step ``index``."""
+        task = goal_or_instruction(wording, self.task.goal)
+        return query_text(self.skills, task, self.turns[max(0, index - PROGRESS) : index], self.agent_lines[index])
+
+    def _make_foci(self) -> list[str]:
+        """Return the focus of each step: type, name and place of the next target.
+
+        While no such thing is known, the focus names the next place to look into.
+        """
+        known, foci = dict(self.known), []
+        for index, step in enumerate(self.task.steps):
+            words = [NO_TARGET] * FOCUS
+            if target := self._next(index, TARGET_VERBS):
+                fact = known.get("_".join(target))
+                if fact is None or fact.gone:
+                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [NO_TARGET])]
+                else:
+                    words = [target[0], fact.id, place_of(fact) or fact.id]
+            foci.append(" ".join(words) + " ")
+            known |= {fact.id: fact for fact in step.facts}
+        return foci
+
+    def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
+        """Return type and number of the last entity in the first label from step ``index`` on with one of ``verbs``."""
+        labels = (step.label.split() for step in self.task.steps[index:])
+        return next((words[-2:] for words in labels if words[0] in verbs), None)
+
+
+def place_of(fact: FactRecord) -> str | None:
+    return "hand" if fact.place == "agent" else fact.place
+
+
+def _skill_entities(task: TaskRecord) -> set[str]:
+    """Return the entities that skills and labels name, which must stay in the memory."""
+    texts = (candidate_text(text) for step in task.steps for text in (step.skill, step.label))
+    return {word for text in texts for word in text.split() if "_" in word}
