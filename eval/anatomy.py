@@ -25,7 +25,7 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import read_trace
 
-OWN = {"did": "what was done", "task": "finished tasks"}  # by what the id of a segment begins with
+KIND_BY_PREFIX = {"did": "what was done", "task": "finished tasks"}  # by what the id of a segment begins with
 
 
 @dataclass
@@ -88,7 +88,7 @@ def _write(
     if text is None:
         alive.pop(name, None)
         return
-    own = OWN.get(name.partition("_")[0])
+    own = KIND_BY_PREFIX.get(name.partition("_")[0])
     kind = own or categories.get(name.split("/")[0], "others")
     if name in alive:
         kinds[kind].changes += 1

@@ -42,9 +42,9 @@ from memory.files.atomic import write_atomic
 BASELINE = "full_recompute"
 # What a fair comparison shares, and what those share that have a memory.
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
-REMEMBERED = ("memory.grouping.", "engine.", "weights")
-WRITTEN = ("env.record",)  # what a run writes changes nothing
-EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
+MEMORY_SETTING = ("memory.grouping.", "engine.", "weights")
+IGNORED_KEYS = ("env.record",)  # what a run writes changes nothing
+LENGTH_EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
 
 
@@ -108,7 +108,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs at or below the paths, each once, under names that tell them apart."""
     folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
     runs = [Run("", folder, read_config(folder, ["planner.name"]), _episodes(folder)) for folder in folders]
-    names = apart([run.planner for run in runs], folders)
+    names = distinct_names([run.planner for run in runs], folders)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
@@ -119,7 +119,7 @@ def _episodes(folder: Path) -> dict[str, EpisodeResult]:
     return {result.id: result for result in results}
 
 
-def apart(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """The names of runs, with their folder (absolute) where several have the same."""
     shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
     return [
@@ -143,12 +143,12 @@ def differences(runs: Sequence[Run]) -> list[str]:
     What times were taken on differs, too, where one run was played in several ways: resumed elsewhere, or merged.
     """
     remembering = [run.config for run in runs if "memory" in run.config]
-    found = unequal(SETTING, [run.config for run in runs]) | unequal(REMEMBERED, remembering)
+    found = unequal(SETTING, [run.config for run in runs]) | unequal(MEMORY_SETTING, remembering)
     timed = {result.timed_on for run in runs for result in run.episodes.values()} - {""}
     return sorted(found) + ([f"what times were taken on ({' | '.join(sorted(timed))})"] if len(timed) > 1 else [])
 
 
-def different(keys: Sequence[str]) -> list[Text]:
+def unequal_note(keys: Sequence[str]) -> list[Text]:
     """The note to show for runs of unequal settings; none for none."""
     note = f" these runs differ in more than their method: {', '.join(keys)}"
     return [Text.assemble(("note:", "yellow"), note)] if keys else []
@@ -157,7 +157,7 @@ def different(keys: Sequence[str]) -> list[Text]:
 def unequal(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, Any]]) -> set[str]:
     """Keys that begin with one of ``prefixes`` and are not the same in all ``configs``."""
     flat = [
-        {key: value for key, value in _flat(config).items() if key.startswith(prefixes) and key not in WRITTEN}
+        {key: value for key, value in _flat(config).items() if key.startswith(prefixes) and key not in IGNORED_KEYS}
         for config in configs
     ]
     return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
@@ -227,7 +227,7 @@ def compare(run: Run, base: Run) -> Row:
     )  # fmt: skip
 
 
-def by_length(run: Run, base: Run, edges: Sequence[float] = EDGES) -> list[Cell]:
+def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> list[Cell]:
     """The run's steps in bins of prompt length."""
     cells = []
     for low, high in pairwise(edges):
@@ -329,7 +329,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     tables = [rows_table(rows, base.name), *([kv_table(rows), length_table(cells)] if cells else [])]
     for table in tables:
         show(table, arguments.markdown, console)
-    for note in different(differing):
+    for note in unequal_note(differing):
         console.print(note)
     if arguments.json:
         found = {"baseline": base.name, "runs": [asdict(row) for row in rows], "by_length": [_finite(c) for c in cells],

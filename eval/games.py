@@ -25,8 +25,8 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-UNKNOWN = "UNKNOWN GOAL"  # where alfworld's grammar wants the task's words
-OF_GRAMMAR = frozenset("#{}[]|")  # characters that mean something there
+PLACEHOLDER = "UNKNOWN GOAL"  # where alfworld's grammar wants the task's words
+GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters that mean something there
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
@@ -34,12 +34,12 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     task = episode.tasks[0]
-    if OF_GRAMMAR & set(task.instruction):
+    if GRAMMAR_CHARACTERS & set(task.instruction):
         raise ConfigError(f"{task.instruction!r} holds one of {' '.join(sorted(OF_GRAMMAR))}: no words for a game")
     words = json.dumps(task.instruction)[1:-1]
     game: dict[str, Any] = {
         "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
-        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(UNKNOWN, words),
+        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(PLACEHOLDER, words),
         "pddl_problem": problem(episode.scene, task),
     }
     engine.load(game, episode.id)

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.common.accepted_overrides import within
-from eval.common.resume import FREE, NEEDED, changes
+from eval.common.resume import FREE_KEYS, REQUIRED_KEYS, changed_settings
 from eval.common.run import show, summary_of
 from eval.common.shard import Shard
 from keep_agent.console import make_console
@@ -39,8 +39,14 @@ from keep_agent.rollout.run_folder import (
 )
 from memory.files.atomic import appearing
 
-SHOWN = (*NEEDED, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config: what its run tells
-SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
+SHARD_KEYS = (
+    *REQUIRED_KEYS,
+    "episodes",
+    "eval.seed",
+    "eval.trace",
+    "prompt.style",
+)  # of a shard's config: what its run tells
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
 
 
@@ -57,7 +63,7 @@ class Part:
 
 def load_part(path: Path) -> Part:
     """Raises DataError for a run that is no shard, or is not whole."""
-    config = read_config(path, SHOWN)
+    config = read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give those that have one")
     with unpacking(path / CONFIG, "no config of a shard", AGAIN):
@@ -80,8 +86,8 @@ def check_alike(parts: Sequence[Part]) -> None:
     """Raises DataError unless all were played with the settings, weights and numbers of episodes of the first."""
     first = parts[0]
     for part in parts[1:]:
-        found = changes(part.config, first.config)
-        unequal = sorted(key for key in found if not within(key, (*FREE, "eval.shard")))
+        found = changed_settings(part.config, first.config)
+        unequal = sorted(key for key in found if not within(key, (*FREE_KEYS, "eval.shard")))
         if unequal:
             shown = ", ".join(f"{key}={found[key]}" for key in unequal)
             raise DataError(f"{part.path} is a shard of another run than {first.path}: {shown}")
@@ -170,8 +176,8 @@ def _versions(parts: Sequence[Part]) -> dict[str, str]:
 
 def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
     """Raises DataError unless the shards' own summaries add up to the one of all."""
-    for key in SUMS:
-        told = sum(_told(part, key) for part in parts)
+    for key in SUMMED_KEYS:
+        told = sum(_summary_value(part, key) for part in parts)
         if summary[key] != told:
             raise DataError(
                 f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {told}: a file has changed since it "
@@ -179,7 +185,7 @@ def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
             )
 
 
-def _told(part: Part, key: str) -> int:
+def _summary_value(part: Part, key: str) -> int:
     with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
         return int(part.summary[key])
 

@@ -29,20 +29,20 @@ from eval.common.variants import names
 from eval.loading.compare import STAGES, check_stages
 from eval.loading.gantt import CHART
 from eval.loading.layer_costs import Shape
-from eval.loading.machines import DEVICES, LINKS, MEASURED, device_named, link_named
+from eval.loading.machines import DEVICES, LINKS, device_named, link_named
 from eval.loading.workload import METHODS, NARROW_OF
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
-from memory.recompute.schedule import SHAPES as FALLS
+from memory.recompute.schedule import SHAPES as SCHEDULE_SHAPES
 
 if TYPE_CHECKING:
-    from eval.loading.layer_times import Measured
+    from eval.loading.layer_times import LayerTimes
 
-MEASURED_ONLY = ("ratio", "threads", "repeats")
-FALLING = ("keep", "cacheblend")  # methods that compute a share of the memory, which may fall
-PLAYED_ONLY = ("layers", "weight_bits", "device", "attainable", "times", "seed")
+MEASURE_OPTIONS = ("ratio", "threads", "repeats")
+SCHEDULE_METHODS = ("keep", "cacheblend")  # methods that compute a share of the memory, which may fall
+SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,7 +61,11 @@ def parser() -> argparse.ArgumentParser:
     add("--together", type=int, default=1, help="segments per unit (1)")
     add("--query", type=int, default=64, help="rows of the query, always computed (64)")
     add("--recompute", choices=METHODS, default="keep", help="which rows are computed (keep)")
-    add("--schedule", choices=FALLS, help="how the share of memory that is computed falls (default: the method's way)")
+    add(
+        "--schedule",
+        choices=SCHEDULE_SHAPES,
+        help="how the share of memory that is computed falls (default: the method's way)",
+    )
     add("--average", type=float, help="mean of that share over the layers behind the first (the method's)")
     add(
         "--importance",
@@ -97,14 +101,14 @@ def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
     """Options that say nothing beside others, by the reason."""
     found: dict[str, Sequence[str]] = {}
     if arguments.measure:
-        found["--measure runs the engine here"] = PLAYED_ONLY
+        found["--measure runs the engine here"] = SIMULATE_OPTIONS
     else:
-        found["without --measure nothing is run"] = MEASURED_ONLY
+        found["without --measure nothing is run"] = MEASURE_OPTIONS
     if arguments.times is not None and arguments.link is not None:
         found["--times and --link say all of a device"] = ("device",)
     if arguments.times is not None:
         found["the times are those of --times"] = "layers", "weight_bits", "attainable"
-    if arguments.recompute not in FALLING:
+    if arguments.recompute not in SCHEDULE_METHODS:
         found[f"{arguments.recompute} computes the same rows at every layer"] = "schedule", "average", "seed"
     if arguments.recompute != "keep":
         found[f"{arguments.recompute} does not choose by importance"] = ("importance",)
@@ -113,7 +117,7 @@ def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
     return found
 
 
-def _told_by(times: Measured) -> dict[str, Sequence[str]]:
+def _without_effect_beside(times: LayerTimes) -> dict[str, Sequence[str]]:
     """Options without effect beside a file of times, by the reason."""
     found: dict[str, Sequence[str]] = {}
     if times.active:
@@ -143,7 +147,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
     times = None if arguments.times is None else read_times(arguments.times)
     if times is not None:
-        _check_options(arguments, _told_by(times))
+        _check_options(arguments, _without_effect_beside(times))
     played(arguments, shape, device, link, times, console)
 
 

@@ -43,7 +43,7 @@ class Contender(Protocol):
         ...
 
 
-class OwnEncoder:
+class ContenderEncoder:
     """Vectors cached by text for one contender alone: or the first to ask would pay for all."""
 
     def __init__(self, inner: SentenceEncoder) -> None:
@@ -58,7 +58,7 @@ class OwnEncoder:
         return self._cached.encode(texts)
 
 
-class Planned:
+class PlannerContender:
     """A planner, timed as `keep_agent.rollout.loop` times it: from the observation to the decision."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Planned:
     ) -> None:
         """:raises KeepError: the method cannot be put together, or not with this model"""
         self.name = name
-        self._encoder = OwnEncoder(encoder)
+        self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
         self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
         self.prompt = method.layout
@@ -101,7 +101,7 @@ class Planned:
         return None if goes_on else method.storage.stats().get("bytes")
 
 
-class Plain:
+class PlainForward:
     """The forward of transformers on the very prompt that ``reference`` had at the same step; it comes after that one.
 
     It counts nothing else: neither memory nor the choice of segments.
@@ -110,7 +110,7 @@ class Plain:
     name = PLAIN
     prompt = "plain"
 
-    def __init__(self, engine: Engine, reference: Planned) -> None:
+    def __init__(self, engine: Engine, reference: PlannerContender) -> None:
         self._model, self._engine = engine.plain, engine
         self._reference, self._shape = reference, Shape.of(engine)
 

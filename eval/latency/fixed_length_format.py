@@ -8,7 +8,7 @@ from typing import Any
 from planners.prompts.formats import Format
 
 
-class Stretched:
+class FixedLengthFormat:
     """``format``, but a segment's line is repeated or cut to ``tokens`` tokens; its newline stays the last of them.
 
     A line is cut in front: what changes stands at its end. Two that come out alike share a block, as equal lines do.

@@ -73,20 +73,20 @@ class Work:
 def plain_work(shape: Shape, rows: int) -> Work:
     """All rows of a prompt in one pass."""
     active = [np.arange(rows)] * shape.layers
-    return _work(shape, _pass(shape, active, compares=False), _through(shape, active), rows, 0)
+    return _work(shape, _pass_flops(shape, active, compares=False), _whole_layer_flops(shape, active), rows, 0)
 
 
 def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
     """One step; ``compares``: the recompute stage looks at values of the layer to come."""
     layout, trace = prefill.layout, prefill.trace
-    active = [_least(layout, count) for count in trace.active_rows]
+    active = [_cheapest_positions(layout, count) for count in trace.active_rows]
     made = {use.identity: use.tokens for use in prefill.units if use.identity and not use.hit}
     lengths, encoded = np.array([*made.values()], np.int64), prefill.counts.encoded_token_layers
     others = max(0, encoded - int(lengths.sum()) * shape.layers)
-    aside = _encoding(shape, lengths, layout.context), _bare(shape, others)
+    aside = _encoding_flops(shape, lengths, layout.context), _other_flops(shape, others)
     least, through = (
         [sum(layer) for layer in zip(own, *aside, strict=True)]
-        for own in (_pass(shape, active, compares), _through(shape, active))
+        for own in (_pass_flops(shape, active, compares), _whole_layer_flops(shape, active))
     )
     return _work(shape, least, through, layout.rows + int(lengths.sum()), trace.loaded_bytes)
 
@@ -98,46 +98,46 @@ def _work(shape: Shape, least: Sequence[int], through: Sequence[int], rows: int,
     return Work((*least, shape.head), pieces, loaded, (*through, shape.head))
 
 
-def _least(layout: Layout, count: int) -> Positions:
+def _cheapest_positions(layout: Layout, count: int) -> Positions:
     """Positions of ``count`` active rows that see as little as can be: the fresh ones, and the first of the others."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
 
 
-def _pairs(positions: Positions, window: int | None) -> int:
+def _visible_pairs(positions: Positions, window: int | None) -> int:
     """Rows seen by the rows at ``positions``, themselves included."""
     seen = positions + 1
     return int((seen if window is None else np.minimum(seen, window)).sum())
 
 
-def _pass(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int]:
+def _pass_flops(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int]:
     """Operations layer by layer with the rows ``active``."""
     found, last = [], np.array([active[-1][-1]])
     for here, on, window in zip(active, [*active[1:], last], shape.windows, strict=True):
         dropped = len(here) - len(on) if on is not last else 0
         flops = dropped * shape.value if compares else 0
         through = here if compares and dropped else on
-        flops += 2 * len(here) * shape.value + len(through) * shape.rest + shape.pair * _pairs(through, window)
+        flops += 2 * len(here) * shape.value + len(through) * shape.rest + shape.pair * _visible_pairs(through, window)
         found.append(flops)
     return found
 
 
-def _through(shape: Shape, active: Sequence[Positions]) -> list[int]:
+def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
     """Operations layer by layer where the rows ``active`` go through all of it."""
     row = 2 * shape.value + shape.rest
     layers = zip(active, shape.windows, strict=True)
-    return [len(rows) * row + shape.pair * _pairs(rows, window) for rows, window in layers]
+    return [len(rows) * row + shape.pair * _visible_pairs(rows, window) for rows, window in layers]
 
 
-def _encoding(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
+def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
     """Isolated units behind ``context`` rows; of the last layer only keys and values."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
     keys, rest = 2 * rows * shape.value, rows * shape.rest + pairs * shape.pair
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
-def _bare(shape: Shape, token_layers: int) -> list[int]:
+def _other_flops(shape: Shape, token_layers: int) -> list[int]:
     """Rows of a pass of which nothing but their number is known; of the last layer only keys and values."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value), int(rows * shape.rest)

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from eval.latency.contenders import Contender, Plain
+from eval.latency.contenders import Contender, PlainForward
 from eval.latency.peak_memory import Peak
 from eval.latency.rates import RateMeter, Rates
 from eval.latency.report.rows import Track
 from eval.latency.script import Script, Step
 from keep_agent.errors import KeepError
 
-TOO_MUCH = (KeepError, MemoryError, torch.OutOfMemoryError)  # a step that cannot be done here
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a step that cannot be done here
 
 
 @dataclass
-class Race:
+class InterleavedTiming:
     """Who is in a cell, and how far each has come. One that fails is out, the others go on."""
 
     contenders: Sequence[Contender]
@@ -68,8 +68,8 @@ class Race:
 
     def _turn(self, number: int) -> Iterator[Contender]:
         """Those left, beginning with another one at every step; the plain forward comes after whose prompt it reads."""
-        planned = [one for one in self._left() if not isinstance(one, Plain)]
-        plain = [one for one in self._left() if isinstance(one, Plain)]
+        planned = [one for one in self._left() if not isinstance(one, PlainForward)]
+        plain = [one for one in self._left() if isinstance(one, PlainForward)]
         first = number % max(1, len(planned))
         for one in [*planned[first:], *planned[:first]]:
             yield one
@@ -88,14 +88,14 @@ class Race:
     def _try(self, one: Contender, work: Callable[[], None]) -> None:
         try:
             work()
-        except TOO_MUCH as error:
+        except STEP_ERRORS as error:
             self._refuse(one, one_line(error))
 
     def _refuse(self, one: Contender, reason: str) -> None:
         self.tracks[one.name].refused = reason
         self.tracks[one.name].steps.clear()
         for other in self._left():
-            if isinstance(other, Plain) and other.follows(one):
+            if isinstance(other, PlainForward) and other.follows(one):
                 self._refuse(other, reason)
 
 

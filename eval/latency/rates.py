@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 ROWS = {"cpu": 1024, "cuda": 4096}  # of the product; it has twice as many inner and outer columns
-COPIED = {"cpu": 128 << 20, "cuda": 256 << 20}  # bytes
+COPY_BYTES = {"cpu": 128 << 20, "cuda": 256 << 20}  # bytes
 REPEATS = {"cuda": 8}  # so that starting the work does not count
 
 
@@ -40,7 +40,7 @@ class RateMeter:
         """:param link: gigabytes per second of a link that is held back on purpose"""
         self._device, self._link = device, link
         self._repeats = REPEATS.get(device.type, 1)
-        rows, size = ROWS.get(device.type, 1024), COPIED.get(device.type, 128 << 20)
+        rows, size = ROWS.get(device.type, 1024), COPY_BYTES.get(device.type, 128 << 20)
         self._x = torch.randn(rows, 2 * rows, device=device).to(dtype)
         self._w = torch.randn(2 * rows, 2 * rows, device=device).to(dtype)
         self._source, self._target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))

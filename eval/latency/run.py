@@ -18,7 +18,7 @@ from eval.common.plots import check_figure
 from eval.common.resume import begin
 from eval.common.run import versions
 from eval.common.tables import show
-from eval.latency.cells import Tell, run_cells
+from eval.latency.cells import ReportProgress, run_cells
 from eval.latency.episode_scripts import Recordings
 from eval.latency.machine import Machine, this_machine
 from eval.latency.progress_bar import steps_bar
@@ -26,12 +26,12 @@ from eval.latency.report.figure import draw
 from eval.latency.report.rows import CellResult, LatencyFolder
 from eval.latency.report.summary import GroupSummary, summarize
 from eval.latency.report.tables import group_tables
-from eval.latency.settings import Composer, cells_of, check, passed_on
+from eval.latency.settings import Composer, cells_of, check, method_overrides
 from keep_agent.errors import ConfigError, KeepError
 
 FIGURE = "latency.png"
-SHOWN = ("markdown", "plot")  # how a run is shown, which says nothing about what it was
-SHOWN_KEYS = [f"latency.{key}" for key in SHOWN]
+DISPLAY_KEYS = ("markdown", "plot")  # how a run is shown, which says nothing about what it was
+DISPLAY_OVERRIDES = [f"latency.{key}" for key in DISPLAY_KEYS]
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,13 +40,13 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. What is wrong with them is found before the folder is touched; a
     model that cannot be loaded here is a refused cell.
     """
-    asked, counting = config, [one for one in given if not within(key_of(one), SHOWN_KEYS)]
+    asked, counting = config, [one for one in given if not within(key_of(one), DISPLAY_OVERRIDES)]
     with (
         begin(LatencyFolder, config, folder, counting, check) as (earlier, config, create),
         tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch,
     ):
-        config.latency.update({key: asked.latency[key] for key in SHOWN})
-        overrides = passed_on(list(config.get("overrides", given)))
+        config.latency.update({key: asked.latency[key] for key in DISPLAY_KEYS})
+        overrides = method_overrides(list(config.get("overrides", given)))
         machine, cells = this_machine(), cells_of(config)
         _check_machine(earlier, machine)
         composer = Composer(config, overrides, Path(scratch))
@@ -64,7 +64,11 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
 
 
 def _time(
-    run: LatencyFolder, config: DictConfig, work: Callable[[Tell], Iterator[CellResult]], cells: int, console: Console
+    run: LatencyFolder,
+    config: DictConfig,
+    work: Callable[[ReportProgress], Iterator[CellResult]],
+    cells: int,
+    console: Console,
 ) -> None:
     """Do the ``work`` of the ``cells`` that are left; an interrupt says how to go on."""
     laps, done = config.latency.warmup + config.latency.steps, len(run.results)

@@ -37,7 +37,7 @@ class Script:
         return replace(self, steps=self.steps[:count])
 
 
-def some(admissible: Sequence[str], skill: str, count: int | None) -> tuple[str, ...]:
+def sample_candidates(admissible: Sequence[str], skill: str, count: int | None) -> tuple[str, ...]:
     """``count`` of the candidates, evenly spread, the executed ``skill`` among them; all, if ``count`` is None."""
     if count is None or count >= len(admissible):
         return tuple(admissible)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from eval.common.accepted_overrides import key_of, within
 from eval.common.resume import check_composed
-from eval.common.variants import METHODS_OWN, PLAIN, aside, compose_variants, listed
+from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, separate_hydra
 from eval.latency.report.rows import Cell
 from eval.latency.workloads import REPLAYED, Plan
 from keep_agent.config.literal import literal
@@ -25,10 +25,17 @@ from memory.config.choices import DTYPES
 from memory.engine.models.model_shapes import SHAPES
 from planners.tiny.checkpoint import PLANNERS
 
-OWN = "own"  # tier: every method's own storage
+METHOD_STORAGE = "own"  # tier: every method's own storage
 LEAST_TOKENS = 8  # shorter lines come out alike
-OURS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # of the command, no method's setting
-INSTEAD = {
+COMMAND_KEYS = (
+    "latency",
+    "hydra",
+    "wandb",
+    "eval.out",
+    "eval.resume",
+    "eval.progress",
+)  # of the command, no method's setting
+OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
     "model": "latency.models=NAME",
@@ -39,26 +46,26 @@ INSTEAD = {
     "prompt.budget": "latency.segments=N",
 }
 COUNTS = {"latency.steps": 1, "latency.warmup": 0, "latency.candidates": 2, "latency.store": 1, "latency.age": 0}
-MAY_BE_NULL = ("latency.candidates", "latency.store", "latency.age")
+NULLABLE = ("latency.candidates", "latency.store", "latency.age")
 SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
 
 
 def check(config: DictConfig) -> None:
     """Raises ConfigError for what cannot be timed."""
-    check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *MAY_BE_NULL), SWITCHES)
+    check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *NULLABLE), SWITCHES)
     chosen = config.latency
     for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
-        _check_counts(f"latency.{key}", listed(chosen[key]), least)
-    _check_counts("latency.churn", [one for one in listed(chosen.churn) if one != REPLAYED], 0, f", or {REPLAYED}")
+        _check_counts(f"latency.{key}", as_list(chosen[key]), least)
+    _check_counts("latency.churn", [one for one in as_list(chosen.churn) if one != REPLAYED], 0, f", or {REPLAYED}")
     for key in ("planners", "models", "devices", "dtypes", "tiers", "segments", "segment_tokens", "churn"):
-        values = listed(chosen[key])
+        values = as_list(chosen[key])
         if not values or len(set(values)) < len(values):
             raise ConfigError(f"latency.{key}={chosen[key]} is empty or names something twice; name each once")
-    for device in listed(chosen.devices):
+    for device in as_list(chosen.devices):
         check_device("latency.devices", device)
-    for dtype in listed(chosen.dtypes):
+    for dtype in as_list(chosen.dtypes):
         check_choice("latency.dtypes", dtype, DTYPES)
-    if chosen.store is not None and chosen.store < max(listed(chosen.segments)):
+    if chosen.store is not None and chosen.store < max(as_list(chosen.segments)):
         raise ConfigError(f"latency.store={chosen.store} holds fewer than latency.segments={chosen.segments}")
     if chosen.plot not in (None, True, False):
         raise ConfigError(f"latency.plot={chosen.plot} does not work; give true, false or null")
@@ -73,9 +80,9 @@ def _check_counts(key: str, values: Sequence[Any], least: int, other: str = "") 
 def cells_of(config: DictConfig) -> list[Cell]:
     """All combinations; those that share a model follow one another."""
     chosen = config.latency
-    devices = [_device(name) for name in listed(chosen.devices)]
-    keys = listed(chosen.models), devices, listed(chosen.dtypes), listed(chosen.tiers)
-    sizes = listed(chosen.segment_tokens), listed(chosen.churn), listed(chosen.segments)
+    devices = [_device(name) for name in as_list(chosen.devices)]
+    keys = as_list(chosen.models), devices, as_list(chosen.dtypes), as_list(chosen.tiers)
+    sizes = as_list(chosen.segment_tokens), as_list(chosen.churn), as_list(chosen.segments)
     return [Cell(*values) for values in product(*keys, *sizes)]
 
 
@@ -85,7 +92,7 @@ def _device(name: str) -> str:
     return name
 
 
-def passed_on(given: Sequence[str]) -> list[str]:
+def method_overrides(given: Sequence[str]) -> list[str]:
     """The overrides that methods and models are composed with; raises ConfigError for those with a list of their own.
 
     What a stage of one method only has stands behind that method.
@@ -93,9 +100,9 @@ def passed_on(given: Sequence[str]) -> list[str]:
     found = []
     for override in given:
         key = key_of(override)
-        if key in INSTEAD:
+        if key in OPTION_INSTEAD:
             raise ConfigError(f"{override} is not read here; use {INSTEAD[key]}")
-        if not within(key, OURS):
+        if not within(key, COMMAND_KEYS):
             found.append(override)
     return found
 
@@ -122,15 +129,19 @@ class Composer:
         :raises ConfigError: an unknown planner, tier or model setting
         """
         self._scratch = scratch
-        wanted = [name for name in listed(config.latency.planners) if name != PLAIN]
+        wanted = [name for name in as_list(config.latency.planners) if name != PLAIN]
         if not wanted:
             raise ConfigError(f"latency.planners names no planner with a memory, of which {PLAIN} could take prompts")
-        self.plain = len(wanted) < len(listed(config.latency.planners)) or bool(config.latency.plain)
+        self.plain = len(wanted) < len(as_list(config.latency.planners)) or bool(config.latency.plain)
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}
-        for tier, model in product(listed(config.latency.tiers), listed(config.latency.models)):
-            given = [*overrides, *_model(model, overrides), *([] if tier == OWN else [f"memory/storage={tier}"])]
-            with aside():
-                self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
+        for tier, model in product(as_list(config.latency.tiers), as_list(config.latency.models)):
+            given = [
+                *overrides,
+                *_model_overrides(model, overrides),
+                *([] if tier == METHOD_STORAGE else [f"memory/storage={tier}"]),
+            ]
+            with separate_hydra():
+                self._configs[tier, model] = compose_variants(wanted, given, METHOD_KEYS)
 
     def check(self, asked: DictConfig, given: Sequence[str], run: Path) -> None:
         """Raises as `check_composed` does, where the ``run`` says what is composed."""
@@ -149,12 +160,12 @@ class Composer:
         for name, config in self._configs[cell.tier, cell.model].items():
             own = deepcopy(config)
             own.model.device, own.model.dtype, own.prompt.budget = cell.device, cell.dtype, cell.segments
-            _private(own.memory.storage, self._scratch / name)
+            _separate_folders(own.memory.storage, self._scratch / name)
             found[name] = own
         return found
 
 
-def _model(name: str, overrides: Sequence[str]) -> list[str]:
+def _model_overrides(name: str, overrides: Sequence[str]) -> list[str]:
     """Overrides that choose a model; a shape without weights gets random ones."""
     chosen = choose_model(name)
     bare = name in SHAPES and name not in PLANNERS and not Path(name).exists()
@@ -162,7 +173,7 @@ def _model(name: str, overrides: Sequence[str]) -> list[str]:
     return [*chosen, "model.init=random"] if bare and not given else chosen
 
 
-def _private(storage: DictConfig, folder: Path) -> None:
+def _separate_folders(storage: DictConfig, folder: Path) -> None:
     """Storages on disk get a folder of their own, if they were given none."""
     for number, part in enumerate([storage, *storage.get("tiers", [])]):
         if "folder" in part and part.folder is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
 from eval.latency.episode_scripts import Recordings
-from eval.latency.script import Script, Step, some
+from eval.latency.script import Script, Step, sample_candidates
 from planners.prompts.styles import Edit, task_edit
 from planners.prompts.text import PROGRESS, clean
 
@@ -16,7 +16,7 @@ REPLAYED = "alfred"  # churn of recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-ASIDE = ("",)  # the one candidate where nothing is to be scored: its end mark is all there is of it
+NO_CANDIDATES = ("",)  # the one candidate where nothing is to be scored: its end mark is all there is of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Plan:
 def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
     """Episodes of ``plan.steps`` steps in all."""
     scripts = replayed(plan, recordings) if plan.churn == REPLAYED else [synthetic(plan, recordings)]
-    return [replace(script, steps=tuple(_asked(step, plan) for step in script.steps)) for script in scripts]
+    return [replace(script, steps=tuple(_limit_candidates(step, plan) for step in script.steps)) for script in scripts]
 
 
 def synthetic(plan: Plan, recordings: Recordings) -> Script:
@@ -50,11 +50,11 @@ def synthetic(plan: Plan, recordings: Recordings) -> Script:
     taken out again, so that the memory keeps its size.
     """
     rng, real = random.Random(f"{plan.seed} {plan.store} {plan.churn}"), recordings[0]
-    tasks = _finished(plan.store - plan.store // 2, recordings)
+    tasks = _finished_tasks(plan.store - plan.store // 2, recordings)
     objects = [_object(number, rng) for number in range(1, plan.store // 2 + 1)]
     steps = []
     for number in range(plan.steps):
-        told = _changed(plan, objects, rng, recordings) if number else tuple(objects)
+        told = _changed_edits(plan, objects, rng, recordings) if number else tuple(objects)
         agent = Edit("agent", "agent", f"agent at {_place(rng)} holding nothing\n")
         past = [Edit(f"did_{number - PROGRESS}", "history", None)] if number > PROGRESS else []
         like = real.steps[number % len(real.steps)]
@@ -68,19 +68,19 @@ def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
     while left := plan.steps - sum(len(script.steps) for script in scripts):
         real = recordings[len(scripts)].first(left)
         known = {edit.id for edit in real.steps[0].edits if edit.category != "agent" and edit.text is not None}
-        tasks = _finished(max(0, plan.store - len(known)), recordings)
+        tasks = _finished_tasks(max(0, plan.store - len(known)), recordings)
         scripts.append(replace(real, aged=tuple(tasks), age=plan.age))
     return scripts
 
 
-def _asked(step: Step, plan: Plan) -> Step:
+def _limit_candidates(step: Step, plan: Plan) -> Step:
     """With as many candidates as are to be scored."""
     if plan.candidates == 0:
-        return replace(step, admissible=ASIDE)
-    return replace(step, admissible=some(step.admissible, step.skill, plan.candidates))
+        return replace(step, admissible=NO_CANDIDATES)
+    return replace(step, admissible=sample_candidates(step.admissible, step.skill, plan.candidates))
 
 
-def _finished(number: int, recordings: Recordings) -> list[Edit]:
+def _finished_tasks(number: int, recordings: Recordings) -> list[Edit]:
     """So many different tasks; their numbers are none that a planner gives."""
     return [_task(index, index, recordings.instructions) for index in range(1, number + 1)]
 
@@ -105,7 +105,7 @@ def _place(rng: random.Random) -> str:
     return f"{rng.choice(PLACES)}_{rng.randint(1, 9)}"
 
 
-def _changed(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
+def _changed_edits(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
     """The step's new versions; those of ``objects`` are written down there."""
     tasks = plan.store - len(objects)
     for index in rng.sample(range(len(objects)), min(plan.churn, len(objects))):

@@ -13,8 +13,8 @@ import torch
 
 from eval.common.intervals import ratio_interval
 from eval.loading.bound import bounds
-from eval.loading.compare import STAGES, Played
-from eval.loading.measure import Pair, Real, run
+from eval.loading.compare import STAGES, StageRun
+from eval.loading.measure import PrefillPair, RealPrefill, run_prefill
 from eval.loading.simulate import simulate
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK
@@ -24,19 +24,19 @@ from memory.engine.transfer.link import Throttle
 from memory.engine.transformers.engine import Engine
 from memory.stages import Layout, Recompute
 
-ENDLESS = Link("endless", math.inf)
-ALONE = 3  # prefills without a link, to know what computing takes
+INFINITE_LINK = Link("endless", math.inf)
+COMPUTE_REPEATS = 3  # prefills without a link, to know what computing takes
 MEASURED, SIMULATED = "measured", "simulated"
 
 
 @dataclass(frozen=True)
-class Turns:
+class StageTurns:
     """One stage's prefills, a pair per turn; all stages had the same turns."""
 
     stage: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PrefillPair, ...]
 
-    def median(self, value: Callable[[Pair], float]) -> float:
+    def median(self, value: Callable[[PrefillPair], float]) -> float:
         return statistics.median(map(value, self.pairs))
 
     @property
@@ -45,11 +45,11 @@ class Turns:
         return self.pairs[0].measured.timeline.nbytes
 
     @property
-    def typical(self) -> Pair:
+    def typical(self) -> PrefillPair:
         """The turn of the median makespan (of an even number, the lower one)."""
         return sorted(self.pairs, key=lambda pair: pair.measured.timeline.makespan)[(len(self.pairs) - 1) // 2]
 
-    def faster(self, than: Turns) -> tuple[float, tuple[float, float] | None]:
+    def faster(self, than: StageTurns) -> tuple[float, tuple[float, float] | None]:
         """Median of the turns' ratios of makespans, and its interval; None for a single turn."""
         spans = zip(than.pairs, self.pairs, strict=True)
         ratios = [other.measured.timeline.makespan / own.measured.timeline.makespan for other, own in spans]
@@ -69,7 +69,7 @@ class Turns:
         }
 
 
-def _numbers(pair: Pair, link: Link) -> dict[str, float]:
+def _numbers(pair: PrefillPair, link: Link) -> dict[str, float]:
     return {
         MEASURED: pair.measured.timeline.makespan,
         SIMULATED: pair.simulated.timeline.makespan,
@@ -101,11 +101,11 @@ class Bench:
     def alone(self) -> tuple[float, int]:
         """(seconds, bytes): what computing takes where nothing has to be waited for, and what must be loaded."""
         with Engine(self.model, "inline", importance=self.importance) as engine:
-            found = [self._run(engine, "serial") for _ in range(1 + ALONE)][1:]
-        seconds = statistics.median(bounds(real.work, ENDLESS).compute for real in found)
+            found = [self._run(engine, "serial") for _ in range(1 + COMPUTE_REPEATS)][1:]
+        seconds = statistics.median(bounds(real.work, INFINITE_LINK).compute for real in found)
         return seconds, found[0].timeline.nbytes
 
-    def measure(self, names: Sequence[str], link: Link, repeats: int, said: Callable[[int], None]) -> list[Turns]:
+    def measure(self, names: Sequence[str], link: Link, repeats: int, said: Callable[[int], None]) -> list[StageTurns]:
         """All stages in turn, so that a busy machine is busy for all of them; what the first turn takes is forgotten.
 
         :param said: is called with the number of each turn that begins
@@ -116,17 +116,19 @@ class Bench:
                 said(turn)
                 order = [names[(turn + i) % len(names)] for i in range(len(names))]
                 turns.append({name: self._pair(engine, name, link) for name in order})
-        return [Turns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
+        return [StageTurns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
 
-    def _pair(self, engine: Engine, name: str, link: Link) -> Pair:
+    def _pair(self, engine: Engine, name: str, link: Link) -> PrefillPair:
         real = self._run(engine, name)
         limits = bounds(real.work, link)
         chunk = throttle_of(link).chunk if self.chunk is None else self.chunk
         played = simulate(STAGES[name](), real.work, link, chunk)
-        return Pair(Played(name, real.timeline, limits, MEASURED), Played(name, played, limits, SIMULATED), real)
+        return PrefillPair(
+            StageRun(name, real.timeline, limits, MEASURED), StageRun(name, played, limits, SIMULATED), real
+        )
 
-    def _run(self, engine: Engine, name: str) -> Real:
-        return run(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
+    def _run(self, engine: Engine, name: str) -> RealPrefill:
+        return run_prefill(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
 
 
 def throttle_of(link: Link) -> Throttle:

@@ -19,11 +19,11 @@ from memory.loading.serial import Serial
 from memory.stages import Loading
 
 STAGES: Mapping[str, type[Loading]] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
-YARDSTICK = "next_layer"
+BASELINE = "next_layer"
 
 
 @dataclass(frozen=True)
-class Played:
+class StageRun:
     """One stage's prefill."""
 
     stage: str
@@ -65,20 +65,20 @@ def check_stages(names: Sequence[str]) -> None:
         raise ConfigError(f"loading {', '.join(unknown) or 'of no kind'} is unknown: use {', '.join(STAGES)}")
 
 
-def play(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[Played]:
+def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[StageRun]:
     """Each stage in turn, from an empty state."""
     check_stages(names)
     limits = bounds(work, link)
-    return [Played(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
+    return [StageRun(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """All stages over one bandwidth, at which the bytes alone take ``ratio`` times as long as computing."""
 
     ratio: float
     link: Link
-    played: list[Played]
+    played: list[StageRun]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Point:
 
 def sweep(
     names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
-) -> list[Point]:
+) -> list[SweepPoint]:
     """``link`` with other bandwidths and its own latencies.
 
     :raises ConfigError: nothing is computed or moved, so there is no ratio
@@ -101,5 +101,5 @@ def sweep(
     points = []
     for ratio in ratios:
         changed = replace(link, bandwidth=nbytes / (ratio * compute))
-        points.append(Point(ratio, changed, play(names, work, changed, chunk)))
+        points.append(SweepPoint(ratio, changed, run_stages(names, work, changed, chunk)))
     return points

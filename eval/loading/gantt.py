@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.common.plots import GRID, INK, PAPER, check_figure
-from eval.loading.compare import YARDSTICK, Played
+from eval.loading.compare import BASELINE, StageRun
 from eval.loading.timeline import COMPUTE, LANES, LINK, Event
 from memory.files.atomic import replacing
 
@@ -25,7 +25,7 @@ NUMBERED = ("attention", "load")
 DASHES = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 3))}
 
 
-def gantt(played: Sequence[Played], file: Path, title: str = "") -> None:
+def gantt(played: Sequence[StageRun], file: Path, title: str = "") -> None:
     """Draw all stages into ``file`` (PNG).
 
     :raises ConfigError: as `check_figure`
@@ -49,7 +49,7 @@ def gantt(played: Sequence[Played], file: Path, title: str = "") -> None:
         drawn.savefig(stream, format="png", dpi=130)
 
 
-def _panel(axis: Axes, one: Played, lanes: Sequence[str], colours: Colormap, longest: float) -> None:
+def _panel(axis: Axes, one: StageRun, lanes: Sequence[str], colours: Colormap, longest: float) -> None:
     axis.set_facecolor(PAPER)
     axis.set_xlim(0, 1e3 * longest * 1.005)
     axis.set_ylim(len(lanes) - 0.5, -0.5)
@@ -81,18 +81,18 @@ def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, lo
         )  # fmt: skip
 
 
-def _headline(one: Played, played: Sequence[Played]) -> str:
+def _headline(one: StageRun, played: Sequence[StageRun]) -> str:
     line = one.timeline
-    kind = (YARDSTICK, one.source)
+    kind = (BASELINE, one.source)
     base = next((other.timeline.makespan for other in played if (other.stage, other.source) == kind), None)
-    faster = f", {base / line.makespan:.2f}x next_layer" if base and one.stage != YARDSTICK else ""
+    faster = f", {base / line.makespan:.2f}x next_layer" if base and one.stage != BASELINE else ""
     waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # never -0 %
     idle = "idle: compute {:.0%}, link {:.0%}".format(*waits)
     name = f"{one.stage}, {one.source}" if one.source else one.stage
     return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"
 
 
-def _last(one: Played) -> int:
+def _last(one: StageRun) -> int:
     """Number of the last layer; 1 where there is but one."""
     return max(1, *(event.layer for event in one.timeline.events))
 

@@ -18,7 +18,7 @@ KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
 
 
 @dataclass(frozen=True)
-class Measured:
+class LayerTimes:
     """Seconds of each layer's pieces; the rows active there and the bytes of one, where the file names them."""
 
     times: Times
@@ -35,7 +35,7 @@ def times_of(line: Timeline, layers: int) -> Times:
     return Times(*(tuple(seconds[kind]) for kind in KEYS[:3]))
 
 
-def read_times(file: Path) -> Measured:
+def read_times(file: Path) -> LayerTimes:
     """``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, perhaps ``active`` and ``row_bytes`` beside them.
 
     :raises DataError: the file is not there, or says something else
@@ -47,10 +47,10 @@ def read_times(file: Path) -> Measured:
         raise DataError(f"{file} holds no times per layer ({error}); see --help for what it must say") from error
 
 
-def _parse(found: Mapping[str, Any]) -> Measured:
+def _parse(found: Mapping[str, Any]) -> LayerTimes:
     if unknown := sorted(set(found) - set(KEYS)):
         raise ValueError(f"unknown: {', '.join(unknown)}")
     attention, importance, mlp = (tuple(float(value) for value in found[key]) for key in KEYS[:3])
     active = found.get("active")
     rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
-    return Measured(Times(attention, importance, mlp), rows, found.get("row_bytes"))
+    return LayerTimes(Times(attention, importance, mlp), rows, found.get("row_bytes"))

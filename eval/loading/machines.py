@@ -12,7 +12,7 @@ from eval.loading.simulated_link import Link
 from keep_agent.errors import ConfigError
 
 SHARED = "shared"
-MEASURED = "cpu"
+THIS_CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ LINKS = {
 
 def device_named(name: str) -> Device:
     """A preset, or this CPU (``cpu``), measured now. Raises ConfigError for other names."""
-    if name == MEASURED:
+    if name == THIS_CPU:
         return measure_cpu()
     if name not in DEVICES:
         raise ConfigError(f"device {name!r} is unknown: use one of {', '.join([*DEVICES, MEASURED])}")
@@ -81,7 +81,7 @@ def measure_cpu(size: int = 1024, nbytes: int = 1 << 26, times: int = 7) -> Devi
     here, there = torch.ones(2, nbytes, dtype=torch.uint8)
     product = _median(lambda: left @ right, times)
     copy = _median(lambda: there.copy_(here), times)
-    return Device(MEASURED, 2 * size**3 / product, 2 * nbytes / copy, SHARED)  # a copy reads and writes
+    return Device(THIS_CPU, 2 * size**3 / product, 2 * nbytes / copy, SHARED)  # a copy reads and writes
 
 
 def _median(work: Callable[[], object], times: int) -> float:

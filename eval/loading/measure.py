@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eval.loading.compare import Played
+from eval.loading.compare import StageRun
 from eval.loading.layer_times import times_of
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK, Timeline
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Recorded:
+class RecordingRecompute:
     """A recompute stage whose choices are kept: the rows active at each layer of the last prompt."""
 
     stage: Recompute
@@ -39,7 +39,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Real:
+class RealPrefill:
     """One prefill that was run: its events, the work it was, and how long the compute worker ``waited`` for slices."""
 
     timeline: Timeline
@@ -57,12 +57,12 @@ class Real:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PrefillPair:
     """A real prefill beside the one that the simulator plays with the times of its pieces, under the same stage."""
 
-    measured: Played
-    simulated: Played
-    real: Real
+    measured: StageRun
+    simulated: StageRun
+    real: RealPrefill
 
     @property
     def over(self) -> float:
@@ -70,16 +70,18 @@ class Pair:
         return self.measured.timeline.makespan / self.simulated.timeline.makespan - 1
 
 
-def run(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> Real:
+def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> RealPrefill:
     """One prefill of a prompt whose units all have a block.
 
     :param narrow: when the engine and the stage choose rows, as `Work` has it
     """
-    recorded = Recorded(recompute)
+    recorded = RecordingRecompute(recompute)
     trace = engine.prefill(layout, recorded, loading).trace
     line = Timeline.of_trace(trace, beside=narrow == BESIDE)
     times = times_of(line, len(recorded.active))
-    return Real(line, Work(layout, tuple(recorded.active), times, row_bytes(layout), narrow), trace.timings["load"])
+    return RealPrefill(
+        line, Work(layout, tuple(recorded.active), times, row_bytes(layout), narrow), trace.timings["load"]
+    )
 
 
 def row_bytes(layout: Layout) -> int:

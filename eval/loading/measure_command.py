@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.common.tables import show
-from eval.loading.bench import Bench, Turns, threads
+from eval.loading.bench import Bench, StageTurns, threads
 from eval.loading.gantt import CHART, gantt
 from eval.loading.machines import link_named
 from eval.loading.prompt import Prompt, schedule_of
@@ -33,12 +33,12 @@ RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Over:
+class LinkResult:
     """All stages over one link. ``ratio``: loading's bytes take so many times as long as computing did alone."""
 
     link: Link
     ratio: float
-    turns: list[Turns]
+    turns: list[StageTurns]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     with threads(arguments.threads) as count:
         bench = bench_of(arguments)
         seconds, nbytes = bench.alone()
-        found = [_over(bench, link, arguments, console, seconds) for link in _links(arguments, seconds, nbytes)]
+        found = [_measure_link(bench, link, arguments, console, seconds) for link in _links(arguments, seconds, nbytes)]
     title = f"{arguments.model}, random weights, {count} threads, {bench.layout.rows} rows, {arguments.recompute}"
     for over in found:
         headline = f"{title}: {over.link.name}, loading {over.ratio:.2g} x computing"
@@ -69,13 +69,15 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f"written to {arguments.out}")
 
 
-def _over(bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float) -> Over:
+def _measure_link(
+    bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float
+) -> LinkResult:
     """All turns over ``link``; ``seconds`` is what computing takes alone."""
     with console.status("") as status:
         turns = bench.measure(
             arguments.loading, link, arguments.repeats, lambda turn: status.update(f"{link.name}: turn {turn}")
         )
-    return Over(link, turns[0].nbytes / link.bandwidth / seconds, turns)
+    return LinkResult(link, turns[0].nbytes / link.bandwidth / seconds, turns)
 
 
 def bench_of(arguments: argparse.Namespace) -> Bench:
@@ -121,7 +123,7 @@ def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[L
     return [Link(f"{speed / 1e9:.3g} GB/s", speed, named.latency if named else 0.0) for speed in speeds]
 
 
-def _write(arguments: argparse.Namespace, found: Sequence[Over], seconds: float, title: str) -> None:
+def _write(arguments: argparse.Namespace, found: Sequence[LinkResult], seconds: float, title: str) -> None:
     """Everything as JSON, and the typical turns over the first link as a chart."""
     settings = {key: str(value) if key == "out" else value for key, value in vars(arguments).items()}
     record = {"settings": settings, "computing": seconds, "links": [over.record for over in found]}

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from eval.loading.simulated_link import Courier, Link
+from eval.loading.simulated_link import Link, SimulatedTransfers
 from eval.loading.timeline import COMPUTE, IMPORTANCE, Event, Timeline
 from eval.loading.workload import BEFORE, BESIDE, Work
 from keep_agent.errors import ConfigError
@@ -23,8 +23,8 @@ def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) 
 
     :raises ConfigError: it leaves a row without keys at some layer
     """
-    courier = Courier(link, work.layers, work.row_bytes, chunk)
-    asked = _Asked(loading, work)
+    courier = SimulatedTransfers(link, work.layers, work.row_bytes, chunk)
+    asked = _CheckedLoading(loading, work)
     events: list[Event] = []
     courier.submit(0, 0.0, asked.transfers(0))
     due = 0.0
@@ -51,7 +51,7 @@ def _pieces(work: Work, layer: int, start: float) -> list[Event]:
     return [piece for piece in pieces if chosen or piece.kind != "importance"]
 
 
-class _Asked:
+class _CheckedLoading:
     """Asks the stage layer by layer, and sees to it that no row is forgotten."""
 
     def __init__(self, loading: Loading, work: Work) -> None:

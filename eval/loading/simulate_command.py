@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from eval.common.tables import show
-from eval.loading.compare import Played, Point, play, sweep
+from eval.loading.compare import StageRun, SweepPoint, run_stages, sweep
 from eval.loading.costs import Roofline
 from eval.loading.gantt import CHART, gantt
 from eval.loading.layer_costs import Shape
-from eval.loading.layer_times import Measured
+from eval.loading.layer_times import LayerTimes
 from eval.loading.machines import Device
 from eval.loading.prompt import Prompt, schedule_of
 from eval.loading.simulated_link import Link
@@ -29,12 +29,17 @@ RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
 
 
 def report(
-    arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, measured: Measured | None, console: Console
+    arguments: argparse.Namespace,
+    shape: Shape,
+    device: Device,
+    link: Link,
+    measured: LayerTimes | None,
+    console: Console,
 ) -> None:
     """Play, show, and write if a folder is given; ``measured`` times count instead of the device's."""
     work, title = work_of(arguments, shape, device, measured), title_of(arguments, link)
     chunk = CHUNK if arguments.chunk is None else 1e6 * arguments.chunk
-    played = play(arguments.loading, work, link, chunk)
+    played = run_stages(arguments.loading, work, link, chunk)
     show(schedule_table(played, title), arguments.markdown, console)
     points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []
     if points:
@@ -46,7 +51,7 @@ def report(
         console.print(f"written to {arguments.out}")
 
 
-def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, measured: Measured | None) -> Work:
+def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, measured: LayerTimes | None) -> Work:
     """Rows, bytes and times that the options describe, or that were measured."""
     prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     if arguments.layers is not None:
@@ -70,7 +75,7 @@ def title_of(arguments: argparse.Namespace, link: Link) -> str:
 
 
 def write(
-    out: Path, settings: Mapping[str, Any], work: Work, played: Sequence[Played], points: Sequence[Point]
+    out: Path, settings: Mapping[str, Any], work: Work, played: Sequence[StageRun], points: Sequence[SweepPoint]
 ) -> None:
     """Everything as JSON: seconds and bytes."""
     record = {

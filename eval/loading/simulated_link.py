@@ -48,7 +48,7 @@ class Link:
 Run = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
 
-class Courier:
+class SimulatedTransfers:
     """Moves what is asked for without a break: of all that waits, the layer that is due first, in one job.
 
     Runs of rows that touch are one copy, whenever they were asked for. A job is not interrupted: so that what nobody

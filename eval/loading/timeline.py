@@ -41,7 +41,9 @@ class Timeline:
         loads = [Event(LINK, "load", one.first, one.start, one.end, one.nbytes, one.runs) for one in trace.loads]
         fed = {one.layer: one.end for one in trace.computes if one.kind == "mlp"}
         computes = [Event(COMPUTE, one.kind, one.layer, one.start, one.end) for one in trace.computes]
-        return cls.sorted([*loads, *(_own(event, fed.get(event.layer, event.start), beside) for event in computes)])
+        return cls.sorted(
+            [*loads, *(_choice_event(event, fed.get(event.layer, event.start), beside) for event in computes)]
+        )
 
     @classmethod
     def sorted(cls, events: list[Event]) -> Timeline:
@@ -78,7 +80,7 @@ class Timeline:
         return self.makespan - self.busy(lane)
 
 
-def _own(event: Event, fed: float, beside: bool) -> Event:
+def _choice_event(event: Event, fed: float, beside: bool) -> Event:
     """A choice on its lane; if it reads what the layer returns, without the MLP that it waited for, until ``fed``."""
     if event.kind != "importance":
         return event

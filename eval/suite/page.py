@@ -16,7 +16,7 @@ from rich.table import Table
 from eval.common.tables import crashes, difference, markdown, number, pairs, percent, points, share
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
-from eval.suite.play import placed, printed
+from eval.suite.play import command_output
 from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import SUMMARY
 
@@ -40,7 +40,7 @@ def render(page: Page, out: Path, command: str) -> str:
         if page.against in runs:
             parts.append(_section(page, setting, runs))
     for title, words in page.commands.items():
-        if (text := printed(title, words, out)) is not None:
+        if (text := command_output(title, words, out)) is not None:
             parts += [f"## {title}", f"```sh\npython -m {shlex.join(placed(words, out))}\n```", text.strip()]
     return "\n\n".join(parts) + "\n"
 

@@ -17,7 +17,7 @@ from keep_agent.files import parsed_yaml, read_text
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
 DATA = "DATA"  # in overrides: the folder of official data
-OWN = ("eval.", "benchmarks.")  # modules whose commands a page may run
+COMMAND_PREFIXES = ("eval.", "benchmarks.")  # modules whose commands a page may run
 RUNS = "RUNS"  # in commands: the folder of the page's runs
 
 
@@ -80,10 +80,10 @@ def read_page(name: str, data: str | None) -> Page:
 
     Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
     """
-    told = _told(name)
+    told = _read_yaml(name)
     rows = told["rows"]
     if isinstance(rows, str):  # those of the pages so called
-        rows = {row: found for page in rows.split() for row, found in _told(page)["rows"].items()}
+        rows = {row: found for page in rows.split() for row, found in _read_yaml(page)["rows"].items()}
     rows = {str(row): _overrides(found, data) for row, found in rows.items()}
     against = told.get("against") or next(iter(rows), "")
     if rows and against not in rows:
@@ -96,7 +96,7 @@ def read_page(name: str, data: str | None) -> Page:
     return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
 
 
-def _told(name: str) -> dict[str, Any]:
+def _read_yaml(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
     if path is not None and path.stem in pages():  # runs and page would take the place of its own
         raise ConfigError(f"{name} is called as a page of the package; rename it")
@@ -118,7 +118,7 @@ def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
         not isinstance(told, Mapping)
         or not {"title"} <= told.keys() <= keys
         or told.get("world", "alfred") not in WORLDS
-        or not _are_seeds(told.get("seeds", [0]))
+        or not _is_seed_list(told.get("seeds", [0]))
     ):
         raise ConfigError(
             f"setting {name} has a title, and may have world ({', '.join(WORLDS)}), overrides, and seeds, a list of "
@@ -132,13 +132,13 @@ def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
 def _command(title: str, told: Any, data: str | None) -> tuple[str, ...]:
     """The words of a command of this project; a page starts nothing else."""
     words = _overrides(told, data)
-    if not words or not words[0].startswith(OWN):
+    if not words or not words[0].startswith(COMMAND_PREFIXES):
         shown = " ".join(words)
         raise ConfigError(f"command {title!r} is {shown!r}; a page runs {' and '.join(f'{own}NAME' for own in OWN)}")
     return words
 
 
-def _are_seeds(told: Any) -> bool:
+def _is_seed_list(told: Any) -> bool:
     return isinstance(told, list) and bool(told) and all(type(seed) is int for seed in told)
 
 
@@ -147,10 +147,10 @@ def _overrides(told: Any, data: str | None) -> tuple[str, ...]:
     words = tuple(map(str, told)) if isinstance(told, list | tuple) else str(told or "").split()
     if data is None and any(DATA in word for word in words):
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
-    return tuple(_placed(word, str(data)) for word in words)
+    return tuple(_with_data_folder(word, str(data)) for word in words)
 
 
-def _placed(word: str, data: str) -> str:
+def _with_data_folder(word: str, data: str) -> str:
     """A word with the folder of official data where it is; in an override as Hydra writes text."""
     key, is_override, value = word.partition("=")
     if DATA in value and is_override and not key.startswith("-"):

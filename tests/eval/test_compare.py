@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.common.intervals import unseen, wilson
+from eval.common.intervals import unseen_share, wilson
 from eval.common.tables import markdown
 from eval.compare import (
     Run,
@@ -43,7 +43,7 @@ def test_differences_are_paired() -> None:
     fast = run("keep", *(episode(i, i % 2 == 0 or i == 1, 25.0 * 2**i) for i in range(6)))
     row = compare(fast, base)
     found = row.success_difference
-    assert found.mean == pytest.approx(1 / 6) and found.interval[0] == -unseen(6)  # one alone may be chance
+    assert found.mean == pytest.approx(1 / 6) and found.interval[0] == -unseen_share(6)  # one alone may be chance
     assert (found.more, found.fewer, found.pairs, found.clusters) == (1, 0, 6, 6) and found.unclear
     assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
     assert row.computed_ratio == 0.5
@@ -57,7 +57,7 @@ def test_annotations_of_one_trial_count_as_one_observation() -> None:
     trials = ["x" if i < 10 else "y" for i in range(20)]
     together = run("b", *(episode(i, i < 10, 1.0, trial=trials[i]) for i in range(20)))
     narrow, wide = difference_of(apart, base).interval, difference_of(together, base).interval
-    assert wide == (-unseen(2), 1.0) and narrow[1] - narrow[0] < 0.6 and narrow[0] > 0
+    assert wide == (-unseen_share(2), 1.0) and narrow[1] - narrow[0] < 0.6 and narrow[0] > 0
 
 
 def test_steps_are_binned_by_prompt_length() -> None:

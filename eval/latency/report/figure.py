@@ -13,7 +13,7 @@ from eval.latency.report.summary import CellSummary, GroupSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LABELLED, BASE = "keep", "full_recompute"  # whose points say how many times faster they are, and than what
+LABEL_METHOD, BASE = "keep", "full_recompute"  # whose points say how many times faster they are, and than what
 
 
 def draw(groups: Sequence[GroupSummary], file: Path) -> None:
@@ -31,8 +31,8 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
         points = [(cell.cell.segments, found) for cell in group.cells if (found := _spread(cell, name))]
         if points:
             _line(axis, name, points, number)
-    if LABELLED in names:
-        _label(axis, group, names.index(LABELLED))
+    if LABEL_METHOD in names:
+        _label(axis, group, names.index(LABEL_METHOD))
     sizes = [cell.cell.segments for cell in group.cells]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
@@ -53,7 +53,7 @@ def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: i
     ends = [spread.interval or (spread.p50, spread.p50) for _, spread in points]
     bars = [[spread.p50 - low for (_, spread), (low, _) in zip(points, ends, strict=True)]]
     bars += [[high - spread.p50 for (_, spread), (_, high) in zip(points, ends, strict=True)]]
-    label = f"{name} (so many x faster than {BASE})" if name == LABELLED else name
+    label = f"{name} (so many x faster than {BASE})" if name == LABEL_METHOD else name
     axis.errorbar(sizes, middles, bars, label=label, capsize=2.5, elinewidth=0.9, **style(number))
 
 
@@ -62,7 +62,7 @@ def _label(axis: Axes, group: GroupSummary, number: int) -> None:
     frame = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
     look = {"fontsize": 7.5, "fontweight": "bold", "color": style(number)["color"], "bbox": frame}
     for cell in group.cells:
-        own = next((one for one in cell.standings if one.name == LABELLED and one.ratios), None)
+        own = next((one for one in cell.standings if one.name == LABEL_METHOD and one.ratios), None)
         if own is not None and own.ratios[BASE] is not None:
             place = cell.cell.segments, own.spread().p50
             text = f"{own.ratios[BASE].paired:.1f}x"

@@ -13,7 +13,7 @@ from eval.latency.report.rows import Cell, CellResult, Timed, Track
 from eval.latency.report.statistics import Ratio, Spread
 from keep_agent.rollout.results import PARTS
 
-BASES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with
+BASELINES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with
 KINDS: Mapping[str, Callable[[Timed], bool]] = {
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
@@ -35,7 +35,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ContenderSummary:
     """One contender in one cell."""
 
     name: str
@@ -62,7 +62,7 @@ class CellSummary:
     id: str
     cell: Cell
     rates: Rates | None
-    standings: Sequence[Standing] = ()
+    standings: Sequence[ContenderSummary] = ()
     refused: str = ""
     kinds: Mapping[str, int] | None = None  # steps of each kind
 
@@ -87,19 +87,19 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
 def summarize_cell(result: CellResult) -> CellSummary:
     rates = Rates.median(result.rates) if result.rates else None
     ran = {track.name: track for track in result.tracks if track.steps and not track.refused}
-    standings = [_standing(track, ran, rates) for track in result.tracks]
+    standings = [_contender_summary(track, ran, rates) for track in result.tracks]
     first = next(iter(ran.values()), None)
     kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
     return CellSummary(result.id, result.cell, rates, standings, result.refused, kinds)
 
 
-def _standing(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> Standing:
+def _contender_summary(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> ContenderSummary:
     if track.name not in ran or rates is None:
-        return Standing(track.name, track.prompt, track.refused)
+        return ContenderSummary(track.name, track.prompt, track.refused)
     steps = track.steps
     own = [step.numbers.ttft_ms for step in steps]
-    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASES}
-    return Standing(
+    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASELINES}
+    return ContenderSummary(
         name=track.name,
         prompt=track.prompt,
         times={time: {kind: _spread(steps, time, test) for kind, test in KINDS.items()} for time in TIMES},
@@ -130,10 +130,10 @@ def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool
         return None
     floors = [step.work.floor_ms(rates) for step in counted]
     rows = [step.work.rows_ms(rates) for step in counted]
-    return Distance(statistics.median(floors), _times(counted, floors), _times(counted, rows))
+    return Distance(statistics.median(floors), _median_multiple(counted, floors), _median_multiple(counted, rows))
 
 
-def _times(steps: Sequence[Timed], least: Sequence[float]) -> float:
+def _median_multiple(steps: Sequence[Timed], least: Sequence[float]) -> float:
     """The median of how many times longer a step took."""
     return statistics.median(step.numbers.ttft_ms / ms for step, ms in zip(steps, least, strict=True))
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from eval.common.tables import MISSING, bounds, number
 from eval.latency.rates import Rates
 from eval.latency.report.statistics import Ratio, Spread
-from eval.latency.report.summary import BASES, KINDS, GroupSummary, Standing
+from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary
 from keep_agent.rollout.results import PARTS
 
 READS = {"memory": "memory", "append": "transcript", "plain": "same prompt"}
@@ -33,7 +33,7 @@ def times_table(group: GroupSummary, scored: bool) -> Table:
     return _table("time to the first token", f"ms, all steps; {note}", headings, group, _times)
 
 
-def _times(standing: Standing) -> Cells:
+def _times(standing: ContenderSummary) -> Cells:
     decision = standing.spread("decision_ms") if standing.prompt != "plain" else None
     read = READS[standing.prompt], number(standing.counts["prompt_tokens"], 0)
     return [*read, *_spread(standing.spread()), *_spread(decision)]
@@ -42,11 +42,11 @@ def _times(standing: Standing) -> Cells:
 def ratios_table(group: GroupSummary) -> Table:
     """How many times faster a contender is than those that others are compared with."""
     caption = "ttft of base / own: median over paired steps with its 95 % interval; in brackets the ratio of both p50"
-    return _table("times faster", caption, [f"than {base}" for base in BASES], group, _ratios)
+    return _table("times faster", caption, [f"than {base}" for base in BASELINES], group, _ratios)
 
 
-def _ratios(standing: Standing) -> Cells:
-    return [_ratio(standing.ratios[base]) for base in BASES]
+def _ratios(standing: ContenderSummary) -> Cells:
+    return [_ratio(standing.ratios[base]) for base in BASELINES]
 
 
 def kinds_table(group: GroupSummary) -> Table:
@@ -59,7 +59,7 @@ def kinds_table(group: GroupSummary) -> Table:
     return _table("ttft by kind of step", caption, (*names, "overlapped"), group, _kinds)
 
 
-def _kinds(standing: Standing) -> Cells:
+def _kinds(standing: ContenderSummary) -> Cells:
     cells = (_counted(standing.spread(kind=kind)) for kind in KINDS)
     return [*cells, number(standing.spread("ttft_overlapped_ms").p50, 1)]
 
@@ -70,7 +70,7 @@ def parts_table(group: GroupSummary) -> Table:
     return _table("parts of a step", caption, ("planner", *PARTS, "score"), group, _parts)
 
 
-def _parts(standing: Standing) -> Cells:
+def _parts(standing: ContenderSummary) -> Cells:
     if standing.prompt == "plain":
         return [MISSING] * (len(PARTS) + 2)
     parts = (number(standing.parts[part], 2) for part in PARTS)
@@ -89,7 +89,7 @@ def floor_table(group: GroupSummary) -> Table:
     return _table("work and memory", caption, headings, group, _floor)
 
 
-def _floor(standing: Standing) -> Cells:
+def _floor(standing: ContenderSummary) -> Cells:
     quiet, every = standing.floor["no_flip"], standing.floor["all"]
     work = number(100 * standing.computed_ratio, 1), number(standing.encoded_rows, 0), number(every.ms, 1)
     far = [MISSING if distance is None else f"{distance.times:.2f}" for distance in (quiet, every)]
@@ -130,7 +130,11 @@ def refused_table(group: GroupSummary) -> Table | None:
 
 
 def _table(
-    title: str, caption: str, headings: Sequence[str], group: GroupSummary, cells_of: Callable[[Standing], Cells]
+    title: str,
+    caption: str,
+    headings: Sequence[str],
+    group: GroupSummary,
+    cells_of: Callable[[ContenderSummary], Cells],
 ) -> Table:
     """A row for every contender that ran, cell by cell."""
     table = Table(title=f"{title}: {group.title}", caption=caption)

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
-from eval.common.external_settings import FOLDER, OUTSIDE, check_outside
+from eval.common.external_settings import EXTERNAL_KEYS, FOLDER, check_external
 from eval.common.resume import resumed_config
 from keep_agent.config.setting_types import kinds
 from keep_agent.errors import ConfigError
@@ -38,18 +38,18 @@ def resumed(saved: DictConfig, *given: str, command: str = "alfred") -> DictConf
 def test_every_setting_that_sounds_like_it_is_decided_about() -> None:
     found = {key for key in kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
     folders = {key for key in found if key.startswith("memory.") and key.endswith(f".{FOLDER}")}
-    assert found - folders == OUTSIDE.keys() | HARMLESS.keys()
+    assert found - folders == EXTERNAL_KEYS.keys() | HARMLESS.keys()
     assert folders == {"memory.storage.disk.Disk.folder"}
 
 
-@pytest.mark.parametrize("key", OUTSIDE)
+@pytest.mark.parametrize("key", EXTERNAL_KEYS)
 def test_a_run_alone_chooses_none(key: str) -> None:
     command = "wah" if key in ("env.simulator", "env.record") else "alfred"
     saved = config(command, f"{key}=some", "eval.launcher=ray")
     with pytest.raises(ConfigError, match=rf"RUN was run with {key}=some, .* give {key}='some', .*command line"):
         resumed(saved, command=command)
     assert OmegaConf.select(resumed(saved, f"{key}=some", command=command), key) == "some"
-    for harmless in OUTSIDE[key][1]:
+    for harmless in EXTERNAL_KEYS[key][1]:
         OmegaConf.update(saved, key, harmless)
         resumed(saved, command=command)
 
@@ -91,10 +91,10 @@ def test_nor_a_folder_of_a_storage(storage: dict[str, Any], place: str) -> None:
 def test_a_folder_may_be_that_of_one_of_several_methods(given: Sequence[str], taken: bool) -> None:
     saved = config("alfred", "memory/storage=disk", "memory.storage.folder=/x")
     if taken:
-        check_outside(saved, config("latency"), given, "RUN")
+        check_external(saved, config("latency"), given, "RUN")
         return
     with pytest.raises(ConfigError, match=r"memory\.storage\.folder=/x"):
-        check_outside(saved, config("latency"), given, "RUN")
+        check_external(saved, config("latency"), given, "RUN")
 
 
 def test_nothing_is_written_or_asked_before_it_is_refused(tmp_path: Path) -> None:

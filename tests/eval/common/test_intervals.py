@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.common.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen, wilson
+from eval.common.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen_share, wilson
 from eval.common.tables import difference, summary_table
 
 
@@ -59,7 +59,10 @@ def test_the_share_interval_covers_where_clusters_are_few(clusters: int) -> None
 
 def test_equal_clusters_of_unequal_values_are_no_certainty() -> None:
     found = paired_difference({i: [1.0, -1.0] for i in range(12)})
-    assert found.interval == pytest.approx((-unseen(12), unseen(12))) and (found.more, found.fewer) == (12, 12)
+    assert found.interval == pytest.approx((-unseen_share(12), unseen_share(12))) and (found.more, found.fewer) == (
+        12,
+        12,
+    )
 
 
 def test_the_share_interval_covers() -> None:
@@ -73,7 +76,7 @@ def test_the_share_interval_covers() -> None:
 def test_where_no_pair_differs_a_bound_says_how_many_may() -> None:
     found = paired_difference({i: [0.0] for i in range(820)})
     assert (found.mean, found.more, found.fewer, found.pairs) == (0.0, 0, 0, 820)
-    assert found.interval == pytest.approx((-0.00365, 0.00365), abs=1e-5) and unseen(820) == found.interval[1]
+    assert found.interval == pytest.approx((-0.00365, 0.00365), abs=1e-5) and unseen_share(820) == found.interval[1]
     assert difference(found) == "+0.0 [-0.4, 0.4] (0 of 820 differ)"
     few = paired_difference({i: [0.0] * 10 for i in range(3)})  # three streams of ten tasks
     assert few.interval == pytest.approx((-0.632, 0.632), abs=1e-3)
@@ -82,14 +85,14 @@ def test_where_no_pair_differs_a_bound_says_how_many_may() -> None:
 
 def test_few_pairs_that_differ_leave_no_narrower_an_interval_than_none() -> None:
     """A bootstrap alone would say that one better pair in 251 is no chance; so would a sign test of five not."""
-    none = unseen(251)
+    none = unseen_share(251)
     for better in range(6):
         low, high = paired_difference({i: [float(i < better)] for i in range(251)}).interval
         assert low == -none and high >= none
     low, _ = paired_difference({i: [float(i < 6)] for i in range(251)}).interval
     assert low > 0
     stream = {i: [1.0] * 8 if i == 0 else [0.0] * 8 for i in range(30)}  # eight tasks of one stream are one
-    assert paired_difference(stream).interval[0] == -unseen(30)
+    assert paired_difference(stream).interval[0] == -unseen_share(30)
 
 
 def test_equal_means_of_clusters_of_other_sizes_are_equal() -> None:
@@ -99,7 +102,7 @@ def test_equal_means_of_clusters_of_other_sizes_are_equal() -> None:
 
 def test_all_pairs_better_is_no_certainty_either() -> None:
     low, high = paired_difference({i: [1.0] for i in range(20)}).interval
-    assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen(20))
+    assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen_share(20))
 
 
 def test_a_difference_tells_how_many_pairs_differ() -> None:

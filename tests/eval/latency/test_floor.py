@@ -12,11 +12,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eval.latency import rates
-from eval.latency.contenders import Planned
+from eval.latency.contenders import PlannerContender
 from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import Stretched
+from eval.latency.fixed_length_format import FixedLengthFormat
 from eval.latency.floor import Work, plain_work
-from eval.latency.floor import _encoding as encoding_work
+from eval.latency.floor import _encoding_flops as encoding_work
 from eval.latency.rates import RateMeter, Rates
 from eval.latency.settings import Composer
 from eval.latency.workloads import Plan, make_workload
@@ -85,8 +85,8 @@ def test_no_step_takes_fewer_operations_than_its_floor(planner: str, tiny_model:
     setting = composer.setting
     setting.model.dtype, setting.model.device, setting.prompt.budget = "float32", "cpu", 8
     with Engine(make_model(setting.model)) as engine:
-        prompt_format = Stretched(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
-        one = Planned(planner, setting, engine, prompt_format, HashedNgrams())
+        prompt_format = FixedLengthFormat(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
+        one = PlannerContender(planner, setting, engine, prompt_format, HashedNgrams())
         plan = Plan(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)
         (script,) = make_workload(plan, Recordings(config))
         one.begin(script)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from eval.latency.contenders import Plain
-from eval.latency.race import Race
+from eval.latency.contenders import PlainForward
+from eval.latency.race import InterleavedTiming
 from eval.latency.rates import RateMeter
 from eval.latency.report.rows import Timed
 from eval.latency.script import Script, Step
@@ -44,7 +44,7 @@ class Runner:
 
 
 @dataclass
-class Follower(Plain):
+class Follower(PlainForward):
     """The plain forward without a forward: it comes after whom it follows."""
 
     runner: Runner
@@ -64,10 +64,10 @@ def meter() -> RateMeter:
     return RateMeter(CPU, torch.float32)
 
 
-def race_of(meter: RateMeter, laps: list[int], *stumbles: int | None) -> tuple[Race, list[str]]:
+def race_of(meter: RateMeter, laps: list[int], *stumbles: int | None) -> tuple[InterleavedTiming, list[str]]:
     diary: list[str] = []
     runners = [Runner(name, diary, at) for name, at in zip("abc", stumbles, strict=True)]
-    return Race([*runners, Follower(runners[0], diary)], CPU, meter, laps.append), diary
+    return InterleavedTiming([*runners, Follower(runners[0], diary)], CPU, meter, laps.append), diary
 
 
 def test_the_order_rotates_and_the_plain_forward_follows_its_reference(meter: RateMeter) -> None:

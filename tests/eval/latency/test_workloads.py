@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import Stretched
-from eval.latency.script import Script, some
-from eval.latency.workloads import ASIDE, Plan, make_workload
+from eval.latency.fixed_length_format import FixedLengthFormat
+from eval.latency.script import Script, sample_candidates
+from eval.latency.workloads import NO_CANDIDATES, Plan, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
 from planners.prompts.formats import PlainFormat
@@ -90,22 +90,24 @@ def test_a_replay_is_filled_with_finished_tasks(recordings: Recordings) -> None:
 
 def test_candidates_are_spread_and_hold_the_executed_skill() -> None:
     skills = [f"find a {number}" for number in range(100)]
-    chosen = some(skills, "find a 33", 10)
+    chosen = sample_candidates(skills, "find a 33", 10)
     assert len(set(chosen)) == 10 and "find a 33" in chosen and "find a 0" in chosen
     assert max(int(skill.split()[-1]) for skill in chosen) > 80
-    assert some(skills, "find a 33", None) == tuple(skills) == some(skills, "find a 33", 200)
+    assert sample_candidates(skills, "find a 33", None) == tuple(skills) == sample_candidates(skills, "find a 33", 200)
 
 
 def test_no_candidates_leave_nothing_to_score(recordings: Recordings) -> None:
     (script,) = make_workload(plan(candidates=0), recordings)
-    assert {step.admissible for step in script.steps} == {ASIDE}
-    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(ASIDE[0])) == 1, "known from the prompt's logits"
+    assert {step.admissible for step in script.steps} == {NO_CANDIDATES}
+    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(NO_CANDIDATES[0])) == 1, (
+        "known from the prompt's logits"
+    )
 
 
 @pytest.mark.parametrize("tokens", [8, 40])
 def test_every_segment_has_so_many_tokens_of_its_own_words(tokens: int) -> None:
     plain = PlainFormat(load_tokenizer(str(BUNDLED)))
-    stretched = Stretched(plain, tokens)
+    stretched = FixedLengthFormat(plain, tokens)
     newline = plain.line("\n")
     for text in ("mug mug_1 cabinet_3 clean\n", "finished put a mug in the sink and then turn on the tap succeeded\n"):
         ids, words = stretched.line(text), plain.line(text)[:-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.pipeline import FALLING as FALLS
+from eval.pipeline import SCHEDULE_METHODS as FALLS
 from eval.pipeline import main, parser, report
 from keep_agent.console import make_console
 

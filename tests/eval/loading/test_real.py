@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from eval.loading.compare import STAGES
-from eval.loading.measure import Real, run
+from eval.loading.measure import RealPrefill, run_prefill
 from eval.loading.prompt import Prompt
 from eval.loading.simulate import simulate
 from eval.loading.simulated_link import Link
@@ -85,7 +85,7 @@ def model() -> Iterator[LoadedModel]:
     torch.set_num_threads(threads)
 
 
-def without_gaps(real: Real) -> Work:
+def without_gaps(real: RealPrefill) -> Work:
     """The work of a run, where the compute worker's pieces take until the next one began."""
     times = {kind: [0.0] * real.work.layers for kind in ("attention", "importance", "mlp")}
     for lane in (COMPUTE, IMPORTANCE):
@@ -114,7 +114,7 @@ def too_early(line: Timeline) -> list[str]:
     return [f"layer {job.layer} began before its slices" for job in line.on(LINK) if begin[job.layer] < job.end]
 
 
-def differences(real: Real, played: Timeline) -> list[str]:
+def differences(real: RealPrefill, played: Timeline) -> list[str]:
     """What the simulator would have done otherwise; empty if nothing."""
     if jobs(real.timeline) != jobs(played):
         return [f"jobs (layer, bytes, runs): {jobs(real.timeline)}, simulated {jobs(played)}"]
@@ -148,7 +148,7 @@ def test_the_loader_does_what_the_simulator_plays(
         layout, seen = PROMPT.encoded(engine), [""]
 
         def as_simulated() -> bool:
-            real = run(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
+            real = run_prefill(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
             played = simulate(STAGES[loading](), without_gaps(real), Again.of(real.timeline), chunk)
             seen[:] = differences(real, played)
             return not seen
