@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from eval.common.intervals import Difference, is_wide
 from keep_agent.console import make_console
 
+Column = tuple[str, Callable[[Any], str]]  # heading, and text of a row's cell
 MISSING = "–"
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
@@ -38,6 +39,16 @@ def show(table: Table, plain: bool, console: Console) -> None:
         console.print(f"{markdown(table)}\n", highlight=False, soft_wrap=True)
     else:
         console.print(table)
+
+
+def make_table(title: str, rows: Iterable[Any], columns: Sequence[Column], caption: str | None = None) -> Table:
+    """Build a table of ``rows``; the first column is aligned left, the others right."""
+    table = Table(title=title, caption=caption)
+    for place, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(text(row) for _, text in columns))
+    return table
 
 
 def number(value: float | None, digits: int = 3) -> str:

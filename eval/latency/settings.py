@@ -101,7 +101,7 @@ def method_overrides(given: Sequence[str]) -> list[str]:
     for override in given:
         key = key_of(override)
         if key in OPTION_INSTEAD:
-            raise ConfigError(f"{override} is not read here; use {INSTEAD[key]}")
+            raise ConfigError(f"{override} is not read here; use {OPTION_INSTEAD[key]}")
         if not within(key, COMMAND_KEYS):
             found.append(override)
     return found

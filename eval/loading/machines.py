@@ -58,7 +58,7 @@ def device_named(name: str) -> Device:
     if name == THIS_CPU:
         return measure_cpu()
     if name not in DEVICES:
-        raise ConfigError(f"device {name!r} is unknown: use one of {', '.join([*DEVICES, MEASURED])}")
+        raise ConfigError(f"device {name!r} is unknown: use one of {', '.join([*DEVICES, THIS_CPU])}")
     return DEVICES[name]
 
 
