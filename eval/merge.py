@@ -39,13 +39,7 @@ from keep_agent.rollout.run_folder import (
 )
 from memory.files.atomic import appearing
 
-SHARD_KEYS = (
-    *REQUIRED_KEYS,
-    "episodes",
-    "eval.seed",
-    "eval.trace",
-    "prompt.style",
-)  # of a shard's config
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config
 SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
 

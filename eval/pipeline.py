@@ -132,7 +132,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
         measure(arguments, console)
         return
-    shape, device = Shape.named(arguments.model), device_named(arguments.device)
+    shape, device = Shape.from_name(arguments.model), device_named(arguments.device)
     link = link_named(arguments.link or device.link)
     from eval.loading.layer_times import read_times
     from eval.loading.simulate_command import report as simulate

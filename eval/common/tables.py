@@ -41,11 +41,13 @@ def show(table: Table, plain: bool, console: Console) -> None:
         console.print(table)
 
 
-def make_table(title: str, rows: Iterable[Any], columns: Sequence[Column], caption: str | None = None) -> Table:
-    """Build a table of ``rows``; the first column is aligned left, the others right."""
+def make_table(
+    title: str, rows: Iterable[Any], columns: Sequence[Column], caption: str | None = None, wrap: bool = False
+) -> Table:
+    """Build a table of ``rows``; the first column is aligned left, the others right; ``wrap`` wraps headings."""
     table = Table(title=title, caption=caption)
     for place, (heading, _) in enumerate(columns):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if place else "left", no_wrap=not (wrap and place))
     for row in rows:
         table.add_row(*(text(row) for _, text in columns))
     return table

@@ -13,7 +13,7 @@ from keep_agent.rollout.results import EpisodeResult
 
 
 class ScriptedPool:
-    """Pool whose workers are numbers. ``deaths`` counts the workers that die during each episode (None: during setup)."""
+    """Pool whose workers are numbers. ``deaths`` counts the workers that die in each episode (None: during setup)."""
 
     def __init__(self, deaths: dict[int | None, int] | None = None, setups: Sequence[Setup] = ()) -> None:
         self._deaths, self._setups = Counter(deaths or {}), deque(setups)

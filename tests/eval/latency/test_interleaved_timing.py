@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.latency.contenders import PlainForward
-from eval.latency.race import InterleavedTiming
+from eval.latency.interleaved_timing import InterleavedTiming
 from eval.latency.rates import RateMeter
 from eval.latency.report.rows import Timed
 from eval.latency.script import Script, Step
