@@ -1,4 +1,4 @@
-"""Small samples of a machine's rates: what they are on this one is not tested."""
+"""Fixture for small samples of a machine's rates, whose values are not tested."""
 
 from __future__ import annotations
 

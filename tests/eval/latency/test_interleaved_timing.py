@@ -1,4 +1,4 @@
-"""Turns: who comes when, and what becomes of those who fail."""
+"""Interleaved timing: order of contenders, and exclusion of contenders that fail."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ STEPS = (Step((), ("done",), "done"),) * 6
 
 @dataclass
 class Runner:
-    """A contender that writes down its turns and may stumble at one of them."""
+    """Contender that logs its steps and may fail at one of them."""
 
     name: str
-    diary: list[str]
-    stumbles: int | None = None
+    log: list[str]
+    failing_step: int | None = None
     prompt: str = "memory"
     turns: int = 0
 
     def begin(self, script: Script) -> None:
-        self.diary.append("begin")
+        self.log.append("begin")
 
     def step(self, step: Step) -> Timed:
-        if self.turns == self.stumbles:
+        if self.turns == self.failing_step:
             raise CapacityError("a prompt of 99 tokens is too long")
         self.turns += 1
-        self.diary.append(self.name)
+        self.log.append(self.name)
         return Timed(StepNumbers(ttft_ms=float(self.turns)))
 
     def stored(self) -> int | None:
@@ -45,17 +45,17 @@ class Runner:
 
 @dataclass
 class Follower(PlainForward):
-    """The plain forward without a forward: it comes after whom it follows."""
+    """Plain forward without a model, which follows a runner."""
 
     runner: Runner
-    diary: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     name: str = "transformers"
 
-    def follows(self, other: object) -> bool:
-        return other is self.runner
+    def follows(self, contender: object) -> bool:
+        return contender is self.runner
 
     def step(self, step: Step) -> Timed:
-        self.diary.append(self.name)
+        self.log.append(self.name)
         return Timed(StepNumbers(ttft_ms=1.0))
 
 
@@ -64,37 +64,37 @@ def meter() -> RateMeter:
     return RateMeter(CPU, torch.float32)
 
 
-def race_of(meter: RateMeter, laps: list[int], *stumbles: int | None) -> tuple[InterleavedTiming, list[str]]:
-    diary: list[str] = []
-    runners = [Runner(name, diary, at) for name, at in zip("abc", stumbles, strict=True)]
-    return InterleavedTiming([*runners, Follower(runners[0], diary)], CPU, meter, laps.append), diary
+def timing_of(meter: RateMeter, steps: list[int], *failing_step: int | None) -> tuple[InterleavedTiming, list[str]]:
+    log: list[str] = []
+    runners = [Runner(name, log, step) for name, step in zip("abc", failing_step, strict=True)]
+    return InterleavedTiming([*runners, Follower(runners[0], log)], CPU, meter, steps.append), log
 
 
 def test_the_order_rotates_and_the_plain_forward_follows_its_reference(meter: RateMeter) -> None:
-    laps: list[int] = []
-    race, diary = race_of(meter, laps, None, None, None)
-    race.run([Script("", "lota", STEPS[:3])])
-    assert "".join(name[0] for name in diary if name != "begin") == "atbc" + "bcat" + "catb"
-    assert laps == [1, 2, 3] and len(race.rates) == 3
-    assert {len(track.steps) for track in race.tracks.values()} == {3} and race.tracks["b"].stored == 7
+    steps: list[int] = []
+    timing, log = timing_of(meter, steps, None, None, None)
+    timing.run([Script("", "lota", STEPS[:3])])
+    assert "".join(name[0] for name in log if name != "begin") == "atbc" + "bcat" + "catb"
+    assert steps == [1, 2, 3] and len(timing.rates) == 3
+    assert {len(track.steps) for track in timing.tracks.values()} == {3} and timing.tracks["b"].stored == 7
 
 
-def test_warming_up_counts_nothing_and_watches_memory(meter: RateMeter) -> None:
-    race, _ = race_of(meter, [], None, None, None)
-    race.warm_up(Script("", "lota", STEPS[:2]))
-    assert not any(track.steps for track in race.tracks.values()) and not race.rates
-    assert all(track.peak is None or track.peak >= 0 for track in race.tracks.values())
+def test_the_warm_up_is_not_timed_and_measures_memory(meter: RateMeter) -> None:
+    timing, _ = timing_of(meter, [], None, None, None)
+    timing.warm_up(Script("", "lota", STEPS[:2]))
+    assert not any(track.steps for track in timing.tracks.values()) and not timing.rates
+    assert all(track.peak is None or track.peak >= 0 for track in timing.tracks.values())
 
 
-def test_one_that_fails_is_out_with_its_reason_and_the_others_go_on(meter: RateMeter) -> None:
-    race, _ = race_of(meter, [], None, 2, None)
-    race.run([Script("", "lota", STEPS), Script("", "lota", STEPS[:1])])
-    assert race.tracks["b"].refused == "a prompt of 99 tokens is too long" and not race.tracks["b"].steps
-    assert [len(race.tracks[name].steps) for name in ("a", "c", "transformers")] == [7, 7, 7]
+def test_a_failing_contender_is_excluded_with_its_reason(meter: RateMeter) -> None:
+    timing, _ = timing_of(meter, [], None, 2, None)
+    timing.run([Script("", "lota", STEPS), Script("", "lota", STEPS[:1])])
+    assert timing.tracks["b"].refusal == "a prompt of 99 tokens is too long" and not timing.tracks["b"].steps
+    assert [len(timing.tracks[name].steps) for name in ("a", "c", "transformers")] == [7, 7, 7]
 
 
-def test_the_plain_forward_cannot_go_on_without_its_reference(meter: RateMeter) -> None:
-    race, _ = race_of(meter, [], 1, None, None)
-    race.run([Script("", "lota", STEPS)])
-    assert race.tracks["transformers"].refused == race.tracks["a"].refused != ""
-    assert len(race.tracks["b"].steps) == 6
+def test_the_plain_forward_ends_with_its_reference(meter: RateMeter) -> None:
+    timing, _ = timing_of(meter, [], 1, None, None)
+    timing.run([Script("", "lota", STEPS)])
+    assert timing.tracks["transformers"].refusal == timing.tracks["a"].refusal != ""
+    assert len(timing.tracks["b"].steps) == 6
