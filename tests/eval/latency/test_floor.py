@@ -118,6 +118,6 @@ def test_rates_are_the_median_of_the_samples(monkeypatch: pytest.MonkeyPatch) ->
     samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
     assert Rates.median(samples) == Rates(2.0, 5.0)
     sample = RateMeter(torch.device("cpu"), torch.float32).sample()
-    product, bytes_copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPIED["cpu"]
+    product, bytes_copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPY_BYTES["cpu"]
     assert sample == Rates(product / 0.5, bytes_copied / 0.5, None)
     assert RateMeter(torch.device("cpu"), torch.float32, link_gigabytes=0.5).sample().link == 5e8, "a throttled link"
