@@ -55,7 +55,7 @@ def test_several_planners_are_played_and_compared(call: Command) -> None:
     code, _, _ = call(alfred.main, "-m", "planner=random,expert", "eval.episodes=4", "env.stream=2")
     assert code == 0
     code, out, _ = call(compare.main, "outputs", "--baseline", "random", "--json", "table.json")
-    assert code == 0 and "8 tasks" in out
+    assert code == 0 and "8 paired tasks" in out
     rows = {row["run"]: row for row in read(Path(), "table.json")["runs"]}
     assert rows["expert"]["success_difference"]["mean"] > 0.5 and rows["random"]["success_difference"] is None
     assert rows["expert"]["tasks"] == 8
@@ -143,7 +143,7 @@ def test_a_run_is_not_resumed_with_changed_data(call: Command, tmp_path: Path, m
     (tmp_path / "before").rename(tmp_path / "after")
     write(tmp_path / "before", "valid_seen", [a, c])
     code, _, err = call(alfred.main, f"eval.resume={run}")
-    assert code == BAD_INPUT and "holds trial_b-0, which the data no longer hold at index 3; start a new run" in err
+    assert code == BAD_INPUT and "holds trial_b-0, which the data no longer hold at index 2; start a new run" in err
 
 
 BAD = [
