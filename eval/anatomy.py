@@ -1,7 +1,7 @@
-"""Anatomy of a run's memory, changes and loads: ``python -m eval.anatomy RUN [--markdown]``.
+"""Anatomy of a run's memory: ``python -m eval.anatomy RUN [--markdown]``.
 
-Two tables from the trace: how often segments change, by kind (the shape of KEEP's Figure 5, arXiv 2602.23592), and what
-each layer computes and loads (its Figure 7).
+Two tables from the trace: the rate at which segments of each kind change (as in Figure 5 of KEEP, arXiv 2602.23592),
+and the rows computed and bytes loaded at each layer (as in its Figure 7).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.common.tables import number, percent, show
+from eval.common.tables import Column, make_table, number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.files import unpacking
@@ -25,27 +25,27 @@ from keep_agent.guard import guarded
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import read_trace
 
-OWN = {"did": "what was done", "task": "finished tasks"}  # by what the id of a segment begins with
+KIND_BY_PREFIX = {"did": "executed skills", "task": "finished tasks"}  # by the prefix of a segment's id
 
 
 @dataclass
 class Kind:
     """Segments of one kind, over all steps of a run."""
 
-    segments: int = 0  # that ever were
+    segments: int = 0  # distinct
     alive: int = 0  # summed over steps
-    changes: int = 0  # of segments that were there
+    changes: int = 0  # of segments that already existed
     changed: set[tuple[str, str]] = field(default_factory=set)  # (episode, segment)
 
     @property
     def rate(self) -> float:
-        """Changes of a segment in 100 steps."""
+        """Changes per segment in 100 steps."""
         return 100 * self.changes / max(1, self.alive)
 
 
 @dataclass
 class Layers:
-    """Rows and bytes by layer, summed over the steps at which a model was asked."""
+    """Rows and bytes by layer, summed over the steps at which a model ran."""
 
     steps: int = 0
     prompt: int = 0
@@ -56,15 +56,15 @@ class Layers:
         self.steps += 1
         self.prompt += len(entry["token_ids"])
         self.computed.update(dict(enumerate(entry["active_rows"])))
-        for first, behind, _, _, size in entry["loads"]:
-            self.loaded.update(dict.fromkeys(range(first, behind), size / (behind - first)))
+        for first, last, _, _, size in entry["loads"]:
+            self.loaded.update(dict.fromkeys(range(first, last), size / (last - first)))
 
 
 def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, Kind], Layers]:
-    """Kinds of segments by name, and layers, of one trace. Raises DataError for what is no entry of one."""
+    """Read kinds of segments by name, and layers, from a trace. Raises DataError for an entry of another shape."""
     kinds: dict[str, Kind] = defaultdict(Kind)
     layers = Layers()
-    alive: dict[str, str] = {}  # the kind of each segment that is there
+    alive: dict[str, str] = {}  # kind of each segment that exists
     categories: dict[str, str] = {}  # of facts
     for line, entry in enumerate(entries, 1):
         with unpacking(f"{where}:{line}", "no entry of a trace", AGAIN):
@@ -88,8 +88,8 @@ def _write(
     if text is None:
         alive.pop(name, None)
         return
-    own = OWN.get(name.partition("_")[0])
-    kind = own or categories.get(name.split("/")[0], "others")
+    prefix_kind = KIND_BY_PREFIX.get(name.partition("_")[0])
+    kind = prefix_kind or categories.get(name.split("/")[0], "others")
     if name in alive:
         kinds[kind].changes += 1
         kinds[kind].changed.add(key)
@@ -99,39 +99,33 @@ def _write(
 
 
 def kinds_table(kinds: Mapping[str, Kind]) -> Table:
-    table = Table(title="How often segments change")
-    table.add_column("segments")
-    for heading in ("there were", "changed at all %", "changes of one in 100 steps"):
-        table.add_column(heading, justify="right")
-    for name, kind in sorted(kinds.items(), key=lambda pair: -pair[1].rate):
-        share = len(kind.changed) / max(1, kind.segments)
-        table.add_row(name, str(kind.segments), percent(share), number(kind.rate, 2))
-    return table
+    columns: Sequence[Column] = (
+        ("kind", lambda item: item[0]),
+        ("segments", lambda item: str(item[1].segments)),
+        ("changed %", lambda item: percent(len(item[1].changed) / max(1, item[1].segments))),
+        ("changes per segment in 100 steps", lambda item: number(item[1].rate, 2)),
+    )
+    return make_table("Changes of segments", sorted(kinds.items(), key=lambda item: -item[1].rate), columns)
 
 
 def layers_table(layers: Layers) -> Table:
-    table = Table(title="What a layer computes and loads, mean of a step")
-    for heading in ("layer", "rows computed", "of the prompt %", "loaded KB"):
-        table.add_column(heading, justify="right")
-    for layer in sorted(layers.computed):
-        rows, loaded = layers.computed[layer], layers.loaded[layer]
-        table.add_row(
-            str(layer),
-            number(rows / layers.steps, 1),
-            percent(rows / max(1, layers.prompt)),
-            number(loaded / layers.steps / 1e3, 1),
-        )
-    return table
+    columns: Sequence[Column] = (
+        ("layer", str),
+        ("rows computed", lambda layer: number(layers.computed[layer] / layers.steps, 1)),
+        ("% of the prompt", lambda layer: percent(layers.computed[layer] / max(1, layers.prompt))),
+        ("loaded KB", lambda layer: number(layers.loaded[layer] / layers.steps / 1e3, 1)),
+    )
+    return make_table("Rows computed and bytes loaded by layer, mean per step", sorted(layers.computed), columns)
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
-    """Raises DataError for a run without a trace, or without steps of a model."""
+    """Print both tables. Raises DataError for a run without a trace or without a model."""
     file = run / TRACE
     if not file.is_file():
-        raise DataError(f"{run} has no {TRACE}; name a run folder that was made with eval.trace=true")
+        raise DataError(f"{run} has no {TRACE}; name a run folder that was written with eval.trace=true")
     kinds, layers = read(read_trace(file), file)
     if not layers.steps:
-        raise DataError(f"{file} has no step of a planner with a model; name the run of one")
+        raise DataError(f"{file} has no step of a planner with a model; name a run that has one")
     for table in (kinds_table(kinds), layers_table(layers)):
         show(table, plain, console)
 

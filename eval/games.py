@@ -1,8 +1,8 @@
-"""Generated ALFRED houses as games of ALFWorld: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
+"""Generated ALFRED houses as ALFWorld games: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
 
-The same houses, tasks and words in another engine: play them with `python -m eval.alfworld env.data=FOLDER
-env.split=test`, and with `python -m eval.alfred env.skills=grounded env.observability=partial`. Only houses that
-ALFWorld can express as they are become games. Rules, grammar and goals are those of the installed alfworld.
+Play the games with `python -m eval.alfworld env.data=FOLDER env.split=test`, and the same houses and tasks in the
+embedded engine with `python -m eval.alfred env.skills=grounded env.observability=partial`. Houses that ALFWorld cannot
+express are left out. Rules, grammar and goals are those of the installed alfworld.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
 
-UNKNOWN = "UNKNOWN GOAL"  # where alfworld's grammar wants the task's words
-OF_GRAMMAR = frozenset("#{}[]|")  # characters that mean something there
+PLACEHOLDER = "UNKNOWN GOAL"  # replaced by the task's words in alfworld's grammar
+GRAMMAR_CHARACTERS = frozenset("#{}[]|")  # characters with a meaning in the grammar
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
-    """The content of its ``game.tw-pddl``, with the engine's solution. Raises ConfigError for words it cannot hold."""
+    """Return the content of ``game.tw-pddl``. Raises ConfigError for an instruction that the grammar cannot hold."""
     from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
 
     task = episode.tasks[0]
-    if OF_GRAMMAR & set(task.instruction):
-        raise ConfigError(f"{task.instruction!r} holds one of {' '.join(sorted(OF_GRAMMAR))}: no words for a game")
+    if GRAMMAR_CHARACTERS & set(task.instruction):
+        reserved = " ".join(sorted(GRAMMAR_CHARACTERS))
+        raise ConfigError(f"{task.instruction!r} holds one of {reserved}, which ALFWorld's grammar reserves; reword it")
     words = json.dumps(task.instruction)[1:-1]
     game: dict[str, Any] = {
         "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
-        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(UNKNOWN, words),
+        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(PLACEHOLDER, words),
         "pddl_problem": problem(episode.scene, task),
     }
     engine.load(game, episode.id)
@@ -48,7 +49,7 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
 
 
 def trajectory_of(episode: Episode) -> dict[str, Any]:
-    """What ALFWorld's own tools read beside a game, in ``traj_data.json``."""
+    """Return the content of ``traj_data.json``, which ALFWorld's own tools read beside a game."""
     task = episode.tasks[0]
     return {
         "task_id": episode.id,
@@ -65,14 +66,14 @@ def trajectory_of(episode: Episode) -> dict[str, Any]:
 
 
 def folder_of(episode: Episode) -> str:
-    """TASK/TRIAL, as ALFRED names them."""
+    """Return the folder TASK/TRIAL, named as in ALFRED."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
     return f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}/{episode.id}"
 
 
 def write(episode: Episode, out: Path, engine: Engine) -> None:
-    """A game's two files, the game itself last; one that is there is kept."""
+    """Write a game's two files, the game itself last; an existing game is kept."""
     folder = out / folder_of(episode)
     if (folder / FILE_NAME).exists():
         return
@@ -83,26 +84,26 @@ def write(episode: Episode, out: Path, engine: Engine) -> None:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, type=Path, help="folder for the games; those that are there are kept")
+    p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
     p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")
-    p.add_argument("--houses", type=int, default=20, help="so many houses are looked at (default %(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="another seed, other houses (default %(default)s)")
+    p.add_argument("--houses", type=int, default=20, help="number of houses to convert (default %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the houses (default %(default)s)")
     return p
 
 
 def run(arguments: Sequence[str]) -> None:
     args = parser().parse_args(arguments)
-    left_out: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     engine = Engine()
     episodes = load_episodes(None, args.split, seed=args.seed, limit=args.houses)
     for episode in episodes:
         reason = why_not(episode)
-        left_out[reason] += 1
+        reasons[reason] += 1
         if not reason:
             write(episode, args.out / args.split, engine)
-    written = left_out.pop("", 0)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "none"
-    make_console().print(f"{written} games in {args.out / args.split}; houses left out: {reasons}", soft_wrap=True)
+    games = reasons.pop("", 0)
+    text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
+    make_console().print(f"{games} games in {args.out / args.split}; houses left out: {text}", soft_wrap=True)
 
 
 def main() -> None:

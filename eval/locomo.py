@@ -18,11 +18,11 @@ def main() -> None:
     sys.exit(hydra_command("locomo", _evaluate))
 
 
-def _evaluate(config: DictConfig, folder: Path, given: Sequence[str]) -> None:
+def _evaluate(config: DictConfig, folder: Path, overrides: Sequence[str]) -> None:
     check_values(config)
-    from eval.chat.run import evaluate  # here: it loads torch, and what is mistyped is refused before
+    from eval.chat.run import evaluate  # imported here because it loads torch
 
-    evaluate(config, folder, make_console(), given)
+    evaluate(config, folder, make_console(), overrides)
 
 
 if __name__ == "__main__":

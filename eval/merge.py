@@ -1,7 +1,7 @@
-"""The shards of a run made one run: ``python -m eval.merge RUN RUN ... --out FOLDER``.
+"""Merging of a run's shards: ``python -m eval.merge RUN RUN ... --out FOLDER``.
 
-A RUN is the folder of a shard (``eval.shard=i/n``), or one that holds some. All n must be there, each finished, with
-equal settings and weights. FOLDER is then what a single run would have written; the shards stay as they are.
+RUN is the folder of a shard (``eval.shard=i/n``), or a folder that contains such folders. All n shards must be there,
+finished, with equal settings and weights. FOLDER is written as a single run would be; the shards are not changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.common.accepted_overrides import within
-from eval.common.resume import FREE, NEEDED, changes
+from eval.common.resume import FREE_KEYS, REQUIRED_KEYS, changed_settings
 from eval.common.run import show, summary_of
 from eval.common.shard import Shard
 from keep_agent.console import make_console
@@ -39,14 +39,14 @@ from keep_agent.rollout.run_folder import (
 )
 from memory.files.atomic import appearing
 
-SHOWN = (*NEEDED, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config: what its run tells
-SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
+SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config
+SUMMED_KEYS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
 
 
 @dataclass(frozen=True)
 class Part:
-    """One shard of a run, finished, with just the episodes that are its own."""
+    """One finished shard of a run."""
 
     path: Path
     config: dict[str, Any]
@@ -56,69 +56,73 @@ class Part:
 
 
 def load_part(path: Path) -> Part:
-    """Raises DataError for a run that is no shard, or is not whole."""
-    config = read_config(path, SHOWN)
+    """Load a shard. Raises DataError for a run that is no shard, or is not complete."""
+    config = read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
-        raise DataError(f"{path} is no shard of a run: its eval.shard is null; give those that have one")
+        raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
     with unpacking(path / CONFIG, "no config of a shard", AGAIN):
         shard = Shard.parse(config["eval"]["shard"])
-        own = shard.indices(config["episodes"])
+        indices = shard.indices(config["episodes"])
     results = RunFolder.read(path)
     counts = Counter(result.index for result in results)
-    missing = [index for index in own if index not in counts]
+    missing = [index for index in indices if index not in counts]
     if missing or not (path / SUMMARY).exists():
-        lacks = f" lacks {_numbers(missing)} and" if missing else ""
+        lacks = f" lacks {_episode_names(missing)} and" if missing else ""
         raise DataError(f"{path}, shard {shard},{lacks} is not finished; go on with eval.resume={path}")
-    if twice := [index for index, count in counts.items() if count > 1]:
-        raise DataError(f"{path}, shard {shard}, has {_numbers(twice)} twice; play it anew")
-    if foreign := sorted(counts.keys() - set(own)):
-        raise DataError(f"{path}, shard {shard}, has {_numbers(foreign)} of other shards; play it anew")
+    if repeated := [index for index, count in counts.items() if count > 1]:
+        raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
+    if extra := sorted(counts.keys() - set(indices)):
+        raise DataError(f"{path}, shard {shard}, has {_episode_names(extra)} of other shards; play it again")
     return Part(path, config, shard, results, read_summary(path))
 
 
-def check_alike(parts: Sequence[Part]) -> None:
-    """Raises DataError unless all were played with the settings, weights and numbers of episodes of the first."""
+def check_settings_equal(parts: Sequence[Part]) -> None:
+    """Raises DataError if settings, weights or numbers of episodes differ from the first shard's."""
     first = parts[0]
     for part in parts[1:]:
-        found = changes(part.config, first.config)
-        unequal = sorted(key for key in found if not within(key, (*FREE, "eval.shard")))
+        changes = changed_settings(part.config, first.config)
+        unequal = sorted(key for key in changes if not within(key, (*FREE_KEYS, "eval.shard")))
         if unequal:
-            shown = ", ".join(f"{key}={found[key]}" for key in unequal)
-            raise DataError(f"{part.path} is a shard of another run than {first.path}: {shown}")
+            text = ", ".join(f"{key}={changes[key]}" for key in unequal)
+            raise DataError(f"{part.path} is a shard of another run than {first.path}: {text}; merge shards of one run")
         if part.shard.of != first.shard.of:
-            raise DataError(f"{part.path} is shard {part.shard}, but {first.path} is {first.shard}")
+            raise DataError(
+                f"{part.path} is shard {part.shard}, but {first.path} is {first.shard}; merge shards of one run"
+            )
 
 
 def check_complete(parts: Sequence[Part]) -> None:
-    """Raises DataError unless each shard, and so each episode, is there just once."""
+    """Raises DataError unless each shard, and so each episode, occurs exactly once."""
     places: dict[int, list[str]] = defaultdict(list)
     for part in parts:
         places[part.shard.number].append(str(part.path))
     of = parts[0].shard.of
-    if twice := [f"{number}/{of} ({', '.join(paths)})" for number, paths in places.items() if len(paths) > 1]:
-        raise DataError(f"shards are given twice: {'; '.join(twice)}; leave out all but one of each")
+    if repeated := [f"{number}/{of} ({', '.join(paths)})" for number, paths in places.items() if len(paths) > 1]:
+        raise DataError(f"shards are given twice: {'; '.join(repeated)}; leave out all but one of each")
     if missing := [f"{number}/{of}" for number in range(of) if number not in places]:
         raise DataError(f"shards are missing: {', '.join(missing)}; give their run folders too")
     ids = Counter(result.id for part in parts for result in part.results)
     if same := [name for name, count in ids.items() if count > 1]:
-        raise DataError(f"several shards have played {same[0]}: their data differ; play them on the same env.data")
+        raise DataError(
+            f"several shards have played {same[0]}: their data differ; play them again on the same env.data"
+        )
 
 
 def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
-    """Write the run that the parts are shares of to ``out``, whole or not at all; returns its summary."""
+    """Write the run of all parts to ``out``, completely or not at all; return its summary."""
     parts = sorted(parts, key=lambda part: part.shard.number)
-    check_alike(parts)
+    check_settings_equal(parts)
     check_complete(parts)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"--out {out} is there already; name a new folder")
     config = {**parts[0].config, "eval": {**parts[0].config["eval"], "shard": None}}
-    played = sorted(((result, part) for part in parts for result in part.results), key=lambda pair: pair[0].index)
-    results = [result for result, _ in played]
+    pairs = sorted(((result, part) for part in parts for result in part.results), key=lambda pair: pair[0].index)
+    results = [result for result, _ in pairs]
     summary = summary_of(results, config, _versions(parts))
     _check_sums(summary, parts)
     traces = {part.shard: spans(part.path / TRACE) for part in parts}
     with appearing(out) as folder, RunFolder.create(folder, config) as run:
-        for result, part in played:
+        for result, part in pairs:
             entries = ()
             if config["eval"]["trace"]:
                 entries = _entries(part.path / TRACE, result.id, traces[part.shard])
@@ -129,74 +133,76 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
 
 
 def spans(trace: Path) -> dict[str, list[Span]]:
-    """Places of the lines of each episode in a trace; none if there is none. Raises DataError for a damaged one."""
-    found: dict[str, list[Span]] = defaultdict(list)
+    """Return the byte spans of each episode's lines in a trace. Raises DataError for a damaged trace."""
+    places: dict[str, list[Span]] = defaultdict(list)
     start = 0
     for line in trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
             raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {AGAIN}")
-        found[line.value["episode"]].append((start, line.end))
+        places[line.value["episode"]].append((start, line.end))
         start = line.end
-    return found
+    return places
 
 
 def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) -> Iterator[dict[str, Any]]:
     if episode not in places:
-        raise DataError(f"{trace} has nothing of episode {episode}; play the shard anew")
+        raise DataError(f"{trace} has no entry of episode {episode}; play the shard again")
     with reading(trace), trace.open("rb") as stream:
         for start, end in places[episode]:
             stream.seek(start)
             entry = parsed(stream.read(end - start), trace, AGAIN)
-            entry.pop("sum", None)  # it gets another
+            entry.pop("sum", None)  # a new checksum is added
             yield entry
 
 
 def _frames(run: Path, episode: str) -> Frames:
-    """The pictures of an episode; empty if there are none."""
+    """Read the pictures of an episode, if there are any."""
     frames = Frames(episode)
     frames.files.update({file.name: file.read_bytes() for file in sorted((run / frames.folder).glob("*"))})
     return frames
 
 
 def _versions(parts: Sequence[Part]) -> dict[str, str]:
-    """Of what the numbers depend on; several, where the shards were played with several."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return the versions of packages; several where the shards' differ."""
+    versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
             for name, version in part.summary["versions"].items():
-                found[name].add(version)
-    return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+                versions_by_name[name].add(version)
+    return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
 
 
 def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
-    """Raises DataError unless the shards' own summaries add up to the one of all."""
-    for key in SUMS:
-        told = sum(_told(part, key) for part in parts)
-        if summary[key] != told:
+    """Raises DataError unless the shards' summaries add up to the summary of the merged run."""
+    for key in SUMMED_KEYS:
+        expected = sum(_summary_value(part, key) for part in parts)
+        if summary[key] != expected:
             raise DataError(
-                f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {told}: a file has changed since it "
-                "was written; play that shard anew"
+                f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {expected}: a file has changed since "
+                "it was written; play that shard again"
             )
 
 
-def _told(part: Part, key: str) -> int:
+def _summary_value(part: Part, key: str) -> int:
     with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
         return int(part.summary[key])
 
 
-def _numbers(indices: Iterable[int]) -> str:
-    listed = [str(index) for index in indices]
-    shown = ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
-    return f"episode{'s' if len(listed) > 1 else ''} {shown}"
+def _episode_names(indices: Iterable[int]) -> str:
+    words = [str(index) for index in indices]
+    text = ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
+    return f"episode{'s' if len(words) > 1 else ''} {text}"
 
 
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="keep-eval-merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    described.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a shard's folder, or one that holds some")
-    described.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the run folder to write")
-    return described
+    options.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a shard, or a folder that contains shards"
+    )
+    options.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the run folder to write")
+    return options
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
-"""Sessions to train a retention head on: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
+"""Training sessions of a retention head: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
-The scripted expert plays task streams while a planner reads along with its whole cache; what each turn added to its
-transcript is written down, with the entities that the next skill names. KEY=VALUE are overrides of
-`python -m eval.alfred`.
+The scripted expert plays task streams, and a planner with a full KV cache builds the transcript. Each line holds the
+text that a turn added and the entities that the next skill names. KEY=VALUE are overrides of `python -m eval.alfred`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from eval.retention.__main__ import SETTING
 from keep_agent.config.model_override import expand_model
 from keep_agent.guard import guarded
 
-READ = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, type=Path, help="file to write; one begun alike is continued")
+    p.add_argument("--out", required=True, type=Path, help="file to write; a file with the same settings is continued")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return p
 
@@ -34,11 +33,9 @@ def report(arguments: Sequence[str]) -> None:
     args = parser().parse_intermixed_args(arguments)
     check_target(args.out)
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
-    check_overrides(args.overrides, READ, {})
+    check_overrides(args.overrides, ACCEPTED_KEYS, {})
     use_threads(config)
-    from eval.dataset.session_recorder import (
-        record_sessions,  # here: it loads torch, and what is mistyped is refused before
-    )
+    from eval.dataset.session_recorder import record_sessions  # imported here because it loads torch
 
     record_sessions(config, args.out)
 

@@ -20,7 +20,7 @@ from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
 from eval.common.intervals import Difference, paired_difference
 from eval.common.tables import difference, number, percent
-from eval.compare import apart, different, unequal
+from eval.compare import distinct_names, unequal_note, unequal_settings
 from keep_agent.console import make_console
 from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
@@ -92,7 +92,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     cost = _table("cost of an answer", COST)
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
     configs = [read_config(path, NAMING) for path in paths]
-    names = apart([name_of(config) for config in configs], paths)
+    names = distinct_names([name_of(config) for config in configs], paths)
     for name, config, rows in zip(names, configs, runs, strict=True):
         found = summarize(rows, {})
         text, prefill = found["answerable"], found["prefill_tokens"]["mean"]
@@ -103,7 +103,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
         ttft = None if config["profile"] else found["ttft_ms"]["p50"]  # the split slows everything down
         costs = prefill, first / prefill, *lengths, ttft
         cost.add_row(name, *(number(value, 1) for value in costs))
-    return [quality, cost, *different(sorted(unequal(SETTING, configs)))]
+    return [quality, cost, *unequal_note(sorted(unequal_settings(SETTING, configs)))]
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:

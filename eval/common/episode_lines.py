@@ -1,7 +1,7 @@
-"""Files of one checked JSON line per episode that a stopped command goes on with.
+"""JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-``FILE.jsonl`` belongs to the settings in ``FILE.jsonl.json``: its chain of checksums begins with them. ``FILE.end``
-tells how many lines there are.
+The chain of checksums of ``FILE.jsonl`` starts with the settings in ``FILE.jsonl.json``. ``FILE.end`` holds the number
+of lines.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ REMEDY = "restore the file, or name another one"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
+    """Open ``path`` for appending; yield it with the values of its complete lines. A partial last line is removed.
 
-    No other process can begin with it until the end of the context.
+    The file is locked against other processes until the end of the context.
 
-    :raises ConfigError: it was made with another ``config``, or another process holds it
+    :raises ConfigError: the file was written with another ``config``, or another process holds it
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
-    with path.open("ab") as held:
-        if taken(held):
+    with path.open("ab") as stream:
+        if taken(stream):
             raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
-        sync(path.parent)  # its name, if it is new
-        yield _begin(path, config)
+        sync(path.parent)  # makes the name of a new file durable
+        yield _open_lines(path, config)
 
 
-def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
+def _open_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
     about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
     new = not path.stat().st_size and not any(mark.count for mark in read_marks(path))
     if new and not about.exists():
@@ -49,7 +49,7 @@ def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[s
         )
     if new:
         return MarkedFile.begin(path, start), []
-    if not end.exists():  # an older version wrote it
+    if not end.exists():  # written by an older version
         lines = list(read_lines(path, REMEDY))
         return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]
     lines = read_marked(path, start, about.name, REMEDY)

@@ -1,5 +1,6 @@
-"""Settings that reach outside a run folder: programs that are started, addresses that are talked to, files that are
-written elsewhere. A run folder may come from somebody else, so it never chooses them.
+"""Settings that reach outside a run folder: programs to start, network addresses, files written elsewhere.
+
+A run folder may come from another user, so only the command line can choose them.
 """
 
 from __future__ import annotations
@@ -14,51 +15,53 @@ from keep_agent.config.literal import as_override
 from keep_agent.config.settings import LAUNCHER, RAY
 from keep_agent.errors import ConfigError
 
-OUTSIDE = {  # what they choose, and the values that are harmless whoever wrote them
+EXTERNAL_KEYS = {  # the kind of choice, and the values that are always harmless
     "env.thor.executable": ("a program", (None, "stand-in")),
     "env.thor.display": ("an address", (None,)),
     "env.simulator": ("an address", (None,)),
-    "env.record": ("a file that is written", (None,)),
+    "env.record": ("a file to write", (None,)),
     "eval.ray.address": ("an address", (None, "auto")),
 }
-FOLDER = "folder"  # of a storage, wherever it is in a method
-WRITTEN = ("a folder that is written to", (None,))  # null: the user's own cache folder
+FOLDER = "folder"  # key of a storage at any depth of a method
+STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
-def check_outside(saved: DictConfig, asked: DictConfig, given: Sequence[str], run: str) -> None:
-    """Raises ConfigError where what a ``run`` has saved reaches outside, unless the command line says the same.
+def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
+    """Check that every external setting of a resumed ``run`` was also given on the command line.
 
-    :param saved: what counts when the run goes on
-    :param asked: what the command line is composed to; ``given`` are its overrides, which may name several methods
+    :param saved: the config with which the run continues
+    :param command_config: the config composed from the command line
+    :param overrides: the command line's overrides, which may name several methods
+    :raises ConfigError: only the run folder has the setting
     """
-    mine = dict(_reaching(asked))
-    for key, value in _reaching(saved):
+    command_line = dict(_external_settings(command_config))
+    for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
-            continue  # nothing goes there
-        what, harmless = OUTSIDE.get(key, WRITTEN)
-        if value not in harmless and value != mine.get(key) and not _is_named(key, value, given):
+            continue  # the address is not used
+        what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
+        if value not in harmless and value != command_line.get(key) and not _is_on_command_line(key, value, overrides):
             raise ConfigError(
-                f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if it is yours, give "
-                f"{as_override(key, str(value))}, and what it needs, on the command line"
+                f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "
+                f"{as_override(key, str(value))}, and the settings it needs, on the command line"
             )
 
 
-def _is_named(key: str, value: Any, given: Sequence[str]) -> bool:
-    """Whether an override says so, if only for one of several methods."""
-    named = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")
-    return any(named.search(override) for override in given)
+def _is_on_command_line(key: str, value: Any, overrides: Sequence[str]) -> bool:
+    """Return whether an override sets the key to the value, if only for one of several methods."""
+    pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")
+    return any(pattern.search(override) for override in overrides)
 
 
-def _reaching(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """The settings that may reach outside, by dotted key."""
-    for key in OUTSIDE:
+def _external_settings(config: DictConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the external settings of a config by dotted key."""
+    for key in EXTERNAL_KEYS:
         yield key, OmegaConf.select(config, key)
     memory = OmegaConf.select(config, "memory")
     yield from _folders(OmegaConf.to_container(memory, resolve=False) if memory is not None else {}, "memory")
 
 
 def _folders(values: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The values under `FOLDER`, at any depth, by dotted key."""
+    """Yield the values under `FOLDER` at any depth by dotted key."""
     parts = values.items() if isinstance(values, Mapping) else enumerate(values if isinstance(values, list) else ())
     for key, value in parts:
         if key == FOLDER:

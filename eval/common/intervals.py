@@ -1,8 +1,8 @@
 """95 % intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
 
-Shares have Wilson's interval; means, differences and ratios a bootstrap that draws clusters whole. Where all clusters
-are equal a bootstrap has no width, so an exact bound of what was not seen takes its place. One cluster says nothing
-about how clusters differ: its interval is None. Definitions: docs/evaluation.md#intervals.
+Shares have Wilson's interval; means, differences and ratios a bootstrap that resamples whole clusters. If all clusters
+are equal, a bootstrap has no width, so an exact bound on unobserved clusters replaces it. A single cluster has no
+interval (None), because it does not show how clusters vary. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES = 2000
-SAME = 1e-12  # means of equal values differ by no more, in clusters of other sizes
-WIDE, FEW = 0.2, 10  # a wider interval of a share, or fewer clusters of a difference, are too few to tell
-SIGNS = 6  # as many that differ, all in one direction, are the fewest for which a sign test excludes zero
+SAME = 1e-12  # rounding error between equal means of clusters of different sizes
+WIDE, FEW = 0.2, 10  # too few to tell: a share's interval is wider, or a difference has fewer clusters
+SIGNS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two runs on the same tasks: ``more`` and ``fewer`` of the ``pairs`` went better, and worse."""
+    """Difference between two runs on the same tasks: ``more`` of the ``pairs`` went better, ``fewer`` went worse."""
 
     mean: float
     interval: Interval
@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def unclear(self) -> bool:
-        """Too few to tell: few clusters, or a wide interval that holds zero."""
+        """Whether there are too few tasks to tell: few clusters, or a wide interval that contains zero."""
         if self.interval is None or self.clusters < FEW:
             return True
         low, high = self.interval
@@ -45,10 +45,10 @@ class Difference:
 
 
 def paired_difference(samples: Samples) -> Difference | None:
-    """Of paired differences between -1 and 1 by cluster; None of none.
+    """Summarize paired differences between -1 and 1, given by cluster; None if there are none.
 
-    A bootstrap of few clusters that differ is too narrow, so below `SIGNS` the interval holds what may be where none
-    does, too.
+    If only a few clusters differ, their bootstrap is too narrow, so below `SIGNS` differing clusters the interval is
+    at least as wide as if none differed.
     """
     values = [value for part in samples.values() for value in part]
     if not values:
@@ -57,17 +57,17 @@ def paired_difference(samples: Samples) -> Difference | None:
     clusters = sum(len(part) > 0 for part in samples.values())
     interval = mean_interval(samples, within=(-1.0, 1.0))
     if interval is not None and sum(any(part) for part in samples.values()) < SIGNS:
-        interval = min(interval[0], -unseen(clusters)), max(interval[1], unseen(clusters))
+        interval = min(interval[0], -unseen_share(clusters)), max(interval[1], unseen_share(clusters))
     return Difference(sum(values) / len(values), interval, more, fewer, len(values), clusters)
 
 
-def unseen(clusters: int, level: float = LEVEL) -> float:
-    """The largest share of clusters that may differ from all of ``clusters``, which are equal (exact, one-sided)."""
+def unseen_share(clusters: int, level: float = LEVEL) -> float:
+    """Return the largest share of differing clusters compatible with ``clusters`` equal ones (exact, one-sided)."""
     return 1 - (1 - level) ** (1 / clusters)
 
 
 def wilson(share: float, count: float, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson's score interval of a ``share`` of ``count`` independent observations."""
+    """Return Wilson's score interval of a ``share`` of ``count`` independent observations."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     middle, scale = share + z * z / (2 * count), 1 + z * z / count
     half = z * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
@@ -75,11 +75,11 @@ def wilson(share: float, count: float, level: float = LEVEL) -> tuple[float, flo
 
 
 def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
-    """Wilson's interval of the share of all values, 0 or 1 each.
+    """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
-    Values of one cluster are alike, so they count as fewer: as many as would vary as the clusters do (Korn and Graubard
-    1998). How clusters vary is known badly from few of them, for which Student's t takes the place of the normal
-    distribution. Where all values are equal, the clusters count.
+    Values of one cluster are correlated, so the effective sample size is smaller: the number of independent values with
+    the variance that the clusters show (Korn and Graubard 1998). Student's t replaces the normal distribution, because
+    few clusters show their variance badly. If all values are equal, the sample size is the number of clusters.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
@@ -89,7 +89,7 @@ def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
     if share in (0, 1):
         return wilson(share, len(values), level)
     clusters = len(values)
-    alone = share * (1 - share) / (count - 1)  # variance of the share, were all values independent
+    alone = share * (1 - share) / (count - 1)  # variance of the share if all values were independent
     apart = clusters / (clusters - 1) * sum(float((v - share).sum()) ** 2 for v in values) / count**2
     effective = count * alone / apart if apart else float(count)
     narrow, wide = stdtrit([count - 1, clusters - 1], (1 + level) / 2)
@@ -97,12 +97,12 @@ def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
 
 
 def is_wide(interval: Interval) -> bool:
-    """Too few observations to tell a share?"""
+    """Return whether there are too few observations to tell a share."""
     return interval is None or interval[1] - interval[0] > WIDE
 
 
 def _picks(clusters: int, resamples: int, seed: int) -> NDArray[np.int64]:
-    """(resamples, clusters) indices of the clusters drawn with replacement."""
+    """Draw (resamples, clusters) indices of clusters with replacement."""
     return np.random.default_rng(seed).integers(0, clusters, (resamples, clusters))
 
 
@@ -119,17 +119,17 @@ def mean_interval(
     seed: int = 0,
     within: tuple[float, float] | None = None,
 ) -> Interval:
-    """Percentile interval of the mean over all values, clusters drawn whole.
+    """Return the percentile interval of the mean over all values; clusters are resampled whole.
 
-    :param within: the least and the greatest value there can be: if the means of all clusters are equal, others were
-        not seen, and may be anywhere in between
+    :param within: the least and the greatest possible value: if the means of all clusters are equal, clusters that
+        were not observed may lie anywhere in between
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
     if within is not None and np.ptp([v.mean() for v in values]) < SAME:
-        seen, other = float(values[0].mean()), unseen(len(values), level)
-        return (1 - other) * seen + other * within[0], (1 - other) * seen + other * within[1]
+        mean, share = float(values[0].mean()), unseen_share(len(values), level)
+        return (1 - share) * mean + share * within[0], (1 - share) * mean + share * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
     picks = _picks(len(values), resamples, seed)
     return _bounds(sums[picks].sum(1) / counts[picks].sum(1), level)
@@ -143,7 +143,7 @@ def ratio_interval(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Interval of ``statistic(top) / statistic(bottom)``; both sides draw the same clusters, so the pairing stays.
+    """Return the interval of ``statistic(top) / statistic(bottom)``; both sides resample the same clusters.
 
     Clusters missing on either side are left out.
     """
@@ -159,3 +159,9 @@ def ratio_interval(
         ]
     )
     return _bounds(ratios, level)
+
+
+def median_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """Return the percentile interval of the median of single values; None for fewer than two."""
+    data = np.asarray(values, float)
+    return None if data.size < 2 else _bounds(np.median(data[_picks(data.size, resamples, seed)], 1), LEVEL)

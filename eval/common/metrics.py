@@ -1,4 +1,4 @@
-"""From results to the numbers of a summary; the definitions are in docs/evaluation.md."""
+"""Metrics of a run, computed from its episode results. Definitions: docs/evaluation.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keep_agent.rollout.results import PARTS, EpisodeResult, StepNumbers, TaskOu
 
 
 def cluster_of(result: EpisodeResult) -> str:
-    """What results are resampled by: the trial, which several annotations share, or the stream's first task."""
+    """Return the cluster for resampling: the trial, which several annotations share, or the stream's first task."""
     return result.tasks[0].id or result.id
 
 
@@ -22,21 +22,21 @@ def success_rate(tasks: Sequence[TaskOutcome]) -> float:
 
 
 def goal_condition_rate(tasks: Sequence[TaskOutcome]) -> float:
-    """Goal conditions met / goal conditions asked, over all tasks."""
+    """Return goal conditions met / goal conditions set, over all tasks."""
     total = sum(task.total for task in tasks)
     return sum(task.met for task in tasks) / total if total else 0.0
 
 
 def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
-    """The mean over tasks of the share of goal conditions met: LoTA-Bench's measure for Watch-And-Help."""
+    """Return the mean over tasks of the share of goal conditions met: LoTA-Bench's metric for Watch-And-Help."""
     return sum(task.met / task.total for task in tasks) / len(tasks) if tasks else 0.0
 
 
 def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
-    """ALFRED's: success x min(1, L*/L), averaged with weight L*, the skills the scripted expert needs.
+    """Return ALFRED's path-weighted success: success x min(1, L*/L), averaged with weight L*.
 
-    Tasks whose L* is unknown (never begun after a crash, or out of the expert's reach) fail, with the mean weight. None
-    where none is known.
+    L* is the number of skills that the scripted expert needs. Tasks whose L* is unknown (not started because of a
+    crash, or unsolvable for the expert) count as failed, with the mean weight. None if L* is unknown for all tasks.
     """
     known = [task for task in tasks if task.expert_steps]
     if not known:
@@ -46,7 +46,7 @@ def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
 
 
 def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
-    """Outcome and cost of a run; crashed episodes stay in every denominator."""
+    """Summarize outcome and cost of a run; crashed episodes stay in every denominator."""
     tasks = [task for result in results for task in result.tasks]
     steps = [step for result in results for step in result.steps]
     by_type: dict[str, list[TaskOutcome]] = defaultdict(list)
@@ -89,7 +89,7 @@ def success_interval(results: Sequence[EpisodeResult]) -> Interval:
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:
-    """Median, 95th percentile and mean; None of nothing."""
+    """Return median, 95th percentile and mean; None without values."""
     array = np.fromiter(values, float)
     if not array.size:
         return None
@@ -98,7 +98,7 @@ def spread(values: Iterable[float]) -> dict[str, float] | None:
 
 
 def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
-    """Times and rows of the steps at which a model was asked."""
+    """Summarize times and rows of the steps at which a model ran."""
 
     def total(of: Callable[[StepNumbers], float]) -> float:
         return sum(of(step) for step in steps)

@@ -1,4 +1,4 @@
-"""One look for all figures. matplotlib is an extra, imported when a figure is asked for."""
+"""Style and files of figures. matplotlib is an extra, imported when a figure is drawn."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MARKERS = "os^Dv<>PX*"
 
 
 def check_figure(file: Path) -> None:
-    """Can a figure be drawn into ``file``? Asked before what takes hours. Makes its folder.
+    """Check that a figure can be written to ``file``, before hours of computing. Makes its folder.
 
-    :raises ConfigError: matplotlib is not installed, it knows no such kind of file, or the place cannot be written
+    :raises ConfigError: matplotlib is not installed, the file type is unknown, or the folder cannot be written
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -30,7 +30,9 @@ def check_figure(file: Path) -> None:
         raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
     kinds = FigureCanvasBase.get_supported_filetypes()
     if _kind(file) not in kinds:
-        raise ConfigError(f"{file} is no kind of figure; let its name end in one of: .{', .'.join(sorted(kinds))}")
+        raise ConfigError(
+            f"{file} is no known type of figure; use a name that ends in one of: .{', .'.join(sorted(kinds))}"
+        )
     check_target(file)
 
 
@@ -40,9 +42,9 @@ def _kind(file: Path) -> str:
 
 @contextmanager
 def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> Iterator[list[Axes]]:
-    """Axes of ``panels``, ``columns`` side by side; the figure is written to ``file`` in the end.
+    """Yield the axes of ``panels`` panels in ``columns`` columns; write the figure to ``file`` at the end.
 
-    With a ``y_label`` all panels share what it names, else each has a scale of its own.
+    With a ``y_label``, all panels share one labelled scale; otherwise each has its own.
 
     :raises ConfigError: as `check_figure`
     """
@@ -51,11 +53,11 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
 
     columns = min(columns, panels)
     rows = -(-panels // columns)
-    drawn = Figure(figsize=(1.2 + 4.6 * columns, 4.2 * rows), facecolor=PAPER, layout="constrained")
-    axes = list(drawn.subplots(rows, columns, squeeze=False, sharey=bool(y_label)).flat)
-    drawn.supylabel(y_label, fontsize=8, color=INK)
-    for spare in axes[panels:]:
-        spare.remove()
+    canvas = Figure(figsize=(1.2 + 4.6 * columns, 4.2 * rows), facecolor=PAPER, layout="constrained")
+    axes = list(canvas.subplots(rows, columns, squeeze=False, sharey=bool(y_label)).flat)
+    canvas.supylabel(y_label, fontsize=8, color=INK)
+    for unused in axes[panels:]:
+        unused.remove()
     axes = axes[:panels]
     for axis in axes:
         axis.set_facecolor(PAPER)
@@ -65,11 +67,11 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
             spine.set_color(GRID)
     yield axes
     with replacing(file) as stream:
-        drawn.savefig(stream, format=_kind(file), dpi=150)
+        canvas.savefig(stream, format=_kind(file), dpi=150)
 
 
 def style(number: int) -> dict[str, object]:
-    """Colour and marker of line ``number``, told apart without colour too."""
+    """Return colour and marker of line ``number``; markers distinguish lines without colour."""
     return {
         "color": COLORS[number % len(COLORS)],
         "marker": MARKERS[number % len(MARKERS)],

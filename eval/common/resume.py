@@ -1,4 +1,4 @@
-"""Beginning of a run, anew or as an earlier one, whose config counts: the command line may not ask for others."""
+"""Start of a run, new or resumed. A resumed run keeps its saved config, which the command line may not contradict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.setting import Episode
 from eval.common.accepted_overrides import key_of, within
-from eval.common.external_settings import check_outside
+from eval.common.external_settings import check_external
 from keep_agent.config.known_settings import keys_of
 from keep_agent.config.literal import as_config, literal, looked_up
 from keep_agent.config.setting_types import Kind, check_kinds
@@ -22,89 +22,91 @@ from memory.config.component_names import check_names, named_classes
 from memory.segments.sentence_encoder import chosen_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
-Create = Callable[[Mapping[str, Any]], Folder]  # of the config that is saved
-THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
-CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
-ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
-OF_THE_RUN = ("weights", "trained", "episodes")  # what a run found and wrote down
-LATER = (*CREW, "eval.shard", "eval.frames", "prompt.goal")  # which an older run does not have
-OTHER = ("env", "memory", "planner", "wandb")  # of which a run has another choice, or none
-MODELS = ("engine", "model")  # without which a planner that has no model plays
-ENV = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
-NEEDED = (*ENV, "planner", "planner.kind", "planner.name")  # of these, whatever the choice
-CLASS = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # in an override
-FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
+Create = Callable[[Mapping[str, Any]], Folder]  # makes the run folder of a config
+THOR_KEYS = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
+WORKER_KEYS = ("eval.workers", "eval.launcher", "eval.ray")  # the workers that play
+# Settings that may change when a run is resumed.
+MACHINE_KEYS = ("bertscore", "env.simulator", "env.record", *WORKER_KEYS, *THOR_KEYS)
+RUN_KEYS = ("weights", "trained", "episodes")  # written by the run itself
+NEWER_KEYS = (*WORKER_KEYS, "eval.shard", "eval.frames", "prompt.goal")  # missing in older runs
+CHOICE_KEYS = ("env", "memory", "planner", "wandb")  # groups whose keys depend on the choice
+MODEL_KEYS = ("engine", "model")  # not needed by planners without a model
+ENV_KEYS = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
+REQUIRED_KEYS = (*ENV_KEYS, "planner", "planner.kind", "planner.name")  # needed with every choice
+CLASS_OVERRIDE = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # a class in an override
+FREE_KEYS = ("eval.out", "eval.resume", "eval.progress", "wandb", *MACHINE_KEYS)
 
 
 @contextmanager
 def begin(
-    kind: type[Folder], config: DictConfig, folder: Path, given: Sequence[str], check: Callable[[DictConfig], None]
+    kind: type[Folder], config: DictConfig, folder: Path, overrides: Sequence[str], check: Callable[[DictConfig], None]
 ) -> Iterator[tuple[Folder | None, DictConfig, Create[Folder]]]:
-    """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set.
+    """Check ``config``, set its torch threads, and open the run that it resumes.
 
-    The third makes a new run in ``folder``. At the end of the context, however it ends, either run is released.
+    Yields the resumed run (or None), the config to use, and a function that makes a new run in ``folder``. The run is
+    released at the end of the context.
     """
-    with ExitStack() as claimed:
-        earlier, config = _begun(kind, config, given, check)
+    with ExitStack() as stack:
+        earlier, config = _open_run(kind, config, overrides, check)
         if earlier is not None:
-            claimed.enter_context(earlier)
-        yield earlier, config, lambda saved: claimed.enter_context(kind.create(folder, saved))
+            stack.enter_context(earlier)
+        yield earlier, config, lambda saved: stack.enter_context(kind.create(folder, saved))
 
 
-def _begun(
-    kind: type[Folder], config: DictConfig, given: Sequence[str], check: Callable[[DictConfig], None]
+def _open_run(
+    kind: type[Folder], config: DictConfig, overrides: Sequence[str], check: Callable[[DictConfig], None]
 ) -> tuple[Folder | None, DictConfig]:
     if config.eval.resume is None:
         check(config)
         if config.planner.kind == "kv" and "prompt" in config:
             warn_of_fallback(config.prompt.encoder)
-        _name_encoder(config)
+        _resolve_encoder(config)
         use_threads(config)
         return None, config
     check_kinds(OmegaConf.to_container(config, resolve=True))
     path = Path(config.eval.resume)
     saved = kind.saved(path)
     check_saved(saved, config, str(path / CONFIG))
-    _name_encoder(config)
-    config = resumed_config(config, saved, given)
-    with _read_from(path / CONFIG):
+    _resolve_encoder(config)
+    config = resumed_config(config, saved, overrides)
+    with _as_data_error(path / CONFIG):
         check_kinds(saved)
     check(config)
     use_threads(config)
     return kind.resume(path), config
 
 
-def _name_encoder(config: DictConfig) -> None:
-    """Write down what ``auto`` is here: a run that goes on elsewhere, or is compared, is one of the encoder it had."""
+def _resolve_encoder(config: DictConfig) -> None:
+    """Replace the encoder ``auto`` by its choice here, so that a run resumed elsewhere keeps its encoder."""
     if "prompt" in config:
         config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
 
 
 def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None:
-    """Raises DataError unless what a run has saved has the settings of its command, in groups as that has them.
+    """Raises DataError if a saved config lacks a setting of its command.
 
-    :param config: a config of the command, whatever its values
+    :param config: any config of the command
     """
     if "eval" not in saved:
-        raise DataError(f"{file} is of a run of another command; resume it with that one")
-    with _read_from(file):
+        raise DataError(f"{file} belongs to a run of another command; resume it with that command")
+    with _as_data_error(file):
         check_kinds(saved, only=[Kind.GROUP])
-    like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
-    like += [key for key in NEEDED if key.partition(".")[0] in config]
-    if _at(saved, "planner.kind") == "kv":
+    like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, CHOICE_KEYS)]
+    like += [key for key in REQUIRED_KEYS if key.partition(".")[0] in config]
+    if _value_at(saved, "planner.kind") == "kv":
         like.append("memory")
     else:
-        like = [key for key in like if not within(key, MODELS)]
+        like = [key for key in like if not within(key, MODEL_KEYS)]
     for key in like:
         above, _, last = key.rpartition(".")
-        parent = _at(saved, above) if above else saved
-        if isinstance(parent, Mapping) and last not in parent and key not in LATER:
+        parent = _value_at(saved, above) if above else saved
+        if isinstance(parent, Mapping) and last not in parent and key not in NEWER_KEYS:
             raise DataError(f"{file}: there is no {key}; {AGAIN}")
 
 
 @contextmanager
-def _read_from(file: Path | str) -> Iterator[None]:
-    """A ConfigError of what was read becomes a DataError that names the file."""
+def _as_data_error(file: Path | str) -> Iterator[None]:
+    """Turn a ConfigError about a file's content into a DataError that names the file."""
     try:
         yield
     except ConfigError as error:
@@ -112,9 +114,9 @@ def _read_from(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """As many torch threads as the config says; null leaves the choice to torch.
+    """Set the number of torch threads of each process; null leaves the choice to torch.
 
-    With several processes that is what each has; of torch's choice each takes its share, if it has a model at all.
+    Several processes with models share the number that torch would choose.
     """
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
@@ -123,60 +125,64 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
         torch.set_num_threads(config.eval.threads or max(1, torch.get_num_threads() // processes))
 
 
-def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence[str]) -> DictConfig:
-    """The saved config with FREE settings of the new one.
+def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
+    """Return the saved config with the `FREE_KEYS` that the command line's ``overrides`` set.
 
-    ``given`` are the overrides of the command line. What they set must be as it was; raises ConfigError naming what
-    is not.
+    :raises ConfigError: an override changes any other setting
     """
-    here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
+    new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
-    keys = [key_of(override) for override in given]
+    keys = [key_of(override) for override in overrides]
     for key in keys:
-        if not within(key, FREE):
-            changed |= changes(_at(here, key), _at(there, key), key)
+        if not within(key, FREE_KEYS):
+            changed |= changed_settings(_value_at(new_config, key), _value_at(saved_config, key), key)
     if changed:
-        shown = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
-        raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
-    check_names(there, classes_of(config, given), str(config.eval.resume))
-    merged = as_config(there)
+        text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
+        raise ConfigError(
+            f"{config.eval.resume} was run with other settings: {text}; leave these out or start a new run"
+        )
+    check_names(saved_config, classes_of(config, overrides), str(config.eval.resume))
+    merged = as_config(saved_config)
     merged.eval.progress = config.eval.progress
-    for key in CREW:  # which an older run does not have
+    for key in WORKER_KEYS:  # missing in older runs
         if OmegaConf.select(merged, key) is None and OmegaConf.select(config, key) is not None:
             _copy(merged, key, config)
     if "wandb" in config:
         merged.wandb = config.wandb
     for key in keys:
-        if within(key, ELSEWHERE):  # a null that nobody asked for takes nothing back
+        if within(key, MACHINE_KEYS):  # defaults do not replace saved values
             _copy(merged, key, config)
-    check_outside(merged, config, given, str(config.eval.resume))
+    check_external(merged, config, overrides, str(config.eval.resume))
     return merged
 
 
-def check_played(episodes: Sequence[Episode], played: Mapping[int, str], where: Path) -> None:
-    """Raises ConfigError for a played episode, by index and id, that is no longer there: the data have changed."""
-    for index, name in played.items():
+def check_played(episodes: Sequence[Episode], ids: Mapping[int, str], place: Path) -> None:
+    """Raises ConfigError if a played episode (index -> id) is no longer in the data at its index."""
+    for index, name in ids.items():
         if index >= len(episodes) or episodes[index].id != name:
-            raise ConfigError(f"{where} holds {name}, which the data no longer have there; start a new run")
+            raise ConfigError(f"{place} holds {name}, which the data no longer hold at index {index}; start a new run")
 
 
-def classes_of(config: DictConfig, given: Sequence[str]) -> set[str]:
-    """The classes that the command line has chosen: those of its config, and those its overrides name."""
-    chosen = {name for _, name in named_classes(OmegaConf.to_container(config, resolve=False))}
-    return chosen.union(*(CLASS.findall(override) for override in given))
+def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
+    """Return the classes that the command line chooses: those of its config, and those named in its overrides."""
+    names = {name for _, name in named_classes(OmegaConf.to_container(config, resolve=False))}
+    return names.union(*(CLASS_OVERRIDE.findall(override) for override in overrides))
 
 
-def check_composed(config: DictConfig, asked: DictConfig, given: Sequence[str], run: Path) -> None:
-    """Raises ConfigError for a config composed of what a run has saved that names other classes than ours, looks
-    anything up, or reaches outside, where the command line does not.
+def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
+    """Check a config that was composed with overrides saved by a ``run``.
 
-    :param asked: the command line's own config; ``given`` are its overrides
+    :param command_config: the command line's own config; ``overrides`` are its overrides
+    :raises ConfigError: the config names a foreign class, interpolates a value or has an external setting, and the
+        command line does not say the same
     """
     plain = OmegaConf.to_container(config, resolve=False)
-    check_names(plain, classes_of(asked, given), str(run))
+    check_names(plain, classes_of(command_config, overrides), str(run))
     for text in looked_up(plain):
-        raise ConfigError(f"{run} has the setting {text!r}, and nothing is looked up for a run folder: start a new run")
-    check_outside(config, asked, given, str(run))
+        raise ConfigError(
+            f"{run} has the setting {text!r}, and interpolations of a run folder are not resolved: start a new run"
+        )
+    check_external(config, command_config, overrides, str(run))
 
 
 def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:
@@ -185,29 +191,29 @@ def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:
     OmegaConf.update(merged, key, literal(plain))
 
 
-def made_otherwise(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
-    """What ``config`` would do otherwise than the run that saved its own: `changes`, but for FREE settings."""
-    if "prompt" in config:
-        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
-    found = changes(OmegaConf.to_container(config, resolve=True), saved)
-    return {key: change for key, change in found.items() if not within(key, (*FREE, *OF_THE_RUN))}
+def differing_settings(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
+    """Return the `changed_settings` between ``config`` and a saved one, except `FREE_KEYS`."""
+    _resolve_encoder(config)
+    changes = changed_settings(OmegaConf.to_container(config, resolve=True), saved)
+    return {key: change for key, change in changes.items() if not within(key, (*FREE_KEYS, *RUN_KEYS))}
 
 
-def _at(tree: Any, key: str) -> Any:
-    """The value under a dotted key; None where there is none."""
+def _value_at(tree: Any, key: str) -> Any:
+    """Return the value under a dotted key, or None."""
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
 
-def changes(here: Any, there: Any, prefix: str = "") -> dict[str, str]:
-    """By dotted key what is not as it was there: the value here, and in brackets what it was."""
-    new, old = _leaves(here, prefix), _leaves(there, prefix)
+def changed_settings(new: Any, old: Any, prefix: str = "") -> dict[str, str]:
+    """Return the differing settings by dotted key, as text: the new value, and the old one in brackets."""
+    new, old = leaves(new, prefix), leaves(old, prefix)
     keys = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
     return {key: f"{new.get(key)} (was {old.get(key)})" for key in keys}
 
 
-def _leaves(value: Any, prefix: str) -> dict[str, Any]:
+def leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings into values by dotted key."""
     if not isinstance(value, Mapping):
         return {prefix: value}
-    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{prefix}.{key}".lstrip(".")).items()}
+    return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{prefix}.{key}".lstrip(".")).items()}

@@ -1,9 +1,9 @@
-"""Cells of tables: one place for digits, percentages, missing values and intervals."""
+"""Table cells and tables: digits, percentages, missing values and intervals."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -14,30 +14,43 @@ from rich.table import Table
 from eval.common.intervals import Difference, is_wide
 from keep_agent.console import make_console
 
+Column = tuple[str, Callable[[Any], str]]  # heading, and text of a row's cell
 MISSING = "–"
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown between its title and its caption, for documents."""
+    """Return the table in Markdown, with its title above and its caption below."""
     plain = copy(table)
     plain.title, plain.caption, plain.box = None, None, box.MARKDOWN
     console = make_console(1000, color_system=None)
-    with console.capture() as written:
+    with console.capture() as output:
         console.print(plain)
-    lines = [line.strip() for line in written.get().splitlines() if line.strip()]
+    lines = [line.strip() for line in output.get().splitlines() if line.strip()]
     head, rule, *rows = (re.sub(" {2,}", " ", line) for line in lines)
-    rows = [row for row in rows if row != rule]  # Markdown has no sections
+    rows = [row for row in rows if row != rule]  # Markdown tables have no sections
     return "\n".join([f"{table.title}", "", head, rule, *rows, *(["", f"{table.caption}"] if table.caption else [])])
 
 
 def show(table: Table, plain: bool, console: Console) -> None:
-    """On the console as it is, or ``plain``: in Markdown, its lines uncut."""
+    """Print the table; ``plain``: in Markdown, without wrapping lines."""
     if plain:
         console.print(f"{markdown(table)}\n", highlight=False, soft_wrap=True)
     else:
         console.print(table)
+
+
+def make_table(
+    title: str, rows: Iterable[Any], columns: Sequence[Column], caption: str | None = None, wrap: bool = False
+) -> Table:
+    """Build a table of ``rows``; the first column is aligned left, the others right; ``wrap`` wraps headings."""
+    table = Table(title=title, caption=caption)
+    for place, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=not (wrap and place))
+    for row in rows:
+        table.add_row(*(text(row) for _, text in columns))
+    return table
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -49,41 +62,45 @@ def percent(value: float | None, sign: str = "") -> str:
 
 
 def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int = 2) -> str:
-    """`` [low, high]``, or nothing."""
+    """Format an interval as `` [low, high]``; empty for None."""
     return "" if interval is None else f" [{scale * interval[0]:.{digits}f}, {scale * interval[1]:.{digits}f}]"
 
 
-def points(found: Difference | None) -> str:
-    """A difference in points, with its interval."""
-    return MISSING if found is None else percent(found.mean, "+") + bounds(found.interval, 100, 1)
+def points(difference: Difference | None) -> str:
+    """Format a difference in percentage points with its interval."""
+    return MISSING if difference is None else percent(difference.mean, "+") + bounds(difference.interval, 100, 1)
 
 
-def pairs(found: Difference | None) -> str:
-    """How many pairs went better and worse; whether they are too few to tell."""
-    if found is None:
+def pairs(difference: Difference | None) -> str:
+    """Format the numbers of pairs that went better (+) and worse (-), and whether they are too few to tell."""
+    if difference is None:
         return MISSING
-    counts = f"{found.more}+ {found.fewer}-" if found.more or found.fewer else f"0 of {found.pairs} differ"
-    return f"{counts}; too few to tell" if found.unclear else counts
+    counts = (
+        f"{difference.more}+ {difference.fewer}-"
+        if difference.more or difference.fewer
+        else f"0 of {difference.pairs} differ"
+    )
+    return f"{counts}; too few to tell" if difference.unclear else counts
 
 
 def share(value: float | None, interval: tuple[float, float] | None) -> str:
-    """A share in %, with its interval."""
+    """Format a share in % with its interval."""
     return percent(value) + bounds(interval, 100, 1)
 
 
-def difference(found: Difference | None) -> str:
-    """Points and pairs in one cell."""
-    return MISSING if found is None else f"{points(found)} ({pairs(found)})"
+def difference(value: Difference | None) -> str:
+    """Format points and pairs in one cell."""
+    return MISSING if value is None else f"{points(value)} ({pairs(value)})"
 
 
 def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
-    """Which of the runs, given with their crashed and all episodes, crashed how often; empty if none did."""
-    told = [f"{name} in {crashed} of {episodes} episodes" for name, crashed, episodes in runs if crashed]
-    return f"crashed, which counts as failed: {', '.join(told)}" if told else ""
+    """Name the runs with crashes, from (name, crashed episodes, episodes); empty if there are none."""
+    parts = [f"{name} in {crashed} of {episodes} episodes" for name, crashed, episodes in runs if crashed]
+    return f"crashed, which counts as failed: {', '.join(parts)}" if parts else ""
 
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Outcome by task type, then what a decision cost, for one run."""
+    """Build the table of a run's outcome by task type."""
     table = Table(title=title, caption=_caption(summary))
     table.add_column("task type", no_wrap=True)
     for heading in ("tasks", "success %", "goals %", "sub-goals %", "path-w. %"):
@@ -105,16 +122,16 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
 def _caption(summary: Mapping[str, Any]) -> str:
     interval, restarted = summary["success_interval"], summary["restarted_episodes"]
     unclear = ", too few tasks to tell" if is_wide(interval) else ""
-    said = [f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"]
+    parts = [f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"]
     if summary["crashed"]:
-        said.append(f"{summary['crashed']} of {summary['episodes']} episodes crashed, which counts as failed")
+        parts.append(f"{summary['crashed']} of {summary['episodes']} episodes crashed, which counts as failed")
     if restarted:
-        said.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
-    return "; ".join(said)
+        parts.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
+    return "; ".join(parts)
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:
-    """Times and rows of a run; None when no model was asked."""
+    """Build the table of a run's times and rows; None if no model ran."""
     if summary["ttft_ms"] is None:
         return None
     table = Table(title=title)

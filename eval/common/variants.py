@@ -1,5 +1,6 @@
-"""Methods to compare, as the command line names them: ``keep``, ``keep+memory.recompute.max_hops=0``, or with a name
-of one's own, ``one_hop:keep+memory.recompute.max_hops=0``.
+"""Variants of methods on the command line: ``PLANNER``, ``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+KEY=VALUE``.
+
+Example: ``one_hop:keep+memory.recompute.max_hops=0``.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from keep_agent.config.known_settings import UnknownSetting
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
 
-PLAIN = "transformers"  # its own forward, beside the methods
-METHODS_OWN = ("memory", "planner")  # where prompts are the same for all
-REMEMBERS = ("memory", "prompt.budget")
-DECIDES = (*REMEMBERS, "planner", "prompt.style")
+PLAIN = "transformers"  # the plain forward, compared with the methods
+METHOD_KEYS = ("memory", "planner")  # if all methods read the same prompts
+MEMORY_KEYS = ("memory", "prompt.budget")
+DECISION_KEYS = (*MEMORY_KEYS, "planner", "prompt.style")
 
 
 def names(text: str) -> list[str]:
-    """A comma-separated list; ``none``, or nothing but commas, is an empty one."""
+    """Split a comma-separated list; ``none`` and commas alone are an empty list."""
     return [] if text == "none" else [part for part in text.split(",") if part]
 
 
-def listed(value: Any) -> list[Any]:
-    """A list as it is; text at its commas; one value alone."""
+def as_list(value: Any) -> list[Any]:
+    """Return a list unchanged, text split at its commas, any other value as a list of one."""
     if isinstance(value, ListConfig):
         return list(value)
     return list(names(value)) if isinstance(value, str) else [value]
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """Compose other configs while Hydra runs a job of its own."""
+def separate_hydra() -> Iterator[None]:
+    """Allow composing other configs while Hydra runs a job."""
     running = Singleton.get_state()
     GlobalHydra.instance().clear()
     try:
@@ -48,31 +49,31 @@ def aside() -> Iterator[None]:
 
 
 def compose_variants(
-    variants: Sequence[str], overrides: Sequence[str], own: Collection[str] = DECIDES
+    variants: Sequence[str], overrides: Sequence[str], allowed: Collection[str] = DECISION_KEYS
 ) -> dict[str, DictConfig]:
-    """The config of every variant by its name, under the same ``overrides``; after a ``+`` come a variant's own.
+    """Compose the config of every variant, by name, with the common ``overrides`` and the variant's own after ``+``.
 
-    :param own: what methods may differ in; all else is taken from the first of them, so it has to be the same
-    :raises ConfigError: a variant is named twice, has no memory, or differs from the others in more than ``own``
+    :param allowed: keys in which methods may differ; the caller takes all others from the first method
+    :raises ConfigError: a variant is named twice, has no memory, or overrides a key outside ``allowed``
     """
-    parted = [variant.partition(":") for variant in variants]
-    described = {label: what or label for label, _, what in parted}
-    if len(described) < len(variants):
+    parts = [variant.partition(":") for variant in variants]
+    methods = {label: method or label for label, _, method in parts}
+    if len(methods) < len(variants):
         raise ConfigError(f"{','.join(variants)} names a method twice")
     configs = {}
-    for label, what in described.items():
-        planner, *extra = what.split("+")
+    for label, method in methods.items():
+        planner, *extra = method.split("+")
         for override in extra:
-            if not within(key_of(override), own):
+            if not within(key_of(override), allowed):
                 raise ConfigError(
-                    f"method {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
-                    "give it to all methods, without the +"
+                    f"method {label}: methods may differ only in {', '.join(allowed)}, not in {override!r}; give it to "
+                    "all methods, without the +"
                 )
         try:
             configs[label] = compose_settings("alfred", [f"planner={planner}", *overrides, *extra])
         except UnknownSetting as error:
             raise ConfigError(
-                f"method {label}: {error}; what not all methods have stands behind its method: NAME+KEY=VALUE"
+                f"method {label}: {error}; give a setting that only some methods have behind the method: NAME+KEY=VALUE"
             ) from error
     for variant, config in configs.items():
         check_settings(config)
@@ -82,10 +83,8 @@ def compose_variants(
 
 
 def check_methods(configs: Mapping[str, DictConfig]) -> None:
-    """Raises ConfigError for a method that cannot be made: before a model is loaded."""
-    from keep_agent.config.planner_factory import (
-        make_method,  # here: it loads torch, and what is mistyped is refused before
-    )
+    """Raises ConfigError for a method that cannot be built, before a model is loaded."""
+    from keep_agent.config.planner_factory import make_method  # imported here because it loads torch
 
     for config in configs.values():
         make_method(config.memory)

@@ -1,4 +1,4 @@
-"""Contenders that are timed: planners with their memory methods, and the plain forward of transformers."""
+"""Contenders of a timing: planners with their memory methods, and the plain forward of transformers."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 class Contender(Protocol):
     name: str
-    prompt: str  # what it reads, as `Track` says
+    prompt: str  # kind of prompt, see `Track`
 
     def begin(self, script: Script) -> None:
-        """Another episode: everything of the last one is forgotten."""
+        """Start an episode with an empty memory."""
         ...
 
     def step(self, step: Step) -> Timed: ...
 
     def stored(self) -> int | None:
-        """Bytes in its storage, if it has one."""
+        """Return the bytes in its storage, if it has one."""
         ...
 
 
-class OwnEncoder:
-    """Vectors cached by text for one contender alone: or the first to ask would pay for all."""
+class ContenderEncoder:
+    """Sentence encoder with a cache for one contender alone; a shared cache would favour later contenders."""
 
     def __init__(self, inner: SentenceEncoder) -> None:
         self.name = inner.name
@@ -58,15 +58,15 @@ class OwnEncoder:
         return self._cached.encode(texts)
 
 
-class Planned:
-    """A planner, timed as `keep_agent.rollout.loop` times it: from the observation to the decision."""
+class PlannerContender:
+    """Planner, timed from the observation to the decision, as in `keep_agent.rollout.loop`."""
 
     def __init__(
         self, name: str, config: DictConfig, engine: Engine, prompt_format: Format, encoder: SentenceEncoder
     ) -> None:
-        """:raises KeepError: the method cannot be put together, or not with this model"""
+        """:raises KeepError: the method cannot be composed, or does not support the model"""
         self.name = name
-        self._encoder = OwnEncoder(encoder)
+        self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
         self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
         self.prompt = method.layout
@@ -84,10 +84,10 @@ class Planned:
 
     def step(self, step: Step) -> Timed:
         planner = self._planner
-        began = time.perf_counter()
+        start = time.perf_counter()
         planner.write(step.edits)
         decision = planner.decide(step.admissible, {})
-        wall_ms = 1e3 * (time.perf_counter() - began)
+        wall_ms = 1e3 * (time.perf_counter() - start)
         self.numbers = step_numbers(decision, 0, wall_ms)
         self.token_ids = decision.prefill.layout.token_ids
         planner.feedback(step.skill, step.ok, step.message)
@@ -97,39 +97,39 @@ class Planned:
 
     def stored(self) -> int | None:
         method = self._planner.session.method
-        goes_on = method.capabilities.keeps_cache  # its rows stay in a working cache
-        return None if goes_on else method.storage.stats().get("bytes")
+        is_transcript = method.capabilities.keeps_cache  # its rows stay in a working cache, not in storage
+        return None if is_transcript else method.storage.stats().get("bytes")
 
 
-class Plain:
-    """The forward of transformers on the very prompt that ``reference`` had at the same step; it comes after that one.
+class PlainForward:
+    """Plain forward of transformers on the prompt that ``reference`` had at the same step.
 
-    It counts nothing else: neither memory nor the choice of segments.
+    Its time contains neither memory nor the choice of segments.
     """
 
     name = PLAIN
     prompt = "plain"
 
-    def __init__(self, engine: Engine, reference: Planned) -> None:
+    def __init__(self, engine: Engine, reference: PlannerContender) -> None:
         self._model, self._engine = engine.plain, engine
         self._reference, self._shape = reference, Shape.of(engine)
 
-    def follows(self, other: object) -> bool:
-        """Is ``other`` the one whose prompt it reads?"""
-        return other is self._reference
+    def follows(self, contender: object) -> bool:
+        """Return whether ``contender`` is the reference."""
+        return contender is self._reference
 
     def begin(self, script: Script) -> None:
-        """It remembers nothing."""
+        """Start an episode; there is no memory to empty."""
 
     def step(self, step: Step) -> Timed:
         reference, ids = self._reference.numbers, self._reference.token_ids
-        began = time.perf_counter()
+        start = time.perf_counter()
         self._engine.run(lambda: self._forward(ids))
-        took = 1e3 * (time.perf_counter() - began)
+        milliseconds = 1e3 * (time.perf_counter() - start)
         numbers = StepNumbers(
             layers=self._shape.layers,
-            ttft_ms=took,
-            ttft_overlapped_ms=took,
+            ttft_ms=milliseconds,
+            ttft_overlapped_ms=milliseconds,
             prompt_tokens=len(ids),
             memory_tokens=reference.memory_tokens,
             fresh_tokens=len(ids),
@@ -141,7 +141,7 @@ class Plain:
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """(vocabulary,) logits behind the prompt, on the host: so the work is done."""
+        """Return (vocabulary,) logits after the prompt, on the host, which waits for the device."""
         out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 

@@ -8,10 +8,10 @@ from typing import Any
 from planners.prompts.formats import Format
 
 
-class Stretched:
-    """``format``, but a segment's line is repeated or cut to ``tokens`` tokens; its newline stays the last of them.
+class FixedLengthFormat:
+    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, of which the newline is the last.
 
-    A line is cut in front: what changes stands at its end. Two that come out alike share a block, as equal lines do.
+    A line is cut at its start, because changes are at its end. Lines that become equal share a block.
     """
 
     def __init__(self, format: Format, tokens: int) -> None:
@@ -21,7 +21,7 @@ class Stretched:
         return getattr(self._format, name)
 
     def line(self, text: str) -> list[int]:
-        """Token ids of a segment, ``tokens`` of them; a bare newline stays what it is."""
+        """Return the ``tokens`` token ids of a segment; a bare newline is not changed."""
         *body, newline = self._format.line(text)
         room = self._tokens - 1 if body else 0
         return [*islice(cycle(body[-room:]), room), newline]

@@ -1,27 +1,26 @@
-"""The floor of a step: operations and bytes that a method must spend on it, at the rates of the machine.
+"""Floor of a step: the least time of the operations and bytes that a method needs, at the machine's peak rates.
 
-Counted are, per layer:
+Counted per layer:
 
-* the products of every row that the method computes there. A row that is not computed in the next layer must only
-  have given its keys and values: where a stage chooses by attention, its queries, output and MLP are left out. A stage
-  that compares the next layer's values (CacheBlend) must finish the layer for all rows and make those values too;
-* in the last layer keys and values of the active rows, everything else for the last row alone;
-* attention over the rows that a row sees (causal, within the layer's window). Which of the stored rows were recomputed
-  a trace does not say: they are taken for the first ones, which see least;
-* the same for missing blocks, which have to be encoded: in the same pass, so that weights are read once. The context
-  prefix and a latent choice's query states count there as well, of which attention is left out;
-* its weights, and the prompt's keys and values, read once.
+* matrix products of every row that the method computes. Of a row that is not computed in the next layer, only keys and
+  values are needed: if a stage chooses by attention, the row's queries, output and MLP are left out. A stage that
+  compares the next layer's values (CacheBlend) must finish the layer for all rows and compute those values too;
+* in the last layer, keys and values of the active rows, and everything else for the last row alone;
+* attention over the rows that a row sees (causal, within the layer's window). The trace does not say which stored rows
+  were recomputed: the floor takes the first ones, which see least;
+* the same for missing blocks, which must be encoded: in the same pass, so that weights are read once. The context
+  prefix and the query states of a latent choice are counted there too, without their attention;
+* the layer's weights, and the prompt's keys and values, read once.
 
-Behind the layers comes the head for one row. Each of these pieces needs what the one before it made, and takes the
-larger of the times for operations and for bytes. What is loaded from blocks may be moved beside all that: the floor is
-not below the time of the link alone.
+After the layers comes the head for one row. Each of these pieces depends on the one before, and takes the larger of its
+times for operations and for bytes. Loading blocks may overlap with all of it: the floor is at least the link's time.
 
-Beside it stands what the rows cost if each that is computed in a layer goes through all of it, attention and MLP, the
-last layer included: rows x layers, as methods are compared in papers.
+For comparison, `rows_ms` is the cost if each row computed in a layer goes through the whole layer, attention and MLP,
+the last layer included: rows x layers, as papers compare methods.
 
-Not counted are norms, softmax, RoPE, the choice itself (importance, deviations), reading blocks out of a packed form,
-planning, and whatever does not run on the device. A mixture counts its active experts, for one row's weights as well:
-a floor, not an estimate.
+Not counted: norms, softmax, RoPE, the choice of rows (importance, deviations), unpacking of blocks, planning, and all
+work outside the device. For a mixture of experts only the active experts of one row are counted, so the result is a
+lower bound, not an estimate.
 """
 
 from __future__ import annotations
@@ -45,100 +44,98 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What must be done: per piece operations and bytes read or written on the device; bytes loaded from blocks.
+    """Work of a step: per piece, operations and bytes of device memory; bytes loaded from blocks.
 
-    ``through`` are the operations of rows that all go through whole layers.
+    ``through``: operations per piece if all rows go through whole layers.
     """
 
     flops: tuple[int, ...] = ()
-    moved: tuple[int, ...] = ()
+    nbytes: tuple[int, ...] = ()
     loaded: int = 0
     through: tuple[int, ...] = ()
 
     def floor_ms(self, rates: Rates) -> float:
-        """Milliseconds at least."""
+        """Return the least time in milliseconds."""
         return self._ms(self.flops, rates)
 
     def rows_ms(self, rates: Rates) -> float:
-        """Milliseconds at least, of rows x layers."""
+        """Return the least time of rows x layers in milliseconds."""
         return self._ms(self.through, rates)
 
     def _ms(self, flops: Sequence[int], rates: Rates) -> float:
-        pieces = zip(flops, self.moved, strict=True)
-        computing = sum(max(flops / rates.flops, moved / rates.moved) for flops, moved in pieces)
-        link = 2 * self.loaded / rates.moved if rates.carried is None else self.loaded / rates.carried  # read and write
-        return 1e3 * max(computing, link)
+        pieces = zip(flops, self.nbytes, strict=True)
+        computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
+        link = rates.bandwidth / 2 if rates.link is None else rates.link  # shared memory: a copy reads and writes
+        return 1e3 * max(computing, self.loaded / link)
 
 
 def plain_work(shape: Shape, rows: int) -> Work:
-    """All rows of a prompt in one pass."""
+    """Return the work of all rows of a prompt in one pass."""
     active = [np.arange(rows)] * shape.layers
-    return _work(shape, _pass(shape, active, compares=False), _through(shape, active), rows, 0)
+    return _work(shape, _pass_flops(shape, active, compares=False), _whole_layer_flops(shape, active), rows, 0)
 
 
 def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
-    """One step; ``compares``: the recompute stage looks at values of the layer to come."""
+    """Return the work of one step; ``compares``: the recompute stage compares values of the next layer."""
     layout, trace = prefill.layout, prefill.trace
-    active = [_least(layout, count) for count in trace.active_rows]
-    made = {use.identity: use.tokens for use in prefill.units if use.identity and not use.hit}
-    lengths, encoded = np.array([*made.values()], np.int64), prefill.counts.encoded_token_layers
-    others = max(0, encoded - int(lengths.sum()) * shape.layers)
-    aside = _encoding(shape, lengths, layout.context), _bare(shape, others)
+    active = [_cheapest_positions(layout, count) for count in trace.active_rows]
+    encoded_units = {use.identity: use.tokens for use in prefill.units if use.identity and not use.hit}
+    lengths, encoded = np.array([*encoded_units.values()], np.int64), prefill.counts.encoded_token_layers
+    remaining = max(0, encoded - int(lengths.sum()) * shape.layers)
+    encoding = _encoding_flops(shape, lengths, layout.context), _other_flops(shape, remaining)
     least, through = (
-        [sum(layer) for layer in zip(own, *aside, strict=True)]
-        for own in (_pass(shape, active, compares), _through(shape, active))
+        [sum(layer) for layer in zip(flops, *encoding, strict=True)]
+        for flops in (_pass_flops(shape, active, compares), _whole_layer_flops(shape, active))
     )
     return _work(shape, least, through, layout.rows + int(lengths.sum()), trace.loaded_bytes)
 
 
 def _work(shape: Shape, least: Sequence[int], through: Sequence[int], rows: int, loaded: int) -> Work:
-    """Layers with so many operations each, in all of which keys and values of ``rows`` are read, and the head."""
-    moved = shape.layer_bytes + rows * shape.row_bytes
-    pieces = (*(moved for _ in least), shape.head_bytes)
-    return Work((*least, shape.head), pieces, loaded, (*through, shape.head))
+    """Return the work of layers with these operations, which all read keys and values of ``rows``, and of the head."""
+    nbytes = shape.layer_bytes + rows * shape.row_bytes
+    return Work((*least, shape.head), (*(nbytes for _ in least), shape.head_bytes), loaded, (*through, shape.head))
 
 
-def _least(layout: Layout, count: int) -> Positions:
-    """Positions of ``count`` active rows that see as little as can be: the fresh ones, and the first of the others."""
+def _cheapest_positions(layout: Layout, count: int) -> Positions:
+    """Return positions of ``count`` active rows that see least: the fresh rows, and the first of the others."""
     fresh, positions = layout.fresh.cpu().numpy(), layout.positions.cpu().numpy()
     first = positions[~fresh][: max(0, count - int(fresh.sum()))]
     return np.concatenate([positions[fresh], first])[:count]
 
 
-def _pairs(positions: Positions, window: int | None) -> int:
-    """Rows seen by the rows at ``positions``, themselves included."""
-    seen = positions + 1
-    return int((seen if window is None else np.minimum(seen, window)).sum())
+def _visible_pairs(positions: Positions, window: int | None) -> int:
+    """Count the rows that the rows at ``positions`` see, themselves included."""
+    return int(np.minimum(positions + 1, np.inf if window is None else window).sum())
 
 
-def _pass(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int]:
-    """Operations layer by layer with the rows ``active``."""
-    found, last = [], np.array([active[-1][-1]])
-    for here, on, window in zip(active, [*active[1:], last], shape.windows, strict=True):
-        dropped = len(here) - len(on) if on is not last else 0
+def _pass_flops(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int]:
+    """Return the operations of each layer with the rows ``active``."""
+    layers, last = [], np.array([active[-1][-1]])
+    for rows, next_rows, window in zip(active, [*active[1:], last], shape.windows, strict=True):
+        dropped = len(rows) - len(next_rows) if next_rows is not last else 0
         flops = dropped * shape.value if compares else 0
-        through = here if compares and dropped else on
-        flops += 2 * len(here) * shape.value + len(through) * shape.rest + shape.pair * _pairs(through, window)
-        found.append(flops)
-    return found
+        whole = rows if compares and dropped else next_rows
+        flops += 2 * len(rows) * shape.value + len(whole) * shape.rest + shape.pair * _visible_pairs(whole, window)
+        layers.append(flops)
+    return layers
 
 
-def _through(shape: Shape, active: Sequence[Positions]) -> list[int]:
-    """Operations layer by layer where the rows ``active`` go through all of it."""
+def _whole_layer_flops(shape: Shape, active: Sequence[Positions]) -> list[int]:
+    """Return the operations of each layer if its ``active`` rows go through the whole layer."""
     row = 2 * shape.value + shape.rest
     layers = zip(active, shape.windows, strict=True)
-    return [len(rows) * row + shape.pair * _pairs(rows, window) for rows, window in layers]
+    return [len(rows) * row + shape.pair * _visible_pairs(rows, window) for rows, window in layers]
 
 
-def _encoding(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
-    """Isolated units behind ``context`` rows; of the last layer only keys and values."""
+def _encoding_flops(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:
+    """Return the operations of encoding units after ``context`` rows; the last layer has only keys and values."""
     rows, pairs = int(lengths.sum()), int((lengths * context + lengths * (lengths + 1) // 2).sum())
     keys, rest = 2 * rows * shape.value, rows * shape.rest + pairs * shape.pair
     return [keys + rest] * (shape.layers - 1) + [keys]
 
 
-def _bare(shape: Shape, token_layers: int) -> list[int]:
-    """Rows of a pass of which nothing but their number is known; of the last layer only keys and values."""
+def _other_flops(shape: Shape, token_layers: int) -> list[int]:
+    """Return the operations of a pass of which only the number of rows is known; the last layer as above."""
     rows = token_layers / shape.layers
     keys, rest = int(2 * rows * shape.value), int(rows * shape.rest)
     return [keys + rest] * (shape.layers - 1) + [keys]

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Machine on which times are measured."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Named beside every result."""
+    """Hardware and library versions, named beside every result."""
 
     cpu: str
-    cores: int  # that this process may use
+    cores: int  # available to this process
     threads: int  # of torch
     gpu: str | None
     system: str

@@ -1,4 +1,4 @@
-"""How much memory a piece of work needs at its height, beyond what was in use before."""
+"""Peak memory of a piece of work, beyond the memory in use before it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_MARK = "5"  # what sets the high-water mark of the resident set back to where it is (Linux)
+RESET_MARK = "5"  # resets the high-water mark of the resident set to its present size (Linux)
 
 
 class Peak:
-    """CUDA: the allocator's high-water mark. CPU: that of the resident set, which only Linux can set back.
+    """Growth of the high-water mark: of the allocator on CUDA, of the resident set on the CPU (Linux only).
 
-    Before it begins, freed memory is given back to the system, so that nobody works in what another has left. The next
-    accesses fault; therefore no step is timed and watched at once.
+    The constructor first returns freed memory to the system, so that the work cannot use memory of earlier work. This
+    causes page faults, so a step is either timed or measured here, never both.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        self._before = self._begin()
+        self._start = self._reset()
 
-    def _begin(self) -> int | None:
+    def _reset(self) -> int | None:
         if self._device is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
             return torch.cuda.memory_allocated(self._device)
@@ -35,15 +35,15 @@ class Peak:
         except OSError:
             return None
 
-    def grown(self) -> int | None:
-        """Bytes at the height since then; None where the system does not say."""
-        if self._before is None:
+    def growth(self) -> int | None:
+        """Return the peak growth in bytes since the constructor; None if the system does not report it."""
+        if self._start is None:
             return None
         top = torch.cuda.max_memory_allocated(self._device) if self._device is not None else _status("VmHWM")
-        return max(0, top - self._before)
+        return max(0, top - self._start)
 
 
 def _status(key: str) -> int:
-    """Bytes of a line of the process's status."""
+    """Read a line of the process's status in bytes."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
     return 1024 * int(line.split()[1])

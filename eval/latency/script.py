@@ -1,4 +1,4 @@
-"""What contenders are made to do: scripts of steps, written before anything is timed, the same for all of them."""
+"""Scripts of steps that all contenders execute, written before the timing starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planners.prompts.styles import Edit
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision of an episode, and what becomes of it. ``skill`` is executed, whatever a planner decides."""
+    """One decision of an episode and its outcome. ``skill`` is executed whatever a planner decides."""
 
     edits: tuple[Edit, ...]  # segments that changed since the last step
     admissible: tuple[str, ...]
@@ -19,12 +19,12 @@ class Step:
     ok: bool = True
     message: str = ""
     finished: TaskResult | None = None  # the task that ended with this step
-    following: str | None = None  # then, the next instruction in the same house
+    following: str | None = None  # the next instruction in the same house, if a task ended
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode. ``aged`` segments have been in memory for ``age`` steps when it begins: they are static."""
+    """One episode. Its ``aged`` segments have been in memory for ``age`` steps at the start, so they are static."""
 
     instruction: str
     skills: str  # name of the skill set
@@ -33,13 +33,13 @@ class Script:
     age: int = 0
 
     def first(self, count: int) -> Script:
-        """The same episode, ended early."""
+        """Return the episode with its first ``count`` steps."""
         return replace(self, steps=self.steps[:count])
 
 
-def some(admissible: Sequence[str], skill: str, count: int | None) -> tuple[str, ...]:
-    """``count`` of the candidates, evenly spread, the executed ``skill`` among them; all, if ``count`` is None."""
+def sample_candidates(admissible: Sequence[str], skill: str, count: int | None) -> tuple[str, ...]:
+    """Return ``count`` evenly spread candidates including the executed ``skill``; all if ``count`` is None."""
     if count is None or count >= len(admissible):
         return tuple(admissible)
-    others = [candidate for candidate in admissible if candidate != skill]
-    return (skill, *(others[number * len(others) // (count - 1)] for number in range(count - 1)))
+    alternatives = [candidate for candidate in admissible if candidate != skill]
+    return (skill, *(alternatives[number * len(alternatives) // (count - 1)] for number in range(count - 1)))

@@ -1,4 +1,4 @@
-"""From the command line to cells and configs: lists where one value will do, checked before anything is built."""
+"""Settings of a latency run: checks, cells, and the configs of their contenders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from eval.common.accepted_overrides import key_of, within
 from eval.common.resume import check_composed
-from eval.common.variants import METHODS_OWN, PLAIN, aside, compose_variants, listed
+from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, separate_hydra
 from eval.latency.report.rows import Cell
 from eval.latency.workloads import REPLAYED, Plan
 from keep_agent.config.literal import literal
@@ -25,10 +25,17 @@ from memory.config.choices import DTYPES
 from memory.engine.models.model_shapes import SHAPES
 from planners.tiny.checkpoint import PLANNERS
 
-OWN = "own"  # tier: every method's own storage
-LEAST_TOKENS = 8  # shorter lines come out alike
-OURS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # of the command, no method's setting
-INSTEAD = {
+METHOD_STORAGE = "own"  # tier: the storage of each method's preset
+LEAST_TOKENS = 8  # shorter lines would become equal
+COMMAND_KEYS = (
+    "latency",
+    "hydra",
+    "wandb",
+    "eval.out",
+    "eval.resume",
+    "eval.progress",
+)  # keys of the command, not of methods
+OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
     "model": "latency.models=NAME",
@@ -39,43 +46,45 @@ INSTEAD = {
     "prompt.budget": "latency.segments=N",
 }
 COUNTS = {"latency.steps": 1, "latency.warmup": 0, "latency.candidates": 2, "latency.store": 1, "latency.age": 0}
-MAY_BE_NULL = ("latency.candidates", "latency.store", "latency.age")
+NULLABLE = ("latency.candidates", "latency.store", "latency.age")
 SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
 
 
 def check(config: DictConfig) -> None:
-    """Raises ConfigError for what cannot be timed."""
-    check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *MAY_BE_NULL), SWITCHES)
-    chosen = config.latency
+    """Raises ConfigError for settings that cannot be timed."""
+    check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *NULLABLE), SWITCHES)
+    settings = config.latency
     for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
-        _check_counts(f"latency.{key}", listed(chosen[key]), least)
-    _check_counts("latency.churn", [one for one in listed(chosen.churn) if one != REPLAYED], 0, f", or {REPLAYED}")
+        _check_counts(f"latency.{key}", as_list(settings[key]), least)
+    _check_counts(
+        "latency.churn", [value for value in as_list(settings.churn) if value != REPLAYED], 0, f", or {REPLAYED}"
+    )
     for key in ("planners", "models", "devices", "dtypes", "tiers", "segments", "segment_tokens", "churn"):
-        values = listed(chosen[key])
+        values = as_list(settings[key])
         if not values or len(set(values)) < len(values):
-            raise ConfigError(f"latency.{key}={chosen[key]} is empty or names something twice; name each once")
-    for device in listed(chosen.devices):
+            raise ConfigError(f"latency.{key}={settings[key]} is empty or names a value twice; give each value once")
+    for device in as_list(settings.devices):
         check_device("latency.devices", device)
-    for dtype in listed(chosen.dtypes):
+    for dtype in as_list(settings.dtypes):
         check_choice("latency.dtypes", dtype, DTYPES)
-    if chosen.store is not None and chosen.store < max(listed(chosen.segments)):
-        raise ConfigError(f"latency.store={chosen.store} holds fewer than latency.segments={chosen.segments}")
-    if chosen.plot not in (None, True, False):
-        raise ConfigError(f"latency.plot={chosen.plot} does not work; give true, false or null")
+    if settings.store is not None and settings.store < max(as_list(settings.segments)):
+        raise ConfigError(f"latency.store={settings.store} holds fewer than latency.segments={settings.segments}")
+    if settings.plot not in (None, True, False):
+        raise ConfigError(f"latency.plot={settings.plot} does not work; give true, false or null")
 
 
-def _check_counts(key: str, values: Sequence[Any], least: int, other: str = "") -> None:
+def _check_counts(key: str, values: Sequence[Any], least: int, alternative: str = "") -> None:
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{key}={value} does not work; give whole numbers from {least} on{other}")
+            raise ConfigError(f"{key}={value} does not work; give whole numbers from {least} on{alternative}")
 
 
 def cells_of(config: DictConfig) -> list[Cell]:
-    """All combinations; those that share a model follow one another."""
-    chosen = config.latency
-    devices = [_device(name) for name in listed(chosen.devices)]
-    keys = listed(chosen.models), devices, listed(chosen.dtypes), listed(chosen.tiers)
-    sizes = listed(chosen.segment_tokens), listed(chosen.churn), listed(chosen.segments)
+    """Return all combinations of settings, sorted by model."""
+    settings = config.latency
+    devices = [_device(name) for name in as_list(settings.devices)]
+    keys = as_list(settings.models), devices, as_list(settings.dtypes), as_list(settings.tiers)
+    sizes = as_list(settings.segment_tokens), as_list(settings.churn), as_list(settings.segments)
     return [Cell(*values) for values in product(*keys, *sizes)]
 
 
@@ -85,85 +94,92 @@ def _device(name: str) -> str:
     return name
 
 
-def passed_on(given: Sequence[str]) -> list[str]:
-    """The overrides that methods and models are composed with; raises ConfigError for those with a list of their own.
-
-    What a stage of one method only has stands behind that method.
-    """
-    found = []
-    for override in given:
+def method_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that apply to all methods. Raises ConfigError for keys that a latency option replaces."""
+    common = []
+    for override in overrides:
         key = key_of(override)
-        if key in INSTEAD:
-            raise ConfigError(f"{override} is not read here; use {INSTEAD[key]}")
-        if not within(key, OURS):
-            found.append(override)
-    return found
+        if key in OPTION_INSTEAD:
+            raise ConfigError(f"{override} is not read here; use {OPTION_INSTEAD[key]}")
+        if not within(key, COMMAND_KEYS):
+            common.append(override)
+    return common
 
 
 def plan_of(config: DictConfig, cell: Cell, window: int) -> Plan:
-    """What the cell's workload is made from; groups are static after ``window`` quiet steps."""
-    chosen = config.latency
+    """Return the parameters of a cell's workload; groups are static after ``window`` steps without a change."""
+    settings = config.latency
     return Plan(
         segments=cell.segments,
-        store=chosen.store or cell.segments,
+        store=settings.store or cell.segments,
         churn=cell.churn,
-        steps=chosen.steps,
-        candidates=chosen.candidates if chosen.score else 0,
-        age=window + 1 if chosen.age is None else chosen.age,
+        steps=settings.steps,
+        candidates=settings.candidates if settings.score else 0,
+        age=window + 1 if settings.age is None else settings.age,
         seed=config.eval.seed,
     )
 
 
 class Composer:
-    """Configs of the contenders, composed once and bent to each cell."""
+    """Composer of the contenders' configs: composes each once, and adapts it to each cell."""
 
     def __init__(self, config: DictConfig, overrides: Sequence[str], scratch: Path) -> None:
         """:param scratch: a folder for storages on disk
         :raises ConfigError: an unknown planner, tier or model setting
         """
         self._scratch = scratch
-        wanted = [name for name in listed(config.latency.planners) if name != PLAIN]
-        if not wanted:
-            raise ConfigError(f"latency.planners names no planner with a memory, of which {PLAIN} could take prompts")
-        self.plain = len(wanted) < len(listed(config.latency.planners)) or bool(config.latency.plain)
+        planners = [name for name in as_list(config.latency.planners) if name != PLAIN]
+        if not planners:
+            raise ConfigError(
+                f"latency.planners names no planner with a memory; add one, whose prompts {PLAIN} can read"
+            )
+        self.plain = len(planners) < len(as_list(config.latency.planners)) or bool(config.latency.plain)
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}
-        for tier, model in product(listed(config.latency.tiers), listed(config.latency.models)):
-            given = [*overrides, *_model(model, overrides), *([] if tier == OWN else [f"memory/storage={tier}"])]
-            with aside():
-                self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
+        for tier, model in product(as_list(config.latency.tiers), as_list(config.latency.models)):
+            common = [
+                *overrides,
+                *_model_overrides(model, overrides),
+                *([] if tier == METHOD_STORAGE else [f"memory/storage={tier}"]),
+            ]
+            with separate_hydra():
+                self._configs[tier, model] = compose_variants(planners, common, METHOD_KEYS)
 
-    def check(self, asked: DictConfig, given: Sequence[str], run: Path) -> None:
-        """Raises as `check_composed` does, where the ``run`` says what is composed."""
+    def check(self, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
+        """Check the configs of a resumed ``run`` as `check_composed` does."""
         for configs in self._configs.values():
             for config in configs.values():
-                check_composed(config, asked, given, run)
+                check_composed(config, command_config, overrides, run)
 
     @property
     def setting(self) -> DictConfig:
-        """What all contenders have in common: the first one's config."""
+        """Return the first contender's config, for the settings that all share."""
         return next(iter(next(iter(self._configs.values())).values()))
 
     def of(self, cell: Cell) -> Mapping[str, DictConfig]:
-        """By contender's name."""
-        found = {}
+        """Return the configs of a cell by contender."""
+        configs = {}
         for name, config in self._configs[cell.tier, cell.model].items():
-            own = deepcopy(config)
-            own.model.device, own.model.dtype, own.prompt.budget = cell.device, cell.dtype, cell.segments
-            _private(own.memory.storage, self._scratch / name)
-            found[name] = own
-        return found
+            cell_config = deepcopy(config)
+            cell_config.model.device, cell_config.model.dtype, cell_config.prompt.budget = (
+                cell.device,
+                cell.dtype,
+                cell.segments,
+            )
+            _separate_folders(cell_config.memory.storage, self._scratch / name)
+            configs[name] = cell_config
+        return configs
 
 
-def _model(name: str, overrides: Sequence[str]) -> list[str]:
-    """Overrides that choose a model; a shape without weights gets random ones."""
-    chosen = choose_model(name)
-    bare = name in SHAPES and name not in PLANNERS and not Path(name).exists()
-    given = any(key_of(override) == "model.init" for override in overrides)
-    return [*chosen, "model.init=random"] if bare and not given else chosen
+def _model_overrides(name: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that choose a model; a shape without weights gets random weights."""
+    choice = choose_model(name)
+    is_shape = name in SHAPES and name not in PLANNERS and not Path(name).exists()
+    has_init = any(key_of(override) == "model.init" for override in overrides)
+    return [*choice, "model.init=random"] if is_shape and not has_init else choice
 
 
-def _private(storage: DictConfig, folder: Path) -> None:
-    """Storages on disk get a folder of their own, if they were given none."""
+def _separate_folders(storage: DictConfig, folder: Path) -> None:
+    """Give each storage on disk its own folder, unless one is set."""
     for number, part in enumerate([storage, *storage.get("tiers", [])]):
         if "folder" in part and part.folder is None:
             part.folder = literal(str(folder / str(number)))

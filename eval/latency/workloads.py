@@ -1,4 +1,4 @@
-"""Workloads: a memory of a given size of which so much changes per step, made up or replayed from ALFRED."""
+"""Workloads with a given memory size and rate of change, synthetic or replayed from ALFRED."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
 from eval.latency.episode_scripts import Recordings
-from eval.latency.script import Script, Step, some
+from eval.latency.script import Script, Step, sample_candidates
 from planners.prompts.styles import Edit, task_edit
 from planners.prompts.text import PROGRESS, clean
 
-REPLAYED = "alfred"  # churn of recorded episodes
+REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
 PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
 STATES = ("", "clean", "hot", "cold", "sliced")
-ASIDE = ("",)  # the one candidate where nothing is to be scored: its end mark is all there is of it
+NO_CANDIDATES = ("",)  # a single empty candidate, whose end token needs no scoring
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a workload is made from.
+    """Parameters of a workload.
 
-    ``segments`` enter a prompt, ``store`` are remembered; ``churn`` of them change per step, or "alfred".
+    ``segments`` enter a prompt, ``store`` are remembered, and ``churn`` of those change per step (or "alfred": replay).
     ``candidates`` are scored per step: all if None, none if 0. ``age``: steps after which a group is static.
     """
 
@@ -37,51 +37,51 @@ class Plan:
 
 
 def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
-    """Episodes of ``plan.steps`` steps in all."""
+    """Return episodes with ``plan.steps`` steps in total."""
     scripts = replayed(plan, recordings) if plan.churn == REPLAYED else [synthetic(plan, recordings)]
-    return [replace(script, steps=tuple(_asked(step, plan) for step in script.steps)) for script in scripts]
+    return [replace(script, steps=tuple(_limit_candidates(step, plan) for step in script.steps)) for script in scripts]
 
 
 def synthetic(plan: Plan, recordings: Recordings) -> Script:
-    """Finished tasks that never change, and as many objects, of which ``churn`` are somewhere else at every step.
+    """Make an episode with half static finished tasks and half objects, of which ``churn`` move at every step.
 
-    Where more change than there are objects, tasks are rewritten, too. Instruction, skills and candidates are those of
-    the first recorded episode; the agent moves at every step. What the agent would write down of its own skills is
-    taken out again, so that the memory keeps its size.
+    If ``churn`` exceeds the number of objects, tasks change too. Instruction, skills and candidates are those of the
+    first recorded episode; the agent moves at every step. Old entries of the agent's action log are removed, so that
+    the memory keeps its size.
     """
     rng, real = random.Random(f"{plan.seed} {plan.store} {plan.churn}"), recordings[0]
-    tasks = _finished(plan.store - plan.store // 2, recordings)
+    tasks = _finished_tasks(plan.store - plan.store // 2, recordings)
     objects = [_object(number, rng) for number in range(1, plan.store // 2 + 1)]
     steps = []
     for number in range(plan.steps):
-        told = _changed(plan, objects, rng, recordings) if number else tuple(objects)
+        changes = _changed_edits(plan, objects, rng, recordings) if number else tuple(objects)
         agent = Edit("agent", "agent", f"agent at {_place(rng)} holding nothing\n")
-        past = [Edit(f"did_{number - PROGRESS}", "history", None)] if number > PROGRESS else []
-        like = real.steps[number % len(real.steps)]
-        steps.append(Step((*past, *told, agent), like.admissible, like.skill))
+        removed = [Edit(f"did_{number - PROGRESS}", "history", None)] if number > PROGRESS else []
+        template = real.steps[number % len(real.steps)]
+        steps.append(Step((*removed, *changes, agent), template.admissible, template.skill))
     return Script(real.instruction, real.skills, tuple(steps), tuple(tasks), plan.age)
 
 
 def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
-    """Recorded episodes, each beside finished tasks where its house alone would not fill the prompt."""
+    """Return recorded episodes, with finished tasks added if a house alone would not fill the prompt."""
     scripts: list[Script] = []
-    while left := plan.steps - sum(len(script.steps) for script in scripts):
-        real = recordings[len(scripts)].first(left)
+    while remaining := plan.steps - sum(len(script.steps) for script in scripts):
+        real = recordings[len(scripts)].first(remaining)
         known = {edit.id for edit in real.steps[0].edits if edit.category != "agent" and edit.text is not None}
-        tasks = _finished(max(0, plan.store - len(known)), recordings)
+        tasks = _finished_tasks(max(0, plan.store - len(known)), recordings)
         scripts.append(replace(real, aged=tuple(tasks), age=plan.age))
     return scripts
 
 
-def _asked(step: Step, plan: Plan) -> Step:
-    """With as many candidates as are to be scored."""
+def _limit_candidates(step: Step, plan: Plan) -> Step:
+    """Reduce the candidates to the number to score."""
     if plan.candidates == 0:
-        return replace(step, admissible=ASIDE)
-    return replace(step, admissible=some(step.admissible, step.skill, plan.candidates))
+        return replace(step, admissible=NO_CANDIDATES)
+    return replace(step, admissible=sample_candidates(step.admissible, step.skill, plan.candidates))
 
 
-def _finished(number: int, recordings: Recordings) -> list[Edit]:
-    """So many different tasks; their numbers are none that a planner gives."""
+def _finished_tasks(number: int, recordings: Recordings) -> list[Edit]:
+    """Return ``number`` different tasks, with ids that no planner uses."""
     return [_task(index, index, recordings.instructions) for index in range(1, number + 1)]
 
 
@@ -91,7 +91,7 @@ def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
 
 
 def _object(number: int, rng: random.Random, old: Edit | None = None) -> Edit:
-    """A thing in some place, another than the ``old`` one."""
+    """Return an object at a random place, different from the ``old`` one."""
     kind = THINGS[number % len(THINGS)]
     name = f"{kind}_{1 + number // len(THINGS)}"
     edit = old
@@ -105,8 +105,8 @@ def _place(rng: random.Random) -> str:
     return f"{rng.choice(PLACES)}_{rng.randint(1, 9)}"
 
 
-def _changed(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
-    """The step's new versions; those of ``objects`` are written down there."""
+def _changed_edits(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
+    """Yield the step's new versions, and update ``objects``."""
     tasks = plan.store - len(objects)
     for index in rng.sample(range(len(objects)), min(plan.churn, len(objects))):
         objects[index] = _object(index + 1, rng, objects[index])

@@ -1,4 +1,4 @@
-"""Real prefills under each loading stage in turn, over a link as slow as asked for, and their medians."""
+"""Benchmark of the loading stages: the engine's prefills over a throttled link, each stage in turn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from eval.common.intervals import ratio_interval
+from eval.common.intervals import median_interval
 from eval.loading.bound import bounds
-from eval.loading.compare import STAGES, Played
-from eval.loading.measure import Pair, Real, run
+from eval.loading.compare import STAGES, StageRun
+from eval.loading.measure import PrefillPair, RealPrefill, run_prefill
 from eval.loading.simulate import simulate
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK
@@ -26,41 +26,40 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.prompt.layout import Layout
 from memory.stages import Recompute
 
-ENDLESS = Link("endless", math.inf)
-ALONE = 3  # prefills without a link, to know what computing takes
+INFINITE_LINK = Link("endless", math.inf)
+COMPUTE_REPEATS = 3  # prefills without loading time, to measure computing
+RESAMPLES = 1000
 MEASURED, SIMULATED = "measured", "simulated"
 
 
 @dataclass(frozen=True)
-class Turns:
-    """One stage's prefills, a pair per turn; all stages had the same turns."""
+class StageTurns:
+    """Prefills of one stage, one per turn."""
 
     stage: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PrefillPair, ...]
 
-    def median(self, value: Callable[[Pair], float]) -> float:
+    def median(self, value: Callable[[PrefillPair], float]) -> float:
         return statistics.median(map(value, self.pairs))
 
     @property
     def nbytes(self) -> int:
-        """What a prefill loads."""
+        """Bytes that a prefill loads."""
         return self.pairs[0].measured.timeline.nbytes
 
     @property
-    def typical(self) -> Pair:
-        """The turn of the median makespan (of an even number, the lower one)."""
+    def typical(self) -> PrefillPair:
+        """The turn with the median makespan (the lower one of an even number)."""
         return sorted(self.pairs, key=lambda pair: pair.measured.timeline.makespan)[(len(self.pairs) - 1) // 2]
 
-    def faster(self, than: Turns) -> tuple[float, tuple[float, float] | None]:
-        """Median of the turns' ratios of makespans, and its interval; None for a single turn."""
-        spans = zip(than.pairs, self.pairs, strict=True)
-        ratios = [other.measured.timeline.makespan / own.measured.timeline.makespan for other, own in spans]
-        ones = {turn: [1.0] for turn in range(len(ratios))}
-        interval = ratio_interval({turn: [ratio] for turn, ratio in enumerate(ratios)}, ones)
-        return statistics.median(ratios), interval
+    def faster(self, baseline: StageTurns) -> tuple[float, tuple[float, float] | None]:
+        """Return the median over turns of baseline / own makespan, and its interval (None for a single turn)."""
+        pairs = zip(baseline.pairs, self.pairs, strict=True)
+        ratios = [slow.measured.timeline.makespan / fast.measured.timeline.makespan for slow, fast in pairs]
+        return statistics.median(ratios), median_interval(ratios, RESAMPLES)
 
     def record(self, link: Link) -> dict[str, Any]:
-        """For JSON: seconds and bytes; events of the typical turn."""
+        """Return JSON data: seconds and bytes of all turns, and the events of the typical turn."""
         return {
             "loading": self.stage,
             "turns": [_numbers(pair, link) for pair in self.pairs],
@@ -71,14 +70,14 @@ class Turns:
         }
 
 
-def _numbers(pair: Pair, link: Link) -> dict[str, float]:
+def _numbers(pair: PrefillPair, link: Link) -> dict[str, float]:
     return {
         MEASURED: pair.measured.timeline.makespan,
         SIMULATED: pair.simulated.timeline.makespan,
         "bound": pair.measured.bounds.simple,
         "tight_bound": pair.measured.bounds.tight,
         "computing": pair.measured.timeline.busy(COMPUTE),
-        "waited": pair.real.waited,
+        "waited": pair.real.waiting,
         "between": pair.real.between,
         "late": pair.real.late(link),
         "jobs": len(pair.measured.timeline.on(LINK)),
@@ -87,10 +86,10 @@ def _numbers(pair: Pair, link: Link) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bench:
-    """A model, a prompt with blocks, and how it is prefilled.
+    """A model, a prompt with blocks, and the settings of its prefill.
 
-    :param importance: ``before`` or ``beside``, of the engine; ``narrow`` is what `Work` calls it
-    :param chunk: bytes of a job for a layer whose turn has not come; None: as the engine takes it for a link
+    :param importance: the engine's setting, ``before`` or ``beside``; ``narrow`` is the same for `Work`
+    :param chunk: bytes of a job that loads ahead; None: the engine's choice for the link
     """
 
     model: LoadedModel
@@ -101,54 +100,58 @@ class Bench:
     chunk: float | None
 
     def alone(self) -> tuple[float, int]:
-        """(seconds, bytes): what computing takes where nothing has to be waited for, and what must be loaded."""
+        """Return the seconds of computing without waiting for loads, and the bytes to load."""
         with TransformersEngine(self.model, "inline", importance=self.importance) as engine:
-            found = [self._run(engine, "serial") for _ in range(1 + ALONE)][1:]
-        seconds = statistics.median(bounds(real.work, ENDLESS).compute for real in found)
-        return seconds, found[0].timeline.nbytes
+            runs = [self._run(engine, "serial") for _ in range(1 + COMPUTE_REPEATS)][1:]
+        seconds = statistics.median(bounds(real.work, INFINITE_LINK).compute for real in runs)
+        return seconds, runs[0].timeline.nbytes
 
-    def measure(self, names: Sequence[str], link: Link, repeats: int, said: Callable[[int], None]) -> list[Turns]:
-        """All stages in turn, so that a busy machine is busy for all of them; what the first turn takes is forgotten.
+    def measure(
+        self, names: Sequence[str], link: Link, repeats: int, report: Callable[[int], None]
+    ) -> list[StageTurns]:
+        """Run all stages in turn, in rotating order, so that noise affects all equally; the first turn is discarded.
 
-        :param said: is called with the number of each turn that begins
+        :param report: called with the number of each turn at its start
         """
         turns = []
         with TransformersEngine(self.model, "thread", throttle_of(link), self.importance, self.chunk) as engine:
             for turn in range(1 + repeats):
-                said(turn)
+                report(turn)
                 order = [names[(turn + i) % len(names)] for i in range(len(names))]
                 turns.append({name: self._pair(engine, name, link) for name in order})
-        return [Turns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
+        return [StageTurns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
 
-    def _pair(self, engine: Engine, name: str, link: Link) -> Pair:
+    def _pair(self, engine: Engine, name: str, link: Link) -> PrefillPair:
         real = self._run(engine, name)
         limits = bounds(real.work, link)
         chunk = throttle_of(link).chunk if self.chunk is None else self.chunk
-        played = simulate(STAGES[name](), real.work, link, chunk)
-        return Pair(Played(name, real.timeline, limits, MEASURED), Played(name, played, limits, SIMULATED), real)
+        timeline = simulate(STAGES[name](), real.work, link, chunk)
+        return PrefillPair(
+            StageRun(name, real.timeline, limits, MEASURED), StageRun(name, timeline, limits, SIMULATED), real
+        )
 
-    def _run(self, engine: Engine, name: str) -> Real:
-        return run(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
+    def _run(self, engine: Engine, name: str) -> RealPrefill:
+        return run_prefill(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
 
 
 def throttle_of(link: Link) -> Throttle:
-    """What makes the engine's link like ``link``.
+    """Return the throttle that makes the engine's link behave like ``link``.
 
-    :raises ConfigError: nothing moves over it, or its copies cost a time of their own, which no throttle has
+    :raises ConfigError: the link is shared memory, or has a time per copy, which a throttle cannot imitate
     """
     if link.shared or link.per_copy:
-        raise ConfigError(f"link {link.name} cannot be throttled to; use a bandwidth, and no time per copy")
+        raise ConfigError(f"link {link.name} cannot be imitated by a throttle; use a bandwidth, and no time per copy")
     return Throttle(link.bandwidth / 1e9, 1e6 * link.latency)
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[int]:
-    """So many threads compute, inside; None: as many as before. Yields the number."""
-    before = torch.get_num_threads()
+    """Set the number of torch threads (None: unchanged) inside the context; yield it."""
+    previous = torch.get_num_threads()
     if count is not None and count < 1:
-        raise ConfigError(f"--threads {count} compute nothing; use 1 or more")
-    torch.set_num_threads(count or before)
+        raise ConfigError(f"--threads {count} is no number of threads; use 1 or more")
+    torch.set_num_threads(count or previous)
     try:
-        yield count or before
+        yield count or previous
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

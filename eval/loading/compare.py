@@ -1,4 +1,4 @@
-"""Loading stages side by side on the same work, and how far each is from what is possible."""
+"""Comparison of loading stages on the same work, with the distance of each from the lower bound."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from memory.loading.serial import Serial
 from memory.stages import Loading
 
 STAGES: Mapping[str, type[Loading]] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
-YARDSTICK = "next_layer"
+BASELINE = "next_layer"
 
 
 @dataclass(frozen=True)
-class Played:
-    """One stage's prefill."""
+class StageRun:
+    """Prefill of one stage."""
 
     stage: str
     timeline: Timeline
     bounds: Bounds
-    source: str = ""  # measured or simulated, where both are shown
+    source: str = ""  # measured or simulated, if both are shown
 
     @property
     def over(self) -> float:
-        """Share by which it is above the simple bound."""
+        """Relative excess over the simple bound."""
         return self.timeline.makespan / self.bounds.simple - 1
 
     @property
@@ -42,7 +42,7 @@ class Played:
 
     @property
     def record(self) -> dict[str, Any]:
-        """For JSON: seconds."""
+        """Return JSON data: seconds."""
         line = self.timeline
         return {
             "loading": self.stage,
@@ -59,47 +59,47 @@ class Played:
 
 
 def check_stages(names: Sequence[str]) -> None:
-    """Raises ConfigError for a name that is no stage, and for none at all."""
+    """Raises ConfigError for an unknown stage, and for an empty list."""
     unknown = [name for name in names if name not in STAGES]
     if unknown or not names:
-        raise ConfigError(f"loading {', '.join(unknown) or 'of no kind'} is unknown: use {', '.join(STAGES)}")
+        raise ConfigError(f"loading {', '.join(unknown) or '(empty)'} is unknown: use {', '.join(STAGES)}")
 
 
-def play(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[Played]:
-    """Each stage in turn, from an empty state."""
+def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[StageRun]:
+    """Simulate each stage."""
     check_stages(names)
     limits = bounds(work, link)
-    return [Played(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
+    return [StageRun(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
 
 
 @dataclass(frozen=True)
-class Point:
-    """All stages over one bandwidth, at which the bytes alone take ``ratio`` times as long as computing."""
+class SweepPoint:
+    """All stages with one bandwidth, with which the bytes take ``ratio`` times as long as computing."""
 
     ratio: float
     link: Link
-    played: list[Played]
+    runs: list[StageRun]
 
     @property
     def record(self) -> dict[str, Any]:
-        """For JSON: seconds and bytes per second; makespans by stage."""
-        spans = {one.stage: one.timeline.makespan for one in self.played}
-        limits = asdict(self.played[0].bounds)
+        """Return JSON data: seconds and bytes per second; makespans by stage."""
+        spans = {run.stage: run.timeline.makespan for run in self.runs}
+        limits = asdict(self.runs[0].bounds)
         return {"ratio": self.ratio, "bandwidth": self.link.bandwidth, "makespan": spans, "bounds": limits}
 
 
 def sweep(
     names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
-) -> list[Point]:
-    """``link`` with other bandwidths and its own latencies.
+) -> list[SweepPoint]:
+    """Simulate the stages over ``link`` with other bandwidths and its own latencies.
 
-    :raises ConfigError: nothing is computed or moved, so there is no ratio
+    :raises ConfigError: there is nothing to compute or to move
     """
     nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute
     if link.shared or not nbytes or not compute:
-        raise ConfigError(f"over link {link.name} there is nothing to sweep: name a --link with a bandwidth")
+        raise ConfigError(f"over link {link.name} there is nothing to sweep: give a --link with a bandwidth")
     points = []
     for ratio in ratios:
         changed = replace(link, bandwidth=nbytes / (ratio * compute))
-        points.append(Point(ratio, changed, play(names, work, changed, chunk)))
+        points.append(SweepPoint(ratio, changed, run_stages(names, work, changed, chunk)))
     return points

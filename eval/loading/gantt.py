@@ -1,4 +1,4 @@
-"""The Gantt chart: who is busy with which layer when, one panel per loading stage over the same time."""
+"""Gantt chart of prefills: the layer on each lane over time, one panel per loading stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.common.plots import GRID, INK, PAPER, check_figure
-from eval.loading.compare import YARDSTICK, Played
+from eval.loading.compare import BASELINE, StageRun
 from eval.loading.timeline import COMPUTE, LANES, LINK, Event
 from memory.files.atomic import replacing
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CHART = "gantt.png"
-WIDTH, LANE, MARGIN = 11.0, 0.42, 0.85  # inches: the figure, a lane, what a panel has beside its lanes
+WIDTH, LANE, MARGIN = 11.0, 0.42, 0.85  # inches: figure, lane, margin of a panel
 COLOURS = ("#1f4e5f", "#2a9d8f", "#a8c686", "#e9c46a", "#e07a3f", "#b23a48")  # from the first layer to the last
-TINTS = {"attention": 1.0, "mlp": 0.55, "load": 1.0}  # how much of its layer's colour a bar has
+TINTS = {"attention": 1.0, "mlp": 0.55, "load": 1.0}  # share of the layer's colour in a bar
 GREY = "#6f7a80"
 NUMBERED = ("attention", "load")
 DASHES = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 3))}
 
 
-def gantt(played: Sequence[Played], file: Path, title: str = "") -> None:
-    """Draw all stages into ``file`` (PNG).
+def gantt(runs: Sequence[StageRun], file: Path, title: str = "") -> None:
+    """Draw all runs into ``file`` (PNG).
 
     :raises ConfigError: as `check_figure`
     """
@@ -35,21 +35,21 @@ def gantt(played: Sequence[Played], file: Path, title: str = "") -> None:
     from matplotlib.figure import Figure
 
     colours = LinearSegmentedColormap.from_list("layers", COLOURS)
-    lanes = [lane for lane in LANES if any(one.timeline.on(lane) for one in played)]
-    height = len(played) * (LANE * len(lanes) + MARGIN) + 0.7
-    drawn = Figure(figsize=(WIDTH, height), facecolor=PAPER, layout="constrained")
-    panels = list(drawn.subplots(len(played), 1, squeeze=False, sharex=True).flat)
-    longest = max(one.timeline.makespan for one in played)
-    for axis, one in zip(panels, played, strict=True):
-        _panel(axis, one, lanes, colours, longest)
-        axis.set_title(_headline(one, played), loc="left", fontsize=9.5, color=INK)
+    lanes = [lane for lane in LANES if any(run.timeline.on(lane) for run in runs)]
+    height = len(runs) * (LANE * len(lanes) + MARGIN) + 0.7
+    canvas = Figure(figsize=(WIDTH, height), facecolor=PAPER, layout="constrained")
+    panels = list(canvas.subplots(len(runs), 1, squeeze=False, sharex=True).flat)
+    longest = max(run.timeline.makespan for run in runs)
+    for axis, run in zip(panels, runs, strict=True):
+        _panel(axis, run, lanes, colours, longest)
+        axis.set_title(_headline(run, runs), loc="left", fontsize=9.5, color=INK)
     panels[-1].set_xlabel("ms", fontsize=8.5, color=INK)
-    _legend(drawn, colours, _last(played[0]), title)
+    _legend(canvas, colours, _last(runs[0]), title)
     with replacing(file) as stream:
-        drawn.savefig(stream, format="png", dpi=130)
+        canvas.savefig(stream, format="png", dpi=130)
 
 
-def _panel(axis: Axes, one: Played, lanes: Sequence[str], colours: Colormap, longest: float) -> None:
+def _panel(axis: Axes, run: StageRun, lanes: Sequence[str], colours: Colormap, longest: float) -> None:
     axis.set_facecolor(PAPER)
     axis.set_xlim(0, 1e3 * longest * 1.005)
     axis.set_ylim(len(lanes) - 0.5, -0.5)
@@ -60,18 +60,18 @@ def _panel(axis: Axes, one: Played, lanes: Sequence[str], colours: Colormap, lon
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(GRID)
-    for event in one.timeline.events:
-        _block(axis, event, lanes.index(event.lane), colours, _last(one), longest)
-    axis.axvline(1e3 * one.bounds.tight, **DASHES)
+    for event in run.timeline.events:
+        _block(axis, event, lanes.index(event.lane), colours, _last(run), longest)
+    axis.axvline(1e3 * run.bounds.tight, **DASHES)
 
 
 def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, longest: float) -> None:
-    """A bar in its layer's colour, a choice in ink; with the layer's number where there is room."""
+    """Draw a bar in its layer's colour (choices of rows: ink), with the layer's number if there is room."""
     from matplotlib.colors import to_rgb
 
     start, width = 1e3 * event.start, 1e3 * event.seconds
-    colour = to_rgb(INK) if event.kind not in TINTS else _tinted(colours(event.layer / last), TINTS[event.kind])
-    edge = 0.5 if event.seconds > 0.003 * longest else 0.0  # what is thin would be all edge
+    colour = to_rgb(INK) if event.kind not in TINTS else _tint(colours(event.layer / last), TINTS[event.kind])
+    edge = 0.5 if event.seconds > 0.003 * longest else 0.0  # thin bars would be all edge
     axis.barh(lane, width, left=start, height=0.74, color=colour, edgecolor=PAPER, linewidth=edge)
     if event.kind in NUMBERED and event.seconds > 0.014 * longest:
         dark = sum(colour[:3]) > 1.7
@@ -81,40 +81,40 @@ def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, lo
         )  # fmt: skip
 
 
-def _headline(one: Played, played: Sequence[Played]) -> str:
-    line = one.timeline
-    kind = (YARDSTICK, one.source)
-    base = next((other.timeline.makespan for other in played if (other.stage, other.source) == kind), None)
-    faster = f", {base / line.makespan:.2f}x next_layer" if base and one.stage != YARDSTICK else ""
+def _headline(run: StageRun, runs: Sequence[StageRun]) -> str:
+    line = run.timeline
+    same_source = [r for r in runs if r.source == run.source]
+    base = next((r.timeline.makespan for r in same_source if r.stage == BASELINE), None)
+    faster = f", {base / line.makespan:.2f}x next_layer" if base and run.stage != BASELINE else ""
     waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # never -0 %
     idle = "idle: compute {:.0%}, link {:.0%}".format(*waits)
-    name = f"{one.stage}, {one.source}" if one.source else one.stage
+    name = f"{run.stage}, {run.source}" if run.source else run.stage
     return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"
 
 
-def _last(one: Played) -> int:
-    """Number of the last layer; 1 where there is but one."""
-    return max(1, *(event.layer for event in one.timeline.events))
+def _last(run: StageRun) -> int:
+    """Return the number of the last layer, at least 1."""
+    return max(1, *(event.layer for event in run.timeline.events))
 
 
-def _legend(drawn: Figure, colours: Colormap, last: int, title: str) -> None:
-    """What colours, hatches and the dashed line mean."""
+def _legend(canvas: Figure, colours: Colormap, last: int, title: str) -> None:
+    """Draw the legend of colours and of the dashed line."""
     from matplotlib.colors import to_rgb
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     ends = [Patch(color=colours(0.0), label="layer 0"), Patch(color=colours(1.0), label=f"layer {last}")]
-    kinds = [Patch(color=_tinted(to_rgb(GREY), tint), label=name) for name, tint in TINTS.items() if name != "load"]
+    kinds = [Patch(color=_tint(to_rgb(GREY), tint), label=name) for name, tint in TINTS.items() if name != "load"]
     kinds.append(Patch(color=INK, label="importance"))
-    limit = Line2D([], [], label="no schedule ends before", **DASHES)
-    drawn.legend(
+    limit = Line2D([], [], label="lower bound", **DASHES)
+    canvas.legend(
         handles=[*ends, *kinds, limit], loc="outside lower center", ncols=6, fontsize=8, frameon=False, labelcolor=INK
     )
-    drawn.suptitle(title, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=INK)
+    canvas.suptitle(title, x=0.01, ha="left", fontsize=10.5, fontweight="bold", color=INK)
 
 
-def _tinted(colour: Sequence[float], tint: float) -> tuple[float, ...]:
-    """``colour`` on paper: 1 is all of it."""
+def _tint(colour: Sequence[float], tint: float) -> tuple[float, ...]:
+    """Mix ``colour`` with the paper's; 1 is the pure colour."""
     from matplotlib.colors import to_rgb
 
-    return tuple(tint * own + (1 - tint) * white for own, white in zip(colour, to_rgb(PAPER), strict=False))
+    return tuple(tint * value + (1 - tint) * white for value, white in zip(colour, to_rgb(PAPER), strict=False))

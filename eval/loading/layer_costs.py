@@ -1,4 +1,4 @@
-"""What a model's layers cost per row: numbers of weights, floating-point operations, bytes."""
+"""Costs of a model's layers per row: weights, floating-point operations, bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder's dimensions; ``width`` is what one row's MLP is wide: of a mixture, that of its active experts."""
+    """Dimensions of a decoder; ``width`` is the MLP's width for one row, summed over active experts."""
 
     layers: int
     hidden: int
@@ -26,14 +26,14 @@ class Shape:
     head_dim: int
     width: int
     vocab: int = 0
-    router: int = 0  # experts that a row is scored for; 0: no mixture
+    router: int = 0  # number of routed experts; 0: dense
     itemsize: int = 2  # bytes of a weight, and of a key's or value's number
     windows: tuple[int | None, ...] = ()  # per layer, in tokens
     parameter_bytes: int | None = None  # None: itemsize each
 
     @classmethod
     def of(cls, engine: Engine) -> Shape:
-        """That of a loaded model."""
+        """Read the shape of a loaded model."""
         spec, config = engine.info, engine.model.module.config
         experts, active = _mixture(config)
         width = getattr(config, "moe_intermediate_size", None) if experts else None
@@ -52,8 +52,8 @@ class Shape:
         )
 
     @classmethod
-    def named(cls, name: str) -> Shape:
-        """One of `model_shapes`, or of the ``config.json`` of a dense decoder; in bfloat16, without windows.
+    def from_name(cls, name: str) -> Shape:
+        """Return a shape of `model_shapes`, or of the ``config.json`` of a dense decoder; bfloat16, without windows.
 
         :raises ConfigError: ``name`` is neither
         """
@@ -81,39 +81,39 @@ class Shape:
         )
 
     def cut(self, layers: int) -> Shape:
-        """The same with the first ``layers`` only."""
+        """Return the shape with its first ``layers`` layers."""
         if not 2 <= layers <= self.layers:
-            raise ConfigError(f"{layers} layers of {self.layers}; use 2 to {self.layers}")
+            raise ConfigError(f"--layers {layers} of a model with {self.layers} layers; use 2 to {self.layers}")
         return replace(self, layers=layers, windows=self.windows[:layers])
 
     @property
     def query_weights(self) -> int:
-        """Of a layer's queries; its output has as many."""
+        """Weights of a layer's query projection; its output projection has as many."""
         return self.hidden * self.heads * self.head_dim
 
     @property
     def value_weights(self) -> int:
-        """Of a layer's values; its keys have as many."""
+        """Weights of a layer's value projection; its key projection has as many."""
         return self.hidden * self.kv_heads * self.head_dim
 
     @property
     def mlp_weights(self) -> int:
-        """Of a layer's MLP that one row meets."""
+        """Weights of a layer's MLP that one row uses."""
         return self.hidden * (3 * self.width + self.router)
 
     @property
     def value(self) -> int:
-        """Operations of a row's values; its keys take as many."""
+        """Operations of a row's values; its keys need as many."""
         return 2 * self.value_weights
 
     @property
     def rest(self) -> int:
-        """Operations of all the other products of a row in a layer: queries, output, MLP."""
+        """Operations of all other products of a row in a layer: queries, output, MLP."""
         return 4 * self.query_weights + 2 * self.mlp_weights
 
     @property
     def pair(self) -> int:
-        """Operations of a query row and a key row that it sees: score, and weighted value."""
+        """Operations of one pair of query and key row: score and weighted value."""
         return 4 * self.heads * self.head_dim
 
     @property
@@ -123,24 +123,24 @@ class Shape:
 
     @property
     def row_bytes(self) -> int:
-        """Keys and values of one row at one layer."""
+        """Bytes of keys and values of one row at one layer."""
         return 2 * self.kv_heads * self.head_dim * self.itemsize
 
     @property
     def head_bytes(self) -> int:
-        met = self.hidden * self.vocab * self.itemsize
-        return met if self.parameter_bytes is None else min(met, self.parameter_bytes)
+        nbytes = self.hidden * self.vocab * self.itemsize
+        return nbytes if self.parameter_bytes is None else min(nbytes, self.parameter_bytes)
 
     @property
     def layer_bytes(self) -> int:
-        """Weights of one layer that a row meets."""
-        met = (2 * self.value_weights + 2 * self.query_weights + self.mlp_weights) * self.itemsize
+        """Bytes of the weights of one layer that a row uses."""
+        nbytes = (2 * self.value_weights + 2 * self.query_weights + self.mlp_weights) * self.itemsize
         if self.parameter_bytes is None:
-            return met
-        return min(met, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
+            return nbytes
+        return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
 
 
 def _mixture(config: Any) -> tuple[int, int]:
-    """Experts that there are, and those active per row: 0 and 1 for a dense model."""
+    """Return the numbers of experts and of active experts per row: 0 and 1 for a dense model."""
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
     return experts, (config.num_experts_per_tok if experts else 1)

@@ -1,4 +1,4 @@
-"""Times per layer from a file: measured on a machine, or made up to see what would happen."""
+"""Times per layer, read from a file or from a measured timeline."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Seconds of each layer's pieces; the rows active there and the bytes of one, where the file names them."""
+class LayerTimes:
+    """Content of a file of times: seconds of each layer's pieces; optionally active rows and bytes per row."""
 
     times: Times
     active: tuple[torch.Tensor, ...] | None = None
@@ -27,7 +27,7 @@ class Measured:
 
 
 def times_of(line: Timeline, layers: int) -> Times:
-    """What each piece took in a run that was measured, so that other schedules can be played with it."""
+    """Return the measured time of each piece, for the simulation of other schedules."""
     seconds = {kind: [0.0] * layers for kind in KEYS[:3]}
     for event in line.events:
         if event.kind in seconds:
@@ -35,22 +35,22 @@ def times_of(line: Timeline, layers: int) -> Times:
     return Times(*(tuple(seconds[kind]) for kind in KEYS[:3]))
 
 
-def read_times(file: Path) -> Measured:
-    """``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, perhaps ``active`` and ``row_bytes`` beside them.
+def read_times(file: Path) -> LayerTimes:
+    """Read ``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, optionally ``active`` and ``row_bytes``.
 
-    :raises DataError: the file is not there, or says something else
+    :raises DataError: the file does not exist, or has another content
     """
     content = read_json(file, "name a file of times per layer")
     try:
         return _parse(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} holds no times per layer ({error}); see --help for what it must say") from error
+        raise DataError(f"{file} holds no times per layer ({error}); see --help for its format") from error
 
 
-def _parse(found: Mapping[str, Any]) -> Measured:
-    if unknown := sorted(set(found) - set(KEYS)):
+def _parse(content: Mapping[str, Any]) -> LayerTimes:
+    if unknown := sorted(set(content) - set(KEYS)):
         raise ValueError(f"unknown: {', '.join(unknown)}")
-    attention, importance, mlp = (tuple(float(value) for value in found[key]) for key in KEYS[:3])
-    active = found.get("active")
+    attention, importance, mlp = (tuple(float(value) for value in content[key]) for key in KEYS[:3])
+    active = content.get("active")
     rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
-    return Measured(Times(attention, importance, mlp), rows, found.get("row_bytes"))
+    return LayerTimes(Times(attention, importance, mlp), rows, content.get("row_bytes"))

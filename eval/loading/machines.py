@@ -1,27 +1,24 @@
-"""Devices and links by name, from their makers' data sheets, and the machine this runs on, measured."""
+"""Devices and links by name, from data sheets, and this machine's CPU, measured."""
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from eval.loading.simulated_link import Link
 from keep_agent.errors import ConfigError
 
 SHARED = "shared"
-MEASURED = "cpu"
+THIS_CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a processor can do at best; how much of it a model attains is another matter.
+    """Peak rates of a processor, of which a model attains a share.
 
     :param flops: bfloat16 multiplications and additions per second, dense
     :param memory: bytes per second from its own memory
-    :param link: name of the usual way from host memory to its own
+    :param link: name of the link from host memory to its own
     """
 
     name: str
@@ -41,29 +38,29 @@ DEVICES = {
 }
 
 LINKS = {
-    # 16 lanes at 16 GT/s in 128b/130b: 31.5 GB/s. From pinned memory nvbandwidth shows some 25 (A100)
+    # 16 lanes at 16 GT/s in 128b/130b: 31.5 GB/s. nvbandwidth measures about 25 from pinned memory (A100)
     "pcie4": Link("pcie4", 25e9, latency=10e-6, per_copy=2e-6),
-    # 16 lanes at 32 GT/s: 63 GB/s, and the same share of it
+    # 16 lanes at 32 GT/s: 63 GB/s, of which the same share is attained
     "pcie5": Link("pcie5", 50e9, latency=10e-6, per_copy=2e-6),
-    # SSD of the fourth generation, x4: up to 7.5 GB/s read in order (Samsung 990 Pro data sheet), less in pieces of
-    # hundreds of kB; a read takes some 80 us, many are under way at a time
+    # PCIe 4.0 x4 SSD: up to 7.5 GB/s for sequential reads (Samsung 990 Pro data sheet), less in pieces of hundreds of
+    # kB; a read takes about 80 us, and many run at a time
     "nvme": Link("nvme", 6e9, latency=80e-6, per_copy=5e-6),
-    # host and device are one memory (Jetson, Apple, a CPU): blocks are read where they lie
+    # host and device share memory (Jetson, Apple, CPU): blocks are read in place
     SHARED: Link(SHARED, math.inf),
-}  # latency and per_copy are orders of magnitude: what a driver takes to begin a copy, and to queue one more
+}  # latency and per_copy are rough: time of a driver to start a copy, and to queue another one
 
 
 def device_named(name: str) -> Device:
-    """A preset, or this CPU (``cpu``), measured now. Raises ConfigError for other names."""
-    if name == MEASURED:
+    """Return a preset, or measure this CPU (``cpu``). Raises ConfigError for other names."""
+    if name == THIS_CPU:
         return measure_cpu()
     if name not in DEVICES:
-        raise ConfigError(f"device {name!r} is unknown: use one of {', '.join([*DEVICES, MEASURED])}")
+        raise ConfigError(f"device {name!r} is unknown: use one of {', '.join([*DEVICES, THIS_CPU])}")
     return DEVICES[name]
 
 
 def link_named(name: str) -> Link:
-    """A preset, or a number of GB/s without latency. Raises ConfigError for other names."""
+    """Return a preset, or a link of a number of GB/s without latency. Raises ConfigError for other names."""
     if name in LINKS:
         return LINKS[name]
     try:
@@ -73,22 +70,12 @@ def link_named(name: str) -> Link:
     return Link(f"{gigabytes:g} GB/s", gigabytes * 1e9)
 
 
-def measure_cpu(size: int = 1024, nbytes: int = 1 << 26, times: int = 7) -> Device:
-    """Rates of a square bfloat16 product and of a copy on this CPU, with torch's threads: medians."""
-    import torch  # here: data sheets need none
+def measure_cpu(samples: int = 7) -> Device:
+    """Measure a bfloat16 matrix product and a copy on this CPU with torch's threads; medians."""
+    import torch  # imported here because data sheets need no torch
 
-    left, right = torch.ones(2, size, size, dtype=torch.bfloat16)
-    here, there = torch.ones(2, nbytes, dtype=torch.uint8)
-    product = _median(lambda: left @ right, times)
-    copy = _median(lambda: there.copy_(here), times)
-    return Device(MEASURED, 2 * size**3 / product, 2 * nbytes / copy, SHARED)  # a copy reads and writes
+    from eval.latency.rates import RateMeter, Rates
 
-
-def _median(work: Callable[[], object], times: int) -> float:
-    work()  # warm
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    meter = RateMeter(torch.device("cpu"), torch.bfloat16)
+    rates = Rates.median([meter.sample() for _ in range(samples)])
+    return Device(THIS_CPU, rates.flops, rates.bandwidth, SHARED)

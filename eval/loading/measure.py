@@ -1,4 +1,4 @@
-"""Real prefills: the engine's loader over a link, and the work that the simulator needs to play the same."""
+"""Measured prefills: one run of the engine's loader over a link, and the work with which the simulator repeats it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eval.loading.compare import Played
+from eval.loading.compare import StageRun
 from eval.loading.layer_times import times_of
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK, Timeline
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Recorded:
-    """A recompute stage whose choices are kept: the rows active at each layer of the last prompt."""
+class RecordingRecompute:
+    """Recompute stage that records the rows active at each layer of the last prompt."""
 
     stage: Recompute
     active: list[torch.Tensor] = field(default_factory=list)
@@ -40,50 +40,51 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Real:
-    """One prefill that was run: its events, the work it was, and how long the compute worker ``waited`` for slices."""
+class RealPrefill:
+    """One prefill of the engine: its events, its work, and the time that the compute worker waited for slices."""
 
     timeline: Timeline
     work: Work
-    waited: float  # seconds
+    waiting: float  # seconds
 
     @property
     def between(self) -> float:
-        """Seconds between the compute worker's pieces that are no waiting for slices."""
-        return self.timeline.idle(COMPUTE) - self.waited
+        """Seconds between the compute worker's pieces, without waiting for slices."""
+        return self.timeline.idle(COMPUTE) - self.waiting
 
     def late(self, link: Link) -> float:
-        """Seconds that the jobs took longer than ``link`` would have."""
+        """Return the seconds by which the jobs exceeded the times of ``link``."""
         return sum(job.seconds - link.seconds(job.nbytes, job.runs) for job in self.timeline.on(LINK))
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A real prefill beside the one that the simulator plays with the times of its pieces, under the same stage."""
+class PrefillPair:
+    """A measured prefill, and its simulation with the measured times of its pieces."""
 
-    measured: Played
-    simulated: Played
-    real: Real
+    measured: StageRun
+    simulated: StageRun
+    real: RealPrefill
 
     @property
     def over(self) -> float:
-        """Share by which the real one is above the simulated one."""
+        """Relative excess of the measured over the simulated makespan."""
         return self.measured.timeline.makespan / self.simulated.timeline.makespan - 1
 
 
-def run(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> Real:
-    """One prefill of a prompt whose units all have a block.
+def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> RealPrefill:
+    """Prefill a prompt whose units all have a block.
 
-    :param narrow: when the engine and the stage choose rows, as `Work` has it
+    :param narrow: when the engine and the stage choose rows, see `Work`
     """
-    recorded = Recorded(recompute)
-    trace = engine.prefill(layout, recorded, loading).trace
-    line = Timeline.of_trace(trace, beside=narrow == BESIDE)
-    times = times_of(line, len(recorded.active))
-    return Real(line, Work(layout, tuple(recorded.active), times, row_bytes(layout), narrow), trace.timings["load"])
+    recording = RecordingRecompute(recompute)
+    trace = engine.prefill(layout, recording, loading).trace
+    timeline = Timeline.of_trace(trace, beside=narrow == BESIDE)
+    times = times_of(timeline, len(recording.active))
+    work = Work(layout, tuple(recording.active), times, row_bytes(layout), narrow)
+    return RealPrefill(timeline, work, trace.timings["load"])
 
 
 def row_bytes(layout: Layout) -> int:
-    """Keys and values of one row at one layer, as they rest in the prompt's blocks."""
+    """Return the bytes of keys and values of one row at one layer in the prompt's blocks."""
     block = next(place.block for place in layout.placements if place.block is not None)
     return block.nbytes // (block.k.shape[0] * block.tokens)

@@ -1,4 +1,4 @@
-"""``eval.pipeline --measure``: the engine itself, on random weights, over a throttled link, beside the simulator."""
+"""Command ``eval.pipeline --measure``: the engine with random weights and a throttled link, beside the simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.common.tables import show
-from eval.loading.bench import Bench, Turns, threads
+from eval.loading.bench import Bench, StageTurns, threads
 from eval.loading.gantt import CHART, gantt
 from eval.loading.machines import link_named
 from eval.loading.prompt import Prompt, schedule_of
@@ -33,12 +33,12 @@ RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Over:
-    """All stages over one link. ``ratio``: loading's bytes take so many times as long as computing did alone."""
+class LinkResult:
+    """Results of all stages over one link. ``ratio``: time of the link for all bytes / time of computing alone."""
 
     link: Link
     ratio: float
-    turns: list[Turns]
+    turns: list[StageTurns]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -47,39 +47,43 @@ class Over:
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
-    """Measure, show, and write if a folder is given.
+    """Measure all stages, print the tables, and write them if a folder is given.
 
-    :raises ConfigError: an option that makes no link, no turn, or no prompt
+    :raises ConfigError: an option makes no link, no turn, or no prompt
     """
     if arguments.repeats < 1:
-        raise ConfigError(f"--repeats {arguments.repeats} measures nothing; use 1 or more")
+        raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
     with threads(arguments.threads) as count:
         bench = bench_of(arguments)
         seconds, nbytes = bench.alone()
-        found = [_over(bench, link, arguments, console, seconds) for link in _links(arguments, seconds, nbytes)]
+        results = [
+            _measure_link(bench, link, arguments, console, seconds) for link in _links(arguments, seconds, nbytes)
+        ]
     title = f"{arguments.model}, random weights, {count} threads, {bench.layout.rows} rows, {arguments.recompute}"
-    for over in found:
-        headline = f"{title}: {over.link.name}, loading {over.ratio:.2g} x computing"
-        show(measured_table(over.turns, over.link, headline), arguments.markdown, console)
+    for result in results:
+        headline = f"{title}: {result.link.name}, loading {result.ratio:.2g} x computing"
+        show(measured_table(result.turns, result.link, headline), arguments.markdown, console)
     if arguments.sweep:
-        points = [(over.ratio, over.link, over.turns) for over in found]
+        points = [(result.ratio, result.link, result.turns) for result in results]
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
-        _write(arguments, found, seconds, title)
+        _write(arguments, results, seconds, title)
         console.print(f"written to {arguments.out}")
 
 
-def _over(bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float) -> Over:
-    """All turns over ``link``; ``seconds`` is what computing takes alone."""
+def _measure_link(
+    bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float
+) -> LinkResult:
+    """Measure all turns over ``link``; ``seconds``: time of computing alone."""
     with console.status("") as status:
         turns = bench.measure(
             arguments.loading, link, arguments.repeats, lambda turn: status.update(f"{link.name}: turn {turn}")
         )
-    return Over(link, turns[0].nbytes / link.bandwidth / seconds, turns)
+    return LinkResult(link, turns[0].nbytes / link.bandwidth / seconds, turns)
 
 
 def bench_of(arguments: argparse.Namespace) -> Bench:
-    """Model and prompt that the options describe; blocks are encoded by the engine, each unit apart."""
+    """Make the model and the prompt of the options; the engine encodes each unit as a block."""
     model = load_model(arguments.model, init="random")
     prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
@@ -97,7 +101,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
 
 
 def recompute_of(method: str, schedule: Schedule) -> Recompute:
-    """The stage of a method that `Prompt.active` plays."""
+    """Return the recompute stage of a method."""
     stages: dict[str, Recompute] = {
         "keep": MultiHop(schedule),
         "cacheblend": ValueDeviation(schedule.average, shape=schedule.shape),
@@ -108,24 +112,24 @@ def recompute_of(method: str, schedule: Schedule) -> Recompute:
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
-    """The one that was named, or of a bandwidth at which loading takes a ratio of computing."""
-    named = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
-    if named and not arguments.sweep and arguments.ratio is None:
-        return [named]
+    """Return the link of ``--link``, or links whose bandwidths give the ratios of loading to computing."""
+    fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
+    if fixed and not arguments.sweep and arguments.ratio is None:
+        return [fixed]
     if not nbytes:
-        raise ConfigError("nothing has to be loaded, so no bandwidth makes a ratio; let fewer rows be recomputed")
+        raise ConfigError("nothing has to be loaded, so no bandwidth gives a ratio; recompute fewer rows")
     ratios: Sequence[float] = RATIOS if arguments.sweep else (1.0 if arguments.ratio is None else arguments.ratio,)
     if min(ratios) <= 0:
-        raise ConfigError(f"--ratio {min(ratios):g} is no link; use more than 0")
+        raise ConfigError(f"--ratio {min(ratios):g} does not work; use more than 0")
     speeds = [nbytes / (ratio * seconds) for ratio in ratios]
-    return [Link(f"{speed / 1e9:.3g} GB/s", speed, named.latency if named else 0.0) for speed in speeds]
+    return [Link(f"{speed / 1e9:.3g} GB/s", speed, fixed.latency if fixed else 0.0) for speed in speeds]
 
 
-def _write(arguments: argparse.Namespace, found: Sequence[Over], seconds: float, title: str) -> None:
-    """Everything as JSON, and the typical turns over the first link as a chart."""
+def _write(arguments: argparse.Namespace, results: Sequence[LinkResult], seconds: float, title: str) -> None:
+    """Write all results as JSON, and the typical turns over the middle link as a chart."""
     settings = {key: str(value) if key == "out" else value for key, value in vars(arguments).items()}
-    record = {"settings": settings, "computing": seconds, "links": [over.record for over in found]}
+    record = {"settings": settings, "computing": seconds, "links": [result.record for result in results]}
     write_atomic(arguments.out / "pipeline.json", json.dumps(record, indent=1) + "\n")
-    middle = found[len(found) // 2]
+    middle = results[len(results) // 2]
     pairs = [turns.typical for turns in middle.turns]
-    gantt([one for pair in pairs for one in (pair.measured, pair.simulated)], arguments.out / CHART, title)
+    gantt([run for pair in pairs for run in (pair.measured, pair.simulated)], arguments.out / CHART, title)

@@ -1,4 +1,4 @@
-"""A prompt of equal segments, and the rows that each method would compute of it: what is chosen is drawn."""
+"""Prompt of equal segments, with randomly chosen rows for each recomputation method."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
-    """How the share that ``method`` computes falls, unless told otherwise."""
+    """Return the schedule of the share that ``method`` computes, with the given shape and average."""
     blend = ValueDeviation()
-    own = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
-    return Schedule(shape or own.shape, own.average if average is None else average)
+    default = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
+    return Schedule(shape or default.shape, default.average if average is None else average)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """``[units][query]``: ``segments`` of ``tokens`` rows each, ``together`` of them to a unit, all with a block."""
+    """Prompt ``[units][query]``: ``segments`` of ``tokens`` rows, ``together`` of them per unit, all with a block."""
 
     segments: int
     tokens: int
@@ -51,7 +51,7 @@ class Prompt:
         return self.memory + self.query
 
     def layout(self) -> Layout:
-        """Blocks are names without numbers: nothing here reads them."""
+        """Return the layout with empty blocks, for the simulator."""
         numbers = torch.arange(self.rows)
         spans = tuple(Span(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
         firsts = range(0, self.segments, self.together)
@@ -61,22 +61,24 @@ class Prompt:
         return Layout(numbers, numbers, 0, self.memory, placements, spans, owner, fresh)
 
     def encoded(self, engine: Engine) -> Layout:
-        """The same with blocks that ``engine`` makes: row i is token i of its vocabulary.
+        """Return the layout with blocks that ``engine`` encodes; row i is token i of the vocabulary.
 
-        :raises ConfigError: it has fewer tokens than the prompt has rows
+        :raises ConfigError: the vocabulary has fewer tokens than the prompt has rows
         """
         if self.rows > engine.info.vocab:
-            raise ConfigError(f"{self.rows} rows of a vocabulary of {engine.info.vocab}; use fewer or shorter segments")
+            raise ConfigError(
+                f"{self.rows} rows for a vocabulary of {engine.info.vocab}; use fewer or shorter segments"
+            )
         layout = self.layout()
         blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
         places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
         return replace(layout, placements=tuple(places))
 
     def active(self, method: str, layers: int, schedule: Schedule, seed: int = 0) -> tuple[torch.Tensor, ...]:
-        """Sorted numbers of the rows active at each layer.
+        """Return the sorted numbers of the rows active at each layer.
 
-        KEEP drops whole segments, CacheBlend rows, as many as ``schedule`` says and in an order drawn with ``seed``;
-        EPIC and full reuse choose before the first layer, and know no schedule.
+        KEEP drops whole segments, CacheBlend single rows, by the ``schedule`` and in an order drawn with ``seed``;
+        EPIC and full reuse choose before the first layer, without a schedule.
 
         :raises ConfigError: an unknown method
         """
@@ -91,7 +93,7 @@ class Prompt:
         return ways[method]()
 
     def _falling(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
-        """Ever fewer pieces of ``grain`` rows stay, beside the query."""
+        """Keep fewer and fewer pieces of ``grain`` rows, and the query."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
         rank = torch.argsort(order).repeat_interleave(grain)
@@ -101,5 +103,5 @@ class Prompt:
     def _place(self, spans: tuple[Span, ...]) -> Placement:
         parts = [(span.segment, range(span.start, span.stop)) for span in spans]
         unit = Unit.of("static_group" if self.together > 1 else "segment", parts)
-        nothing = torch.empty(0, 0, len(unit.token_ids), 0)
-        return Placement(unit, spans[0].start, KVBlock(spans[0].segment, nothing, nothing), hit=True)
+        empty = torch.empty(0, 0, len(unit.token_ids), 0)
+        return Placement(unit, spans[0].start, KVBlock(spans[0].segment, empty, empty), hit=True)

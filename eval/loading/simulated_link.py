@@ -1,4 +1,4 @@
-"""The one worker that moves slices, earliest deadline first."""
+"""Simulated link, and its worker that moves slices, earliest deadline first."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from eval.loading.timeline import LINK, Event
 from keep_agent.errors import ConfigError
 from memory.prompt.layout import Transfer
 
-COPIES = 2  # keys and values lie apart
+COPIES = 2  # keys and values are stored separately
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a job takes: ``latency + copies * per_copy + bytes / bandwidth``, a copy per run of rows of keys or values.
+    """Link; a job takes ``latency + copies * per_copy + bytes / bandwidth``, one copy per run of keys or values.
 
-    :param bandwidth: bytes per second that arrive; infinite where host and device share memory
-    :param latency: seconds from the decision to the first byte
-    :param per_copy: seconds to ask for one contiguous copy
+    :param bandwidth: bytes per second; infinite if host and device share memory
+    :param latency: seconds from the request to the first byte
+    :param per_copy: seconds to start one contiguous copy
     """
 
     name: str
@@ -37,64 +37,63 @@ class Link:
 
     @property
     def shared(self) -> bool:
-        """Whether nothing has to move: the device reads host memory."""
+        """Whether the device reads host memory, so that nothing moves."""
         return math.isinf(self.bandwidth)
 
     def seconds(self, nbytes: float, runs: int) -> float:
-        """Of one job that moves ``runs`` runs of rows; nothing takes no time."""
+        """Return the seconds of a job that moves ``runs`` runs of rows; an empty job takes no time."""
         return self.latency + COPIES * runs * self.per_copy + nbytes / self.bandwidth if runs else 0.0
 
 
 Run = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
 
-class Courier:
-    """Moves what is asked for without a break: of all that waits, the layer that is due first, in one job.
+class SimulatedTransfers:
+    """Worker that moves requested slices without pause, in one job per layer, the layer that is due first.
 
-    Runs of rows that touch are one copy, whenever they were asked for. A job is not interrupted: so that what nobody
-    waits for yet does not stand in the way of what is asked for a moment later, one for a layer whose turn has not come
-    may be cut, and ends with the run that completes ``chunk`` bytes.
-    Two calls advance its clock, and both must come in the order of time: `submit` and `arrival`.
+    Adjacent runs of rows are one copy. A job is not interrupted; so that early loads do not delay urgent requests, a
+    job for a later layer is cut after the run that completes ``chunk`` bytes.
+    `submit` and `arrival` advance the clock, and must be called in the order of time.
     """
 
     def __init__(self, link: Link, layers: int, row_bytes: int, chunk: float = math.inf) -> None:
         self._link, self._row_bytes, self._chunk = link, row_bytes, chunk
-        self._waiting: list[list[Run]] = [[] for _ in range(layers)]
-        self._arrived = [0.0] * layers
+        self._queues: list[list[Run]] = [[] for _ in range(layers)]
+        self._arrival_times = [0.0] * layers
         self._turn, self._free = -1, 0.0
         self.jobs: list[Event] = []
 
     def submit(self, layer: int, moment: float, transfers: Iterable[Transfer]) -> None:
-        """It is ``layer``'s turn to ask for transfers; a job that begins at this very ``moment`` takes them along."""
-        while self._free < moment and any(self._waiting):
-            self._move()
+        """Request the transfers of ``layer`` at ``moment``; a job that starts at this moment includes them."""
+        while self._free < moment and any(self._queues):
+            self._run_job()
         self._turn, self._free = layer, max(self._free, moment)
         for transfer in transfers:
-            for waiting in self._waiting[transfer.first : transfer.last]:
-                waiting.append((transfer.placement, *transfer.rows))
+            for queue in self._queues[transfer.first : transfer.last]:
+                queue.append((transfer.placement, *transfer.rows))
 
     def arrival(self, layer: int) -> float:
-        """When all slices of ``layer`` that were asked for are there, if nothing else is asked for until then."""
-        while any(self._waiting[: layer + 1]):
-            self._move()
-        return self._arrived[layer]
+        """Return the arrival time of all requested slices of ``layer`` if nothing else is requested before."""
+        while any(self._queues[: layer + 1]):
+            self._run_job()
+        return self._arrival_times[layer]
 
-    def _move(self) -> None:
-        layer = next(layer for layer, runs in enumerate(self._waiting) if runs)
-        job = self._take(layer)
+    def _run_job(self) -> None:
+        layer = next(layer for layer, runs in enumerate(self._queues) if runs)
+        job = self._next_job(layer)
         nbytes = 0 if self._link.shared else _rows(job) * self._row_bytes
         copies = 1 + sum(a[0] != b[0] or a[2] != b[1] for a, b in pairwise(job))
         start, self._free = self._free, self._free + self._link.seconds(nbytes, copies)
-        self._arrived[layer] = self._free
+        self._arrival_times[layer] = self._free
         self.jobs.append(Event(LINK, "load", layer, start, self._free, nbytes, copies))
 
-    def _take(self, layer: int) -> list[Run]:
-        """The next job, in the order of rows."""
-        runs = sorted(self._waiting[layer])
+    def _next_job(self, layer: int) -> list[Run]:
+        """Return the runs of the next job in the order of rows."""
+        runs = sorted(self._queues[layer])
         limit = math.inf if layer <= self._turn else self._chunk
         sizes = accumulate(_rows([run]) * self._row_bytes for run in runs)
         count = 1 + sum(size < limit for size in islice(sizes, len(runs) - 1))
-        self._waiting[layer] = runs[count:]
+        self._queues[layer] = runs[count:]
         return runs[:count]
 
 

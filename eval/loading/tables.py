@@ -1,126 +1,123 @@
-"""What the schedules cost, as tables."""
+"""Tables of simulated and measured prefills."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from eval.common.tables import MISSING, bounds, number, percent
-from eval.loading.compare import YARDSTICK, Played, Point
+from eval.common.tables import MISSING, Column, bounds, make_table, number, percent
+from eval.loading.compare import BASELINE, StageRun, SweepPoint
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK
 
 if TYPE_CHECKING:
-    from eval.loading.bench import Turns
-
-HEADINGS = ("makespan ms", "over bound %", "over tight %", "idle compute ms", "idle link ms", "jobs", "MB", "speed-up")
-REAL = ("real ms", "played ms", "over played %", "over bound %", "over tight %")
-PARTS = ("compute ms", "between ms", "late ms", "jobs")
+    from eval.loading.bench import StageTurns
+    from eval.loading.measure import PrefillPair
 
 
-def schedule_table(played: Sequence[Played], title: str) -> Table:
-    """One line per stage; the speed-up is over next_layer."""
-    limits = played[0].bounds
+def schedule_table(runs: Sequence[StageRun], title: str) -> Table:
+    """Build a table with one line per stage; the speed-up is over next_layer."""
+    limits, base = runs[0].bounds, _makespan(runs, BASELINE)
     compute, first, moving = (_ms(part) for part in (limits.compute, limits.dependency, limits.transfer))
     bound = f"bound {_ms(limits.simple)} ms = max(compute {compute}, first dependency {first} + transfer {moving})"
-    table = _table(title, "loading", HEADINGS, f"{bound}; tight {_ms(limits.tight)} ms")
-    base = _makespan(played, YARDSTICK)
-    for one in played:
-        line = one.timeline
-        times = _ms(line.makespan), _share(one.over), _share(one.over_tight), _ms(line.idle(COMPUTE))
-        moved = _ms(line.idle(LINK)), str(len(line.on(LINK))), number(line.nbytes / 1e6, 1)
-        table.add_row(one.stage, *times, *moved, _speed(base, line.makespan))
-    return table
-
-
-def sweep_table(points: Sequence[Point], title: str) -> Table:
-    """One line per ratio of loading to computing: makespans, and what the fastest gains over next_layer."""
-    stages = [one.stage for one in points[0].played]
-    caption = "makespan in ms, and % above the tight bound; speed-up: of the fastest over next_layer"
-    table = _table(title, "load / compute", ["GB/s", *stages, "tight bound", "speed-up"], caption)
-    for point in points:
-        fastest = min(one.timeline.makespan for one in point.played)
-        table.add_row(
-            f"{point.ratio:.3g}",
-            number(point.link.bandwidth / 1e9, 2),
-            *(f"{_ms(one.timeline.makespan)} +{_share(one.over_tight)}" for one in point.played),
-            _ms(point.played[0].bounds.tight),
-            _speed(_makespan(point.played, YARDSTICK), fastest),
-        )
-    return table
-
-
-def measured_table(measured: Sequence[Turns], link: Link, title: str) -> Table:
-    """One line per stage, medians over its turns; what a prefill is above is what its own pieces make of it."""
-    caption = (
-        "medians. played: by the simulator, with the times of each run's pieces; between: the compute worker's time "
-        "between its pieces; late: what jobs took longer than over the link"
+    columns: Sequence[Column] = (
+        ("loading", lambda run: run.stage),
+        ("makespan ms", lambda run: _ms(run.timeline.makespan)),
+        ("over bound %", lambda run: _share(run.over)),
+        ("over tight %", lambda run: _share(run.over_tight)),
+        ("idle compute ms", lambda run: _ms(run.timeline.idle(COMPUTE))),
+        ("idle link ms", lambda run: _ms(run.timeline.idle(LINK))),
+        ("jobs", lambda run: str(len(run.timeline.on(LINK)))),
+        ("MB", lambda run: number(run.timeline.nbytes / 1e6, 1)),
+        ("speed-up", lambda run: _speed(base, run.timeline.makespan)),
     )
-    table = _table(title, "loading", [*REAL, *PARTS, "speed-up", "played"], caption)
-    base = next((turns for turns in measured if turns.stage == YARDSTICK), None)
-    for turns in measured:
-        seconds = (
-            turns.median(lambda pair: pair.measured.timeline.makespan),
-            turns.median(lambda pair: pair.simulated.timeline.makespan),
-        )
-        shares = (
-            turns.median(lambda pair: pair.over),
-            turns.median(lambda pair: pair.measured.over),
-            turns.median(lambda pair: pair.measured.over_tight),
-        )
-        parts = (
-            turns.median(lambda pair: pair.measured.timeline.busy(COMPUTE)),
-            turns.median(lambda pair: pair.real.between),
-            turns.median(lambda pair: pair.real.late(link)),
-        )
-        jobs = turns.median(lambda pair: len(pair.measured.timeline.on(LINK)))
-        cells = *map(_ms, seconds), *map(_share, shares), *map(_ms, parts), number(jobs, 0)
-        table.add_row(turns.stage, *cells, _faster(turns, base), _played(turns, base))
-    return table
+    return make_table(title, runs, columns, f"{bound}; tight {_ms(limits.tight)} ms", wrap=True)
 
 
-def measured_sweep(points: Sequence[tuple[float, Link, Sequence[Turns]]], title: str) -> Table:
-    """One line per (ratio of loading to computing, link, stages): medians."""
-    stages = [turns.stage for turns in points[0][2]]
-    caption = "real makespan in ms, % above the bound of its own pieces, and how much faster than next_layer"
-    table = _table(title, "load / compute", ["GB/s", *stages], caption)
-    for ratio, link, measured in points:
-        base = next((turns for turns in measured if turns.stage == YARDSTICK), None)
-        cells = (
-            f"{_ms(turns.median(lambda pair: pair.measured.timeline.makespan))} "
-            f"+{_share(turns.median(lambda pair: pair.measured.over))} {_faster(turns, base)}"
-            for turns in measured
-        )
-        table.add_row(f"{ratio:.3g}", f"{link.bandwidth / 1e9:.3g}", *cells)
-    return table
+def sweep_table(points: Sequence[SweepPoint], title: str) -> Table:
+    """Build a table with one line per bandwidth: makespans, and the speed-up of the fastest stage over next_layer."""
+
+    def cell(place: int, point: SweepPoint) -> str:
+        return f"{_ms(point.runs[place].timeline.makespan)} +{_share(point.runs[place].over_tight)}"
+
+    columns: Sequence[Column] = (
+        ("load / compute", lambda point: f"{point.ratio:.3g}"),
+        ("GB/s", lambda point: number(point.link.bandwidth / 1e9, 2)),
+        *((run.stage, partial(cell, place)) for place, run in enumerate(points[0].runs)),
+        ("tight bound", lambda point: _ms(point.runs[0].bounds.tight)),
+        ("speed-up", lambda p: _speed(_makespan(p.runs, BASELINE), min(run.timeline.makespan for run in p.runs))),
+    )
+    caption = "makespan in ms, and % above the tight bound; speed-up: of the fastest stage over next_layer"
+    return make_table(title, points, columns, caption, wrap=True)
 
 
-def _faster(turns: Turns, base: Turns | None) -> str:
-    """Than ``base``, turn by turn, with its interval."""
+def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Table:
+    """Build a table with one line per stage: medians over its turns, measured and simulated."""
+    base = _baseline(measured)
+
+    def median(form: Callable[[float], str], value: Callable[[PrefillPair], float]) -> Callable[[StageTurns], str]:
+        return lambda turns: form(turns.median(value))
+
+    columns: Sequence[Column] = (
+        ("loading", lambda turns: turns.stage),
+        ("measured ms", median(_ms, lambda pair: pair.measured.timeline.makespan)),
+        ("simulated ms", median(_ms, lambda pair: pair.simulated.timeline.makespan)),
+        ("over simulated %", median(_share, lambda pair: pair.over)),
+        ("over bound %", median(_share, lambda pair: pair.measured.over)),
+        ("over tight %", median(_share, lambda pair: pair.measured.over_tight)),
+        ("compute ms", median(_ms, lambda pair: pair.measured.timeline.busy(COMPUTE))),
+        ("between ms", median(_ms, lambda pair: pair.real.between)),
+        ("late ms", median(_ms, lambda pair: pair.real.late(link))),
+        ("jobs", median(lambda jobs: number(jobs, 0), lambda pair: len(pair.measured.timeline.on(LINK)))),
+        ("speed-up", lambda turns: _faster(turns, base)),
+        ("simulated", lambda turns: _speed(base and _simulated(base), _simulated(turns))),
+    )
+    caption = (
+        "medians. simulated: with the measured times of each run's pieces; between: the compute worker's time between "
+        "its pieces; late: time by which jobs exceeded the link's"
+    )
+    return make_table(title, measured, columns, caption, wrap=True)
+
+
+def measured_sweep(points: Sequence[tuple[float, Link, Sequence[StageTurns]]], title: str) -> Table:
+    """Build a table with one line per (ratio of loading to computing, link, stages): medians."""
+
+    def cell(place: int, point: tuple[float, Link, Sequence[StageTurns]]) -> str:
+        turns = point[2][place]
+        makespan = turns.median(lambda pair: pair.measured.timeline.makespan)
+        over = turns.median(lambda pair: pair.measured.over)
+        return f"{_ms(makespan)} +{_share(over)} {_faster(turns, _baseline(point[2]))}"
+
+    columns: Sequence[Column] = (
+        ("load / compute", lambda point: f"{point[0]:.3g}"),
+        ("GB/s", lambda point: f"{point[1].bandwidth / 1e9:.3g}"),
+        *((turns.stage, partial(cell, place)) for place, turns in enumerate(points[0][2])),
+    )
+    caption = "measured makespan in ms, % above the bound of its pieces, and speed-up over next_layer"
+    return make_table(title, points, columns, caption, wrap=True)
+
+
+def _baseline(measured: Sequence[StageTurns]) -> StageTurns | None:
+    return next((turns for turns in measured if turns.stage == BASELINE), None)
+
+
+def _faster(turns: StageTurns, base: StageTurns | None) -> str:
+    """Format the speed-up over ``base``, paired by turn, with its interval."""
     if base is None:
         return MISSING
     ratio, interval = turns.faster(base)
     return f"{ratio:.2f}x{bounds(interval if turns is not base else None)}"
 
 
-def _played(turns: Turns, base: Turns | None) -> str:
-    """The same of what the simulator makes of the runs."""
-    span = turns.median(lambda pair: pair.simulated.timeline.makespan)
-    return _speed(base and base.median(lambda pair: pair.simulated.timeline.makespan), span)
+def _simulated(turns: StageTurns) -> float:
+    return turns.median(lambda pair: pair.simulated.timeline.makespan)
 
 
-def _table(title: str, first: str, headings: Sequence[str], caption: str) -> Table:
-    table = Table(title=title, caption=caption)
-    table.add_column(first, no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading == "speed-up")
-    return table
-
-
-def _makespan(played: Sequence[Played], stage: str) -> float | None:
-    return next((one.timeline.makespan for one in played if one.stage == stage), None)
+def _makespan(runs: Sequence[StageRun], stage: str) -> float | None:
+    return next((run.timeline.makespan for run in runs if run.stage == stage), None)
 
 
 def _speed(base: float | None, makespan: float) -> str:
@@ -128,7 +125,7 @@ def _speed(base: float | None, makespan: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return number(round(1e3 * seconds, 6) + 0.0, 2)  # no -0.00 where sums differ in their last digits
+    return number(round(1e3 * seconds, 6) + 0.0, 2)  # avoids -0.00 for sums that differ by rounding
 
 
 def _share(value: float) -> str:

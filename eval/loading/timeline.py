@@ -1,4 +1,4 @@
-"""What happens when on the lanes of a prefill, played or measured. Times are seconds from its start."""
+"""Timeline of a prefill, simulated or measured: events on lanes, in seconds from its start."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COMPUTE, IMPORTANCE, LINK = LANES = ("compute", "importance", "link")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of work: a ``lane``'s worker is busy with ``kind`` of ``layer``."""
+    """One piece of work of a ``lane``'s worker: ``kind`` of ``layer``."""
 
     lane: str
-    kind: str  # attention | importance | mlp | load; layer: a whole one, where a trace tells no more
+    kind: str  # attention | importance | mlp | load | layer (a whole one, if a trace has no pieces)
     layer: int
     start: float
     end: float
-    nbytes: int = 0  # what a load moved
-    runs: int = 0  # in so many contiguous pieces
+    nbytes: int = 0  # moved by a load
+    runs: int = 0  # contiguous pieces of a load
 
     @property
     def seconds(self) -> float:
@@ -31,36 +31,33 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All events of one prefill, by the moment they start."""
+    """Events of one prefill, sorted by their start."""
 
     events: tuple[Event, ...]
 
     @classmethod
     def of_trace(cls, trace: PrefillTrace, beside: bool = False) -> Timeline:
-        """A measured run, its first event at 0; ``beside``: rows were chosen by a worker of their own."""
-        loads = [Event(LINK, "load", one.first, one.start, one.end, one.nbytes, one.runs) for one in trace.loads]
-        fed = {one.layer: one.end for one in trace.computes if one.kind == "mlp"}
-        computes = [Event(COMPUTE, one.kind, one.layer, one.start, one.end) for one in trace.computes]
-        return cls.sorted([*loads, *(_own(event, fed.get(event.layer, event.start), beside) for event in computes)])
+        """Read a measured run, with its first event at 0; ``beside``: a separate worker chose the rows."""
+        loads = [Event(LINK, "load", load.first, load.start, load.end, load.nbytes, load.runs) for load in trace.loads]
+        mlp_ends = {piece.layer: piece.end for piece in trace.computes if piece.kind == "mlp"}
+        pieces = [Event(COMPUTE, piece.kind, piece.layer, piece.start, piece.end) for piece in trace.computes]
+        return cls.sorted([*loads, *(_choice_event(p, mlp_ends.get(p.layer, p.start), beside) for p in pieces)])
 
     @classmethod
     def sorted(cls, events: list[Event]) -> Timeline:
-        """Events in any order and from any zero."""
+        """Sort events, and shift them to start at 0."""
         zero = min((event.start for event in events), default=0.0)
-        moved = [
-            Event(e.lane, e.kind, e.layer, e.start - zero, e.end - zero, e.nbytes, e.runs)
-            for e in sorted(events, key=lambda e: (e.start, e.end, LANES.index(e.lane)))
-        ]
-        return cls(tuple(moved))
+        ordered = sorted(events, key=lambda event: (event.start, event.end, LANES.index(event.lane)))
+        return cls(tuple(replace(event, start=event.start - zero, end=event.end - zero) for event in ordered))
 
     @cached_property
     def makespan(self) -> float:
-        """Until the last layer is computed."""
+        """Time until the last layer is computed."""
         return max((event.end for event in self.events), default=0.0)
 
     @property
     def order(self) -> tuple[tuple[str, str, int], ...]:
-        """``(lane, kind, layer)`` of the events as they start."""
+        """``(lane, kind, layer)`` of the events in the order of their start."""
         return tuple((event.lane, event.kind, event.layer) for event in self.events)
 
     @property
@@ -74,13 +71,13 @@ class Timeline:
         return sum(event.seconds for event in self.on(lane))
 
     def idle(self, lane: str) -> float:
-        """What the lane's worker waits between the start and the end of the prefill."""
+        """Return the idle time of the lane's worker during the prefill."""
         return self.makespan - self.busy(lane)
 
 
-def _own(event: Event, fed: float, beside: bool) -> Event:
-    """A choice on its lane; if it reads what the layer returns, without the MLP that it waited for, until ``fed``."""
+def _choice_event(event: Event, mlp_end: float, beside: bool) -> Event:
+    """Put a choice on its lane; a choice that reads the layer's output starts at the MLP's end."""
     if event.kind != "importance":
         return event
-    start = fed if event.start < fed <= event.end else event.start
+    start = mlp_end if event.start < mlp_end <= event.end else event.start
     return replace(event, lane=IMPORTANCE if beside else COMPUTE, start=start)

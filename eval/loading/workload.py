@@ -1,4 +1,4 @@
-"""What one prefill has to do, whatever the order: rows, bytes, and the times of each layer's three pieces."""
+"""Work of one prefill: rows, bytes, and the times of each layer's three pieces."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from memory.prompt.layout import Layout
 
-METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # whose active rows a prompt can draw
+METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
-NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that read the attention alone
+NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting; for choices that read only the attention
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per layer. ``importance`` is 0 where nothing is chosen; what ``mlp`` covers depends on the mode."""
+    """Seconds per layer. ``importance`` is 0 without a choice; the rows of ``mlp`` depend on `Work.narrow`."""
 
     attention: tuple[float, ...]
     importance: tuple[float, ...]
@@ -32,9 +32,10 @@ class Times:
     def __post_init__(self) -> None:
         pieces = (self.attention, self.importance, self.mlp)
         if not self.attention or len({len(piece) for piece in pieces}) > 1:
-            raise ConfigError(f"times of {', '.join(str(len(piece)) for piece in pieces)} layers; all need as many")
+            lengths = ", ".join(str(len(piece)) for piece in pieces)
+            raise ConfigError(f"times of {lengths} layers; give the same number of each")
         if not all(np.isfinite(piece).all() and min(piece) >= 0 for piece in pieces):
-            raise ConfigError("a time per layer is negative or no number; give seconds")
+            raise ConfigError("a time per layer is negative or not finite; give seconds")
 
     @property
     def layers(self) -> int:
@@ -43,12 +44,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt, its active rows (sorted row numbers) at every layer, and what computing and moving them costs.
+    """Prompt, active rows (sorted row numbers) at every layer, and the costs of computing and moving them.
 
-    ``narrow`` says when the next layer's rows are chosen: ``before_mlp`` on the compute worker, between a layer's
-    attention and its MLP, which leaves the dropped rows out; ``beside_mlp`` by a worker of its own (KEEP, arXiv
-    2602.23592, section 5), while the MLP runs for all rows of the layer; ``after_mlp`` where the choice reads what the
-    layer returns (CacheBlend).
+    ``narrow`` is the time of choosing the next layer's rows: ``before_mlp`` on the compute worker, between a layer's
+    attention and its MLP, which skips the dropped rows; ``beside_mlp`` on a separate worker, while the MLP runs for all
+    rows of the layer (KEEP, arXiv 2602.23592, section 5); ``after_mlp`` if the choice reads the layer's output
+    (CacheBlend).
     """
 
     layout: Layout
@@ -61,7 +62,7 @@ class Work:
         check_choice("narrow", self.narrow, NARROWS)
         if len(self.active) != self.layers:
             raise ConfigError(
-                f"active rows of {len(self.active)} layers, but times of {self.layers}; both need as many"
+                f"active rows of {len(self.active)} layers, but times of {self.layers}; give the same number of both"
             )
 
     @property
@@ -69,20 +70,20 @@ class Work:
         return self.times.layers
 
     def to_choice(self, layer: int) -> float:
-        """Seconds from the start of ``layer`` until the next one's rows are known."""
+        """Return the seconds from the start of ``layer`` until the next layer's rows are known."""
         first = self.times.mlp[layer] if self.narrow == AFTER else 0.0
         return self.times.attention[layer] + first + self.times.importance[layer]
 
     def to_end(self, layer: int) -> float:
-        """Seconds from the start of ``layer`` until the next one may start, as far as computing goes."""
+        """Return the seconds from the start of ``layer`` until computing may start the next one."""
         importance, mlp = self.times.importance[layer], self.times.mlp[layer]
         rest = max(importance, mlp) if self.narrow == BESIDE else importance + mlp
         return self.times.attention[layer] + rest
 
     @cached_property
     def resting(self) -> NDArray[np.bool_]:
-        """(layers, rows) bool: rows that have a block and are not active, whose slices must move."""
-        found = np.tile(self.layout.block_of >= 0, (self.layers, 1))
+        """(layers, rows) bool: rows with a block that are not active, whose slices must move."""
+        resting = np.tile(self.layout.block_of >= 0, (self.layers, 1))
         for layer, rows in enumerate(self.active):
-            found[layer, rows.cpu().numpy()] = False
-        return found
+            resting[layer, rows.cpu().numpy()] = False
+        return resting

@@ -26,7 +26,7 @@ from rich.console import Console
 from eval.common.accepted_overrides import check_overrides, key_of
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import REMEMBERS, check_methods, compose_variants, names
+from eval.common.variants import MEMORY_KEYS, check_methods, compose_variants, names
 from eval.recall.answer_log import RecallFolder
 from eval.recall.cells import Cell
 from eval.recall.ruler import TASKS
@@ -142,7 +142,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.segment_tokens is None:
         arguments.segment_tokens = SEGMENT_TOKENS
     cells = cells_of(arguments)
-    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
+    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], MEMORY_KEYS)
     check_methods(configs)
     settings = settings_of(arguments, configs)
     with _earlier(arguments.out, settings) or nullcontext() as run:

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.common.resume import changes
+from eval.common.resume import changed_settings
 from eval.recall.cells import Answer, Cell
 from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
@@ -65,7 +65,7 @@ class RecallFolder(RunFolder):
         if saved.keys() != settings.keys() | {"weights"}:
             raise ConfigError(f"{path} holds a run of another command; give --out another folder")
         for part in settings:  # what was typed says more than what came of it
-            if found := changes(settings[part], saved[part]):
+            if found := changed_settings(settings[part], saved[part]):
                 shown = ", ".join(f"{key}={change}" for key, change in sorted(found.items()))
                 raise ConfigError(f"{path} was asked otherwise: {shown}; ask the same, or give --out another folder")
         return cls.resume(path)

@@ -1,1 +1,0 @@
-"""Whole tables: every planner in every setting, resumable, and the pages of results that come of them."""

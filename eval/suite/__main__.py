@@ -1,8 +1,8 @@
-"""Whole tables of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
+"""Pages of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
 
-A page (one of eval/suite/pages, or a .yaml file of yours) names rows, such as planners, and settings, such as ALFRED's
-valid_seen. Every row is played in every setting; runs that are finished stay, one that was interrupted goes on. Then
-the page is written with paired differences, their intervals, and the commands that made it.
+A page (one of eval/suite/pages, or a .yaml file) names rows, such as planners, and settings, such as ALFRED's
+valid_seen. Every row is played in every setting; finished runs are kept, interrupted ones resumed. The page then shows
+paired differences with intervals, and the commands that made them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-eval-suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("words", nargs="*", metavar="PAGE | KEY=VALUE", help=f"pages: {', '.join(pages())}; and overrides")
+    p.add_argument(
+        "words", nargs="*", metavar="PAGE | KEY=VALUE", help=f"pages: {', '.join(pages())}; and overrides of all runs"
+    )
     p.add_argument("--data", type=os.path.abspath, default=os.environ.get("KEEP_AGENT_DATA"),
                    help="folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)")  # fmt: skip
-    p.add_argument("--out", type=Path, default=Path("outputs/suite"), help="run folders are kept in here")
-    p.add_argument("--pages", type=Path, default=Path("docs/results"), help="where pages are written")
-    p.add_argument("--show", action="store_true", help="write pages of what is finished, and play nothing")
-    p.add_argument("--list", action="store_true", help="say what pages there are, and of how many runs")
+    p.add_argument("--out", type=Path, default=Path("outputs/suite"), help="folder for the run folders")
+    p.add_argument("--pages", type=Path, default=Path("docs/results"), help="folder for the pages")
+    p.add_argument("--show", action="store_true", help="write the pages of finished runs without playing any")
+    p.add_argument("--list", action="store_true", help="list the pages and their numbers of runs")
     return p
 
 
@@ -46,11 +48,11 @@ def run(arguments: argparse.Namespace) -> None:
             console.print(f"{name}: {page.title} ({len(page.cells())} runs, {len(page.commands)} commands)")
         return
     if not names:
-        raise ConfigError(f"name a page: {', '.join(pages())}; --list says more")
-    found = [(name, read_page(name, arguments.data)) for name in names]
-    for _, page in found:  # before the first is played
+        raise ConfigError(f"name a page: {', '.join(pages())}; --list describes them")
+    plans = [(name, read_page(name, arguments.data)) for name in names]
+    for _, page in plans:  # before the first run
         check(page, arguments.out / page.name, extra)
-    for name, page in found:
+    for name, page in plans:
         out = arguments.out / page.name
         if not arguments.show:
             play(page, out, extra, console)

@@ -1,4 +1,4 @@
-"""Parts of a page of results, from ``pages/NAME.yaml``."""
+"""Plan of a page of results, read from ``pages/NAME.yaml``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from keep_agent.files import parsed_yaml, read_text
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
-DATA = "DATA"  # in overrides: the folder of official data
-OWN = ("eval.", "benchmarks.")  # modules whose commands a page may run
-RUNS = "RUNS"  # in commands: the folder of the page's runs
+DATA = "DATA"  # in overrides: placeholder of the folder of official data
+COMMAND_PREFIXES = ("eval.", "benchmarks.")  # modules whose commands a page may run
+RUNS = "RUNS"  # in commands: placeholder of the folder of the page's runs
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where all rows of a table play: a world, and overrides of its command."""
+    """World and overrides of one table, the same for all rows."""
 
     name: str
     title: str
@@ -34,7 +34,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: a row in a setting, with one of its seeds."""
+    """One run: a row in a setting with one seed."""
 
     setting: Setting
     row: str
@@ -43,14 +43,14 @@ class Cell:
 
     @property
     def place(self) -> Path:
-        """Its run folder, within the page's."""
+        """Return the run folder, relative to the page's folder."""
         name = self.row if len(self.setting.seeds) == 1 else f"{self.row}-seed{self.seed}"
         return Path(self.setting.name, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of ``docs/results``: tables of runs beside one of them, and what commands print."""
+    """A page of ``docs/results``: tables of runs compared with one of them, and outputs of commands."""
 
     name: str
     title: str
@@ -59,10 +59,10 @@ class Page:
     settings: tuple[Setting, ...]
     rows: Mapping[str, tuple[str, ...]]  # overrides by name
     commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
-    data: str | None = None  # the folder of official data, if the page needs any
+    data: str | None = None  # folder of official data, if the page needs it
 
     def cells(self) -> list[Cell]:
-        """Row by row within a setting, so that an unfinished table has rows to compare."""
+        """Return the runs row by row within a setting, so that an unfinished table has complete rows."""
         return [
             Cell(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))
             for setting in self.settings
@@ -71,87 +71,83 @@ class Page:
 
 
 def pages() -> list[str]:
-    """The pages there are."""
+    """Return the names of the package's pages."""
     return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.iterdir())
 
 
 def read_page(name: str, data: str | None) -> Page:
-    """A page by name, or one that a YAML file describes; ``data`` holds alfred/ and wah/.
+    """Read a page of the package by name, or a YAML file; ``data``: folder with alfred/ and wah/.
 
-    Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
+    :raises ConfigError: the page does not exist, has unknown keys, or needs ``data``
     """
-    told = _told(name)
-    rows = told["rows"]
-    if isinstance(rows, str):  # those of the pages so called
-        rows = {row: found for page in rows.split() for row, found in _told(page)["rows"].items()}
-    rows = {str(row): _overrides(found, data) for row, found in rows.items()}
-    against = told.get("against") or next(iter(rows), "")
+    content = _read_yaml(name)
+    rows = content["rows"]
+    if isinstance(rows, str):  # names of pages whose rows are used
+        rows = {row: value for page in rows.split() for row, value in _read_yaml(page)["rows"].items()}
+    rows = {str(row): _overrides(value, data) for row, value in rows.items()}
+    against = content.get("against") or next(iter(rows), "")
     if rows and against not in rows:
-        raise ConfigError(f"{name} compares with {against!r}, which is no row of it: {', '.join(rows)}")
-    settings = tuple(_setting(key, found, data) for key, found in told["settings"].items())
+        raise ConfigError(f"{name} compares with {against!r}, which is none of its rows: {', '.join(rows)}")
+    settings = tuple(_setting(key, value, data) for key, value in content["settings"].items())
     if bool(rows) != bool(settings):
-        raise ConfigError(f"{name} has rows or settings alone; a table needs both")
-    commands = {title: _command(title, found, data) for title, found in told["commands"].items()}
-    data = data if DATA in str(told) else None
-    return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
+        raise ConfigError(f"{name} has only rows or only settings; a table needs both")
+    commands = {title: _command(title, value, data) for title, value in content["commands"].items()}
+    data = data if DATA in str(content) else None
+    return Page(Path(name).stem, content["title"], content["about"].strip(), against, settings, rows, commands, data)
 
 
-def _told(name: str) -> dict[str, Any]:
+def _read_yaml(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
-    if path is not None and path.stem in pages():  # runs and page would take the place of its own
-        raise ConfigError(f"{name} is called as a page of the package; rename it")
+    if path is not None and path.stem in pages():  # would overwrite the runs and the page of the package
+        raise ConfigError(f"{name} has the name of a page of the package; rename it")
     if path is None and name not in pages():
         known, hint = ", ".join(pages()), did_you_mean(name, pages())
         raise ConfigError(f"there is no page {name!r}; choose one of: {known}, or give a .yaml file{hint}")
-    told = parsed_yaml(read_text(path or _FOLDER.joinpath(f"{name}.yaml")), name, "mend it")
-    if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
-        raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
+    content = parsed_yaml(read_text(path or _FOLDER.joinpath(f"{name}.yaml")), name, "correct it")
+    if not isinstance(content, dict) or not content.keys() <= KEYS or not {"title", "about"} <= content.keys():
+        raise ConfigError(f"{name} must have title and about, and no other keys than {', '.join(sorted(KEYS))}")
     for key, kinds in {"rows": (dict, str), "settings": (dict,), "commands": (dict,)}.items():
-        if told.get(key) is not None and not isinstance(told[key], kinds):
-            raise ConfigError(f"{name}: {key} must give each a name, as in `{key}: {{name: ...}}`; got {told[key]!r}")
-    return told | {key: told.get(key) or {} for key in ("rows", "settings", "commands")}
+        if content.get(key) is not None and not isinstance(content[key], kinds):
+            raise ConfigError(
+                f"{name}: {key} must be a mapping by name, as in `{key}: {{name: ...}}`; got {content[key]!r}"
+            )
+    return content | {key: content.get(key) or {} for key in ("rows", "settings", "commands")}
 
 
-def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
-    keys = {"title", "world", "overrides", "seeds"}
+def _setting(name: str, content: Any, data: str | None) -> Setting:
+    fields = {"world": "alfred", "overrides": (), "seeds": [0], **(content if isinstance(content, Mapping) else {})}
+    seeds = fields["seeds"]
     if (
-        not isinstance(told, Mapping)
-        or not {"title"} <= told.keys() <= keys
-        or told.get("world", "alfred") not in GENERATED
-        or not _are_seeds(told.get("seeds", [0]))
+        fields.keys() != {"title", "world", "overrides", "seeds"}
+        or fields["world"] not in GENERATED
+        or not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds))
     ):
         raise ConfigError(
-            f"setting {name} has a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a list of "
-            f"whole numbers; got {told!r}"
+            f"setting {name} must have a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a list "
+            f"of whole numbers; got {content!r}"
         )
-    seeds = tuple(told.get("seeds", (0,)))
-    overrides = _overrides(told.get("overrides", ()), data)
-    return Setting(str(name), told["title"], told.get("world", "alfred"), overrides, seeds)
+    return Setting(str(name), fields["title"], fields["world"], _overrides(fields["overrides"], data), tuple(seeds))
 
 
-def _command(title: str, told: Any, data: str | None) -> tuple[str, ...]:
-    """The words of a command of this project; a page starts nothing else."""
-    words = _overrides(told, data)
-    if not words or not words[0].startswith(OWN):
-        shown = " ".join(words)
-        raise ConfigError(f"command {title!r} is {shown!r}; a page runs {' and '.join(f'{own}NAME' for own in OWN)}")
+def _command(title: str, content: Any, data: str | None) -> tuple[str, ...]:
+    """Return the words of a command. Raises ConfigError for a command of another project."""
+    words = _overrides(content, data)
+    if not words or not words[0].startswith(COMMAND_PREFIXES):
+        allowed = " and ".join(f"{prefix}NAME" for prefix in COMMAND_PREFIXES)
+        raise ConfigError(f"command {title!r} is {' '.join(words)!r}; a page runs only {allowed}")
     return words
 
 
-def _are_seeds(told: Any) -> bool:
-    return isinstance(told, list) and bool(told) and all(type(seed) is int for seed in told)
-
-
-def _overrides(told: Any, data: str | None) -> tuple[str, ...]:
-    """Of a text or a list of words; what is left empty is none."""
-    words = tuple(map(str, told)) if isinstance(told, list | tuple) else str(told or "").split()
+def _overrides(content: Any, data: str | None) -> tuple[str, ...]:
+    """Split overrides, given as text or as a list of words, and fill in the data folder."""
+    words = tuple(map(str, content)) if isinstance(content, list | tuple) else str(content or "").split()
     if data is None and any(DATA in word for word in words):
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
-    return tuple(_placed(word, str(data)) for word in words)
+    return tuple(_with_data_folder(word, str(data)) for word in words)
 
 
-def _placed(word: str, data: str) -> str:
-    """A word with the folder of official data where it is; in an override as Hydra writes text."""
+def _with_data_folder(word: str, data: str) -> str:
+    """Replace `DATA` in a word by the folder, quoted for Hydra in overrides."""
     key, is_override, value = word.partition("=")
     if DATA in value and is_override and not key.startswith("-"):
         return as_override(key, value.replace(DATA, data))

@@ -1,4 +1,4 @@
-"""Interface of those who play the episodes of an evaluation."""
+"""Interface of the workers that play the episodes of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.results import EpisodeResult
 
 
-class CrewError(KeepError, RuntimeError):
-    """Processes that end again and again, or do not see the same data and weights."""
+class WorkerError(KeepError, RuntimeError):
+    """Workers that die repeatedly, or whose data or weights differ."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all who play one run have in common."""
+    """Data and weights of one worker; all workers of a run must have the same."""
 
-    weights: str | None  # a hash of the model's
-    episodes: int  # there are, in all shards
+    weights: str | None  # hash of the model's weights
+    episodes: int  # in all shards
     where: str = field(compare=False)
-    trained: str | None = None  # a hash of what was trained besides the model: a retention head
+    trained: str | None = None  # hash of a trained retention head
 
 
 @dataclass(frozen=True)
-class Played:
-    """An episode as a run folder commits it."""
+class EpisodeRecord:
+    """One finished episode, as a run folder commits it."""
 
     result: EpisodeResult
-    entries: Sequence[Mapping[str, Any]]  # of the trace; empty if none is kept
+    entries: Sequence[Mapping[str, Any]]  # of the trace; empty without eval.trace
     frames: Frames | None
 
 
-class Crew(Protocol):
-    """Plays episodes of one config, each from a fresh start: who plays it, and what before, changes nothing."""
+class EpisodeRunner(Protocol):
+    """Runner of the episodes of one config. Every episode starts fresh, so its result does not depend on the worker."""
 
     setup: Setup
 
-    def play(self, indices: Sequence[int]) -> Iterator[Played]:
-        """Each episode once, in any order, as they are done.
+    def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
+        """Yield each episode once, in the order in which they finish.
 
-        An error while resetting the world is raised, as `run_episode` says. Raises CrewError if processes do not live.
+        :raises KeepError: the world cannot be reset
+        :raises WorkerError: workers die repeatedly
         """
         ...
 
     def close(self) -> None:
-        """Let go of worlds, models and processes, whatever they are at."""
+        """Release worlds, models and processes, even in the middle of an episode."""
         ...

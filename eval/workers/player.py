@@ -1,21 +1,25 @@
-"""A world and a planner in this process."""
+"""Player: a world and a planner in this process."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from omegaconf import DictConfig
 
-from eval.workers.base import Played, Setup
+from eval.workers.base import EpisodeRecord, Setup
 from keep_agent.config.factory import demonstration, make_env, make_episodes, make_planner
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 
 
 class Player:
-    """Plays any episode of a config. Raises KeepError for what cannot be loaded or put together."""
+    """World and planner of one config, which play any of its episodes.
+
+    :raises KeepError: data, model or method cannot be loaded
+    """
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -24,29 +28,42 @@ class Player:
         with ExitStack() as stack:
             self._env = stack.enter_context(closing(make_env(config.env, self._episodes)))
             self._planner = stack.enter_context(closing(make_planner(config)))
-            self._open = stack.pop_all()
+            self._resources = stack.pop_all()
         weights, trained = self._planner.weights, getattr(self._planner, "trained", None)
         self.setup = Setup(weights, len(self._episodes), platform.node(), trained)
         self._timed_on = "" if weights is None else timed_on(config)  # without a model nothing is timed
 
-    def play(self, index: int) -> Played:
-        """The episode of that number."""
+    def play(self, index: int) -> EpisodeRecord:
+        """Play episode ``index``."""
         evaluation, episode = self._config.eval, self._episodes[index]
-        kept = evaluation.get("frames") if evaluation.trace else None  # runs older than the setting kept none
-        frames = Frames(episode.id, kept) if kept else None
-        seed = evaluation.seed + index
-        given = {"index": index, "seed": seed, "frames": frames, **self._settings}
-        result, entries = run_episode(self._env, self._planner, episode, **given)
+        image_format = evaluation.get("frames") if evaluation.trace else None  # older configs lack eval.frames
+        frames = Frames(episode.id, image_format) if image_format else None
+        settings = {"index": index, "seed": evaluation.seed + index, "frames": frames, **self._settings}
+        result, entries = run_episode(self._env, self._planner, episode, **settings)
         result = replace(result, timed_on=self._timed_on)
-        return Played(result, entries if evaluation.trace else (), frames)
+        return EpisodeRecord(result, entries if evaluation.trace else (), frames)
 
     def close(self) -> None:
-        self._open.close()
+        self._resources.close()
+
+
+class InProcessRunner:
+    """Runner that plays one episode after another in this process."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._player = Player(config)
+        self.setup = self._player.setup
+
+    def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
+        return map(self._player.play, indices)
+
+    def close(self) -> None:
+        self._player.close()
 
 
 def timed_on(config: DictConfig) -> str:
-    """What times depend on besides the settings: the machine, its libraries, and who else works on it."""
-    from eval.latency.machine import this_machine  # here: it loads torch
+    """Name what times depend on besides the settings: machine, library versions and number of workers."""
+    from eval.latency.machine import this_machine  # imported here because it loads torch
 
     machine, workers = this_machine(), config.eval.get("workers") or 1
     return f"{machine.text}, transformers {machine.transformers}, {workers} worker{'s' if workers > 1 else ''}"

@@ -1,4 +1,4 @@
-"""Processes of this machine, each started anew, with a pipe to it."""
+"""Worker processes on this machine, each with a pipe to the supervisor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from eval.common.resume import use_threads
-from eval.workers.base import Played, Setup
+from eval.workers.base import EpisodeRecord, Setup
 from eval.workers.player import Player
-from eval.workers.supervisor import Died
+from eval.workers.supervisor import WorkerDeath
 from keep_agent.config.literal import as_config
 from keep_agent.errors import KeepError
 
-GRACE = 10.0  # seconds in which a process may end its simulator
+GRACE = 10.0  # seconds for a process to stop its simulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,63 +28,63 @@ class Worker:
     pipe: Connection
 
 
-class Pool:
-    """The workers of a config (plain data), of which there will be ``count``."""
+class ProcessPool:
+    """Pool of ``count`` worker processes of a config (plain data)."""
 
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         self._config, self._count = config, count
-        self._context = get_context("spawn")  # a fork would copy torch's threads in whatever state they are
+        self._context = get_context("spawn")  # a fork would copy the state of torch's threads
         self._workers: list[Worker] = []
 
     def start(self) -> Worker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(self._config, self._count, theirs), daemon=True)
-        with theirs, _undisturbed():
+        pipe, worker_pipe = self._context.Pipe()
+        process = self._context.Process(target=_worker_main, args=(self._config, self._count, worker_pipe), daemon=True)
+        with worker_pipe, _block_interrupts():
             process.start()
-        worker = Worker(process, ours)
+        worker = Worker(process, pipe)
         self._workers.append(worker)
         return worker
 
-    def give(self, worker: Worker, index: int) -> None:
-        with suppress(OSError):  # dead: its pipe ends
+    def assign(self, worker: Worker, index: int) -> None:
+        with suppress(OSError):  # the worker is dead: its pipe is closed
             worker.pipe.send(index)
 
-    def hear(self) -> tuple[Worker, Setup | Played | Died]:
+    def receive(self) -> tuple[Worker, Setup | EpisodeRecord | WorkerDeath]:
         pipes = {worker.pipe: worker for worker in self._workers}
         worker = pipes[wait(pipes)[0]]
         try:
-            answer = worker.pipe.recv()
+            message = worker.pipe.recv()
         except (EOFError, OSError):
-            return worker, self._bury(worker)
-        if isinstance(answer, BaseException):
-            raise answer
-        return worker, answer
+            return worker, self._reap(worker)
+        if isinstance(message, BaseException):
+            raise message
+        return worker, message
 
     def close(self, busy: Sequence[Worker]) -> None:
         for worker in self._workers:
-            worker.pipe.close()  # ends one that waits for an episode
+            worker.pipe.close()  # ends a worker that waits for an episode
             if worker in busy:
                 worker.process.terminate()
         for worker in self._workers:
-            _end(worker.process)
+            _terminate(worker.process)
 
-    def _bury(self, worker: Worker) -> Died:
+    def _reap(self, worker: Worker) -> WorkerDeath:
         self._workers.remove(worker)
         worker.pipe.close()
-        _end(worker.process)
+        _terminate(worker.process)
         code = worker.process.exitcode or 0
-        return Died(signal.Signals(-code).name if code < 0 else f"exit code {code}")
+        return WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
 
 
-def _end(process: BaseProcess) -> None:
+def _terminate(process: BaseProcess) -> None:
     process.join(GRACE)
     process.kill()
     process.join()
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal: one that begins in here does not hear it, this one does so later."""
+def _block_interrupts() -> Iterator[None]:
+    """Block SIGINT: Ctrl-C reaches every process of a terminal, but a process started here must not receive it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -92,14 +92,14 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    """A worker's life: play what comes through the pipe until that ends. SIGTERM ends it, and its simulator, too."""
+def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
+    """Play the episodes whose indices arrive through the pipe, until it closes. SIGTERM also stops the simulator."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # no one is there any more
+    with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # the supervisor is gone
         try:
-            _play(plain, count, pipe)
+            _serve(plain, count, pipe)
         except EOFError:
             raise
         except (KeepError, OSError) as error:
@@ -108,7 +108,7 @@ def _work(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
             pipe.send(RuntimeError(f"in a worker:\n{traceback.format_exc()}"))
 
 
-def _play(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
+def _serve(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
     config = as_config(plain)
     use_threads(config, count)
     with closing(Player(config)) as player:

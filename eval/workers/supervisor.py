@@ -1,4 +1,4 @@
-"""Many workers: each has one episode at a time, and who dies is replaced."""
+"""Supervisor of several workers: assigns one episode at a time to each, and replaces workers that die."""
 
 from __future__ import annotations
 
@@ -7,92 +7,92 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from eval.workers.base import CrewError, Played, Setup
+from eval.workers.base import EpisodeRecord, Setup, WorkerError
 
 W = TypeVar("W", bound=Hashable)
-DEATHS = 3  # over one episode, or one after another while setting up: then it is no accident
+MAX_DEATHS = 3  # during one episode, or in a row during setup
 
 
 @dataclass(frozen=True)
-class Died:
-    """A worker is gone, with whatever it was playing."""
+class WorkerDeath:
+    """The end of a worker, and with it of its current episode."""
 
-    how: str
+    cause: str
 
 
-class Workers(Protocol[W]):
-    """Processes somewhere, each with a player of its own."""
+class WorkerPool(Protocol[W]):
+    """Processes on this machine or on others, each with its own player."""
 
     def start(self) -> W:
-        """A new one. It sets itself up, and is heard of when it has."""
+        """Start a worker. Its `Setup` is received when it is ready."""
         ...
 
-    def give(self, worker: W, index: int) -> None:
-        """Let one that does nothing play an episode. If it is dead, that is heard later."""
+    def assign(self, worker: W, index: int) -> None:
+        """Let an idle worker play an episode. If the worker is dead, its death is received later."""
         ...
 
-    def hear(self) -> tuple[W, Setup | Played | Died]:
-        """Wait for the next answer. Raises what a player raised."""
+    def receive(self) -> tuple[W, Setup | EpisodeRecord | WorkerDeath]:
+        """Wait for the next message of any worker. Raises the error that a player raised."""
         ...
 
     def close(self, busy: Sequence[W]) -> None:
-        """End all of them; those that do nothing may take their time."""
+        """End all workers: busy ones at once, idle ones with time to clean up."""
         ...
 
 
-class Crowd(Generic[W]):
-    """A crew of ``count`` workers, all of which are set up when it is made."""
+class Supervisor(Generic[W]):
+    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready."""
 
-    def __init__(self, workers: Workers[W], count: int) -> None:
-        self._workers = workers
-        self._busy: dict[W, int | None] = {}  # with an episode, or with setting up
+    def __init__(self, pool: WorkerPool[W], count: int) -> None:
+        self._pool = pool
+        self._busy: dict[W, int | None] = {}  # episode of each busy worker; None during setup
         self._idle: list[W] = []
         self._todo: deque[int] = deque()
         self._deaths: Counter[int | None] = Counter()
         self._setup: Setup | None = None
         try:
             for _ in range(count):
-                self._busy[workers.start()] = None
+                self._busy[pool.start()] = None
             while self._busy:
-                self._hear()
+                self._advance()
         except BaseException:
             self.close()
             raise
 
     @property
     def setup(self) -> Setup:
-        assert self._setup is not None, "all have been set up"
+        assert self._setup is not None, "all workers are ready"
         return self._setup
 
-    def play(self, indices: Sequence[int]) -> Iterator[Played]:
+    def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
         self._todo.extend(indices)
         for _ in indices:
-            while (played := self._hear()) is None:
+            while (record := self._advance()) is None:
                 pass
-            yield played
+            yield record
 
     def close(self) -> None:
-        self._workers.close(list(self._busy))
+        self._pool.close(list(self._busy))
 
-    def _hear(self) -> Played | None:
-        """Give out what can be given out, and wait for one answer."""
+    def _advance(self) -> EpisodeRecord | None:
+        """Assign episodes to idle workers, then handle one message; return the episode if it was one."""
         while self._todo and self._idle:
             worker, index = self._idle.pop(), self._todo.popleft()
             self._busy[worker] = index
-            self._workers.give(worker, index)
-        worker, answer = self._workers.hear()
-        if isinstance(answer, Died):
-            self._replace(worker, answer)
+            self._pool.assign(worker, index)
+        worker, message = self._pool.receive()
+        if isinstance(message, WorkerDeath):
+            self._replace(worker, message)
             return None
         self._busy.pop(worker)
         self._idle.append(worker)
-        if isinstance(answer, Played):
-            return answer
-        self._agree(answer)
+        if isinstance(message, EpisodeRecord):
+            return message
+        self._check_setup(message)
         return None
 
-    def _replace(self, worker: W, death: Died) -> None:
-        """Another worker takes its place, and its episode is played again, before all others."""
+    def _replace(self, worker: W, death: WorkerDeath) -> None:
+        """Start a worker in place of a dead one, whose episode is played again before all others."""
         if worker in self._idle:
             self._idle.remove(worker)
         else:
@@ -100,23 +100,23 @@ class Crowd(Generic[W]):
             self._count(index, death)
             if index is not None:
                 self._todo.appendleft(index)
-        self._busy[self._workers.start()] = None
+        self._busy[self._pool.start()] = None
 
-    def _count(self, index: int | None, death: Died) -> None:
+    def _count(self, index: int | None, death: WorkerDeath) -> None:
         self._deaths[index] += 1
-        if self._deaths[index] == DEATHS:
-            what = "while they were set up" if index is None else f"over episode {index}"
-            raise CrewError(
-                f"workers have died {DEATHS} times {what}, at last by {death.how}; see what ends them: each holds a "
-                "world and a model, so where memory is short lower eval.workers"
+        if self._deaths[index] == MAX_DEATHS:
+            moment = "during setup" if index is None else f"during episode {index}"
+            raise WorkerError(
+                f"workers have died {MAX_DEATHS} times {moment}, the last by {death.cause}; remove the cause: each "
+                "worker holds a world and a model, so if memory is short, lower eval.workers"
             )
 
-    def _agree(self, setup: Setup) -> None:
-        """Raises CrewError for a worker that would play something else than the first one."""
+    def _check_setup(self, setup: Setup) -> None:
+        """Raises WorkerError for a worker whose data or weights differ from the first worker's."""
         self._deaths[None] = 0
         first = self._setup = self._setup or setup
         if setup != first:
-            raise CrewError(
+            raise WorkerError(
                 f"{setup.where} has {setup.episodes} episodes and weights {setup.weights}, but {first.where} has "
                 f"{first.episodes} and {first.weights}; put the same env.data and model on both"
             )

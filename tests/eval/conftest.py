@@ -1,4 +1,4 @@
-"""How commands are run in tests: as their users do, from an empty directory."""
+"""Fixture that calls a command from an empty directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 def call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run a main with arguments from an empty directory; (exit code, standard output, standard error)."""
+    """Call a main function with arguments; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 

@@ -1,4 +1,4 @@
-"""``eval.games`` and ``eval.alfworld`` as a user calls them: the same houses in ALFWorld's engine and in ours."""
+"""Commands ``eval.games`` and ``eval.alfworld``: the same houses in ALFWorld's engine and the embedded one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, find_runs
 
 Command = Callable[..., tuple[int, str, str]]
-HOUSES = 4  # the first of the split `test`
+HOUSES = 4  # first houses of the split `test`
 GROUNDED = ("env.skills=grounded", "env.observability=partial")
 
 
@@ -34,28 +34,28 @@ def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / SUMMARY).read_text())
 
 
-def played(folder: Path) -> set[str]:
+def episode_ids(folder: Path) -> set[str]:
     return {json.loads(line)["id"] for line in (folder / EPISODES).read_text().splitlines()}
 
 
 def test_the_experts_solve_the_same_houses_in_both_engines(engine: None, call: Command) -> None:
     code, out, _ = call(games.main, "--out", "games", "--houses", str(HOUSES))
     assert code == 0 and "games in games/test; houses left out:" in out
-    written = sorted(Path("games/test").glob(f"*/*/{FILE_NAME}"))
-    before = [file.stat().st_mtime_ns for file in written]
-    wanted = {one.id for one in load_episodes(None, "test", limit=HOUSES) if not why_not(one)}
-    assert {file.parent.name for file in written} == wanted and len(wanted) > 1
+    files = sorted(Path("games/test").glob(f"*/*/{FILE_NAME}"))
+    before = [file.stat().st_mtime_ns for file in files]
+    ids = {episode.id for episode in load_episodes(None, "test", limit=HOUSES) if not why_not(episode)}
+    assert {file.parent.name for file in files} == ids and len(ids) > 1
     call(games.main, "--out", "games", "--houses", str(HOUSES))
-    assert [file.stat().st_mtime_ns for file in written] == before, "what is there is kept"
+    assert [file.stat().st_mtime_ns for file in files] == before, "existing games are kept"
 
     run = ("planner=expert", "env.data=games", "env.split=test", "eval.out=both")
     assert call(alfworld.main, *run)[0] == 0
     assert call(alfred.main, "planner=expert", *GROUNDED, f"eval.episodes={HOUSES}", "eval.out=both")[0] == 0
-    theirs, ours = sorted(find_runs(Path("both")))
-    assert summary(theirs)["success_rate"] == summary(ours)["success_rate"] == 1.0
-    assert played(theirs) == wanted <= played(ours)
+    alfworld_run, alfred_run = sorted(find_runs(Path("both")))
+    assert summary(alfworld_run)["success_rate"] == summary(alfred_run)["success_rate"] == 1.0
+    assert episode_ids(alfworld_run) == ids <= episode_ids(alfred_run)
     code, out, _ = call(compare.main, "both")
-    assert code == 0 and f"{len(wanted)}" in out
+    assert code == 0 and f"{len(ids)}" in out
 
 
 def test_alfworld_itself_finds_the_games(engine: None, call: Command, tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_alfworld_itself_finds_the_games(engine: None, call: Command, tmp_path: 
     assert call(games.main, "--out", "games", "--houses", "2")[0] == 0
     dataset = {"eval_id_data_path": str(tmp_path / "games"), "num_eval_games": 0}
     config = {"env": {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6]}, "dataset": dataset}
-    found = AlfredTWEnv(config, train_eval="eval_in_distribution").game_files
-    assert {Path(file) for file in found} == set((tmp_path / "games").glob(f"*/*/*/{FILE_NAME}")) != set()
+    files = AlfredTWEnv(config, train_eval="eval_in_distribution").game_files
+    assert {Path(file) for file in files} == set((tmp_path / "games").glob(f"*/*/*/{FILE_NAME}")) != set()
 
 
-def test_chance_plays_the_commands_as_they_are(engine: None, call: Command) -> None:
+def test_a_random_planner_plays_alfworld_commands(engine: None, call: Command) -> None:
     assert call(games.main, "--out", "games", "--houses", "1")[0] == 0
     run = ("env.data=games", "env.split=test", "env.skills=commands", "env.max_steps=5", "env.scored=ever")
     code, out, _ = call(alfworld.main, "planner=random", *run, "eval.out=runs")
@@ -91,7 +91,9 @@ def test_bad_input_is_one_line(overrides: tuple[str, ...], sentence: str, call: 
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_extra_nothing_is_played(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_command_is_refused(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "alfworld"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "alfworld", None)
@@ -106,12 +108,12 @@ def test_without_the_extra_nothing_is_played(call: Command, tmp_path: Path, monk
 
 
 def test_houses_that_alfworld_cannot_express() -> None:
-    reasons = {why_not(one) for one in load_episodes(None, "test", limit=60)}
+    reasons = {why_not(episode) for episode in load_episodes(None, "test", limit=60)}
     assert reasons == {"", "slices", "movable receptacles", "things on the floor", "things in things"}
     assert why_not(load_episodes(None, "test", stream=2, limit=1)[0]) == "several tasks"
 
 
-def test_words_that_a_grammar_cannot_hold() -> None:
+def test_words_that_the_grammar_reserves_are_refused() -> None:
     (house,) = load_episodes(None, "test", limit=1)
     worded = replace(house, tasks=(replace(house.tasks[0], instruction="put #1 in {2}"),))
     pytest.importorskip("alfworld", reason="needs the extra alfworld")

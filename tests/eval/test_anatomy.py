@@ -1,4 +1,4 @@
-"""Anatomy of a run: changes counted by kind, layers summed; and a run of a real model, whose rows it must repeat."""
+"""Anatomy of a run: changes by kind and sums by layer, for a small trace and for a run with a model."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from keep_agent.rollout.trace import read_trace
 Command = Callable[..., tuple[int, str, str]]
 
 
-def step(episode: str, written: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:
+def step(episode: str, edits: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:
     facts = [
         {"id": name.split("/")[0], "category": "object" if name.startswith("mug") else "receptacle"}
-        for name, _ in written
+        for name, _ in edits
         if not name.startswith(("did", "task"))
     ]
     usual = {"token_ids": [0] * 10, "active_rows": [10, 4], "loads": [[0, 2, 0.0, 1.0, 600]]}
-    return {"event": "step", "episode": episode, "facts": facts, "extra": {"written": written}, **usual, **more}
+    return {"event": "step", "episode": episode, "facts": facts, "extra": {"written": edits}, **usual, **more}
 
 
-def test_changes_are_those_of_segments_that_were_there() -> None:
+def test_only_changes_of_existing_segments_count() -> None:
     entries = [
         {"event": "episode", "episode": "a"},
         step("a", [("desk_1", "desk"), ("mug_1", "mug desk"), ("did_1", "did")]),
         step("a", [("mug_1", "mug hand")]),
         step("a", [("mug_1", None), ("task_1", "finished")]),
         {"event": "episode", "episode": "b"},
-        step("b", [("mug_1", "mug desk")]),  # another house, another mug
+        step("b", [("mug_1", "mug desk")]),  # a mug of another house
     ]
     kinds, layers = anatomy.read(entries)
     mugs = kinds["object"]
     assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed)) == (2, 1, 3, 1)
     assert mugs.rate == pytest.approx(100 / 3)
-    assert kinds["what was done"].alive == 3 and kinds["finished tasks"].alive == 1 and kinds["receptacle"].changes == 0
+    assert (
+        kinds["executed skills"].alive == 3 and kinds["finished tasks"].alive == 1 and kinds["receptacle"].changes == 0
+    )
     assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
 
 
-def test_a_run_is_told_as_its_trace_has_it(call: Command, tiny_model: Path) -> None:
-    given = "planner=keep", f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=3"
-    assert call(alfred.main, *given, "eval.out=runs")[0] == 0
+def test_tables_agree_with_the_trace(call: Command, tiny_model: Path) -> None:
+    settings = "planner=keep", f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=3"
+    assert call(alfred.main, *settings, "eval.out=runs")[0] == 0
     (run,) = Path("runs").iterdir()
     steps = [entry for entry in read_trace(run / "trace.jsonl") if entry["event"] == "step"]
     code, out, _ = call(anatomy.main, str(run), "--markdown")

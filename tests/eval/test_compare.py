@@ -1,4 +1,4 @@
-"""The comparison on runs whose differences are known."""
+"""Comparison of runs with known differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.common.intervals import unseen, wilson
+from eval.common.intervals import unseen_share, wilson
 from eval.common.tables import markdown
 from eval.compare import (
     Run,
@@ -42,9 +42,16 @@ def test_differences_are_paired() -> None:
     base = run("full_recompute", *(episode(i, i % 2 == 0, 100.0 * 2**i) for i in range(6)))
     fast = run("keep", *(episode(i, i % 2 == 0 or i == 1, 25.0 * 2**i) for i in range(6)))
     row = compare(fast, base)
-    found = row.success_difference
-    assert found.mean == pytest.approx(1 / 6) and found.interval[0] == -unseen(6)  # one alone may be chance
-    assert (found.more, found.fewer, found.pairs, found.clusters) == (1, 0, 6, 6) and found.unclear
+    difference = row.success_difference
+    assert difference.mean == pytest.approx(1 / 6) and difference.interval[0] == -unseen_share(
+        6
+    )  # a single one may be chance
+    assert (difference.more, difference.fewer, difference.pairs, difference.clusters) == (
+        1,
+        0,
+        6,
+        6,
+    ) and difference.unclear
     assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
     assert row.computed_ratio == 0.5
     assert compare(base, base).ttft_ratio is None
@@ -53,11 +60,11 @@ def test_differences_are_paired() -> None:
 
 def test_annotations_of_one_trial_count_as_one_observation() -> None:
     base = run("a", *(episode(i, False, 1.0) for i in range(20)))
-    apart = run("b", *(episode(i, i < 10, 1.0) for i in range(20)))
+    separate = run("b", *(episode(i, i < 10, 1.0) for i in range(20)))
     trials = ["x" if i < 10 else "y" for i in range(20)]
     together = run("b", *(episode(i, i < 10, 1.0, trial=trials[i]) for i in range(20)))
-    narrow, wide = difference_of(apart, base).interval, difference_of(together, base).interval
-    assert wide == (-unseen(2), 1.0) and narrow[1] - narrow[0] < 0.6 and narrow[0] > 0
+    narrow, wide = difference_of(separate, base).interval, difference_of(together, base).interval
+    assert wide == (-unseen_share(2), 1.0) and narrow[1] - narrow[0] < 0.6 and narrow[0] > 0
 
 
 def test_steps_are_binned_by_prompt_length() -> None:
@@ -69,19 +76,21 @@ def test_steps_are_binned_by_prompt_length() -> None:
 
 
 def test_only_common_episodes_are_compared() -> None:
-    one, two = (run(name, *(episode(i, True, 1.0) for i in played)) for name, played in (("a", (0, 1)), ("b", (1, 2))))
-    assert [list(r.episodes) for r in paired([one, two])] == [["e1"], ["e1"]]
+    first, second = (
+        run(name, *(episode(i, True, 1.0) for i in indices)) for name, indices in (("a", (0, 1)), ("b", (1, 2)))
+    )
+    assert [list(r.episodes) for r in paired([first, second])] == [["e1"], ["e1"]]
     subset = run("c", dataclasses.replace(episode(1, True, 1.0), index=0))
-    assert list(paired([one, subset])[1].episodes) == ["e1"]
+    assert list(paired([first, subset])[1].episodes) == ["e1"]
     with pytest.raises(DataError, match="no episode in common"):
         paired([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
 
 
-def test_unequal_settings_are_found_and_full_recomputation_is_the_ruler() -> None:
-    one = run("keep", config={"env": {"skills": "lota"}, "planner": {"name": "keep"}})
-    two = run("full_recompute", config={"env": {"skills": "grounded"}, "planner": {"name": "full_recompute"}})
-    assert differences([one, two]) == ["env.skills"]
-    assert choose_baseline([one, two], None) is two and choose_baseline([one, two], "keep") is one
+def test_unequal_settings_are_named_and_full_recomputation_is_the_baseline() -> None:
+    keep = run("keep", config={"env": {"skills": "lota"}, "planner": {"name": "keep"}})
+    full = run("full_recompute", config={"env": {"skills": "grounded"}, "planner": {"name": "full_recompute"}})
+    assert differences([keep, full]) == ["env.skills"]
+    assert choose_baseline([keep, full], None) is full and choose_baseline([keep, full], "keep") is keep
 
 
 def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
@@ -93,29 +102,31 @@ def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
     assert differences([remembering(10, "a"), remembering(20, "b")]) == ["memory.grouping.window", "weights"]
 
 
-def test_a_slow_link_is_no_merit_of_the_method() -> None:
+def test_the_speed_of_the_link_is_a_setting() -> None:
     links = {"a": None, "b": 0.05}
-    one, two = (run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in links.items())
-    assert differences([one, two]) == ["engine.link_gigabytes"]
+    fast, slow = (run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in links.items())
+    assert differences([fast, slow]) == ["engine.link_gigabytes"]
 
 
-def test_times_that_were_taken_elsewhere_are_named() -> None:
-    here, there = (dataclasses.replace(episode(i, True, 1.0), timed_on=where) for i, where in ((0, "A"), (1, "B, 2")))
+def test_times_of_several_machines_are_named() -> None:
+    first, second = (
+        dataclasses.replace(episode(i, True, 1.0), timed_on=machine) for i, machine in ((0, "A"), (1, "B, 2"))
+    )
     untimed = run("expert", episode(0, True, 0.0), episode(1, True, 0.0))
-    assert differences([untimed, run("a", here, dataclasses.replace(there, timed_on="A"))]) == []
-    resumed = run("b", here, there)
-    assert differences([untimed, resumed]) == ["what times were taken on (A | B, 2)"]
+    assert differences([untimed, run("a", first, dataclasses.replace(second, timed_on="A"))]) == []
+    resumed = run("b", first, second)
+    assert differences([untimed, resumed]) == ["machines that measured the times (A | B, 2)"]
 
 
-def test_an_episode_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_an_episode_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in (0, 1):
         folder.commit(dataclasses.replace(episode(index, True, 1.0), id="same"), [])
-    with pytest.raises(DataError, match="run: episode 'same' is there 2 times; play it anew"):
+    with pytest.raises(DataError, match="run: episode 'same' is there 2 times; play it again"):
         load_runs([tmp_path])
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_named_by_their_folder(tmp_path: Path) -> None:
     for name in ("a/0_keep", "b/0_keep"):
         folder = RunFolder.create(tmp_path / name, {"planner": {"name": "keep"}})
         folder.commit(episode(0, True, 1.0), [])
@@ -128,7 +139,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None
         choose_baseline(runs, "kept")
 
 
-def test_tables_can_be_had_in_markdown() -> None:
+def test_tables_are_printed_in_markdown() -> None:
     base, fast = run("a", episode(0, True, 10.0)), run("b", episode(0, True, 5.0))
     table = length_table(by_length(fast, base))
     title, gap, heads, rule, *rows = markdown(table).splitlines()
@@ -136,21 +147,24 @@ def test_tables_can_be_had_in_markdown() -> None:
     assert heads.count("|") == rule.count("|") == rows[0].count("|") == 7
     assert rows[0] == "| 0–249 | b | 1 | 5.0 | 0.500 | 0.500 |"
     rows_only = markdown(table).splitlines()
-    table.caption = "what it says"
+    table.caption = "caption"
     table.add_section()
     table.add_row(*"abcdef")
-    assert markdown(table).splitlines() == [*rows_only, "| a | b | c | d | e | f |", "", "what it says"]
+    assert markdown(table).splitlines() == [*rows_only, "| a | b | c | d | e | f |", "", "caption"]
 
 
 def test_the_table_of_keys_and_values() -> None:
     numbers = {"prefix_tokens": 300, "live_tokens": 90, "raw_reads": 3000, "live_reads": 1600}
     first, second = episode(0, True, 10.0, 800), episode(1, True, 10.0, 400)
-    steps = [(dataclasses.replace(one.steps[0], **numbers),) for one in (first, second)]
-    kept = [dataclasses.replace(one, steps=own, seconds=20.0) for one, own in zip((first, second), steps, strict=True)]
+    steps = [(dataclasses.replace(result.steps[0], **numbers),) for result in (first, second)]
+    changed = [
+        dataclasses.replace(result, steps=step, seconds=20.0)
+        for result, step in zip((first, second), steps, strict=True)
+    ]
     base = run("a", first, second)
-    *_, row, other = markdown(kv_table([compare(run("b", *kept), base), compare(base, base)])).splitlines()
+    *_, row, base_row = markdown(kv_table([compare(run("b", *changed), base), compare(base, base)])).splitlines()
     assert row == "| b | 0.50 | 800 | 90 | 3,000 | 1,600 | 40 |"
-    assert other == "| a | 0.00 | 800 | 0 | 0 | 0 | 0 |"
+    assert base_row == "| a | 0.00 | 800 | 0 | 0 | 0 | 0 |"
 
 
 def test_a_crashed_episode_stays_in_the_comparison() -> None:
@@ -160,7 +174,7 @@ def test_a_crashed_episode_stays_in_the_comparison() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"planner": None}, {"planner": "keep"}])
-def test_a_config_that_names_no_planner_is_one_line(tmp_path: Path, config: dict) -> None:
+def test_a_config_without_a_planner_is_one_line(tmp_path: Path, config: dict) -> None:
     with RunFolder.create(tmp_path / "odd", config) as odd:
         odd.commit(episode(0, True, 1.0))
     with pytest.raises(DataError, match=r"odd/config.json: there is no planner.name"):

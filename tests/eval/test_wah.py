@@ -1,4 +1,4 @@
-"""``eval.wah`` as a user calls it: the same runs as ALFRED's, its own settings, and a simulator behind them."""
+"""Command ``eval.wah``: runs, its own settings, and the simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def summaries(under: str) -> list[dict]:
     return [json.loads((folder / SUMMARY).read_text()) for folder in sorted(find_runs(Path(under)))]
 
 
-def test_the_expert_solves_the_embedded_tasks_and_chance_does_not(call: Command) -> None:
+def test_the_expert_solves_the_embedded_tasks_and_a_random_planner_does_not(call: Command) -> None:
     for planner in ("expert", "random"):
         code, out, _ = call(wah.main, f"planner={planner}", "eval.episodes=4", "eval.out=both")
         assert code == 0 and "sub-goals %" in out
@@ -51,53 +51,53 @@ def test_keep_plays_with_its_memory_in_both_settings(call: Command) -> None:
         assert summary["crashed"] == 0 and summary["encoded_token_layers"] > 0 and summary["computed_ratio"] < 1
 
 
-def test_a_run_in_the_simulator_and_its_recording_are_the_run_without(call: Command) -> None:
-    records = written_tasks(Path("tasks.json"), 2)
+def test_runs_in_the_simulator_and_from_its_recording_are_equal(call: Command) -> None:
+    records = write_tasks(Path("tasks.json"), 2)
     run = ("planner=random", "env.data=tasks.json")
     runs = {}
     with FakeSimulator(GraphHome([record["init_graph"] for record in records])) as server:
         live = (f"env.simulator={server.url}", "env.record=talk.jsonl.gz")
         for name, more in {"alone": (), "live": live}.items():
             assert call(wah.main, *run, f"eval.out={name}", *more)[0] == 0
-            runs[name] = played(name)
-        said = Path("talk.jsonl.gz").read_bytes()
+            runs[name] = steps_of(name)
+        recording = Path("talk.jsonl.gz").read_bytes()
         for broken in (("planner=keep", "model=nowhere"), ("planner=random",)):
             assert call(wah.main, *broken, "env.data=tasks.json", "eval.out=no", *live)[0] == BAD_INPUT
     assert call(wah.main, *run, "eval.out=again", "env.simulator=talk.jsonl.gz")[0] == 0
-    assert runs["alone"] == runs["live"] == played("again")
-    assert Path("talk.jsonl.gz").read_bytes() == said
+    assert runs["alone"] == runs["live"] == steps_of("again")
+    assert Path("talk.jsonl.gz").read_bytes() == recording
 
 
 def two_episodes(config: dict[str, Any]) -> None:
     config["episodes"] = config["eval"]["episodes"] = 2
 
 
-def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
-    records = written_tasks(Path("tasks.json"), 2)
+def test_a_run_is_resumed_in_another_simulator(call: Command) -> None:
+    records = write_tasks(Path("tasks.json"), 2)
     run = ("planner=random", "env.data=tasks.json", "eval.out=runs")
     home = GraphHome([record["init_graph"] for record in records])
     with FakeSimulator(home) as server:
         assert call(wah.main, *run, f"env.simulator={server.url}", "env.record=a.jsonl", "eval.episodes=1")[0] == 0
         (folder,) = find_runs(Path("runs"))
-        change_object(folder / CONFIG, two_episodes)  # as if it had been stopped behind the first
-    refused = {
-        (): f"cannot choose an address: if it is yours, give env.simulator='{server.url}'",
-        (f"env.simulator={server.url}",): "a file that is written: if it is yours, give env.record='a.jsonl'",
+        change_object(folder / CONFIG, two_episodes)  # as if interrupted after the first episode
+    refusals = {
+        (): f"cannot choose an address: if you trust it, give env.simulator='{server.url}'",
+        (f"env.simulator={server.url}",): "a file to write: if you trust it, give env.record='a.jsonl'",
         (f"env.simulator={server.url}", "env.record=b.jsonl"): "start the simulator",
     }
-    for given, said in refused.items():
-        code, _, err = call(wah.main, f"eval.resume={folder}", *given)
-        assert code == BAD_INPUT and said in err
+    for overrides, message in refusals.items():
+        code, _, err = call(wah.main, f"eval.resume={folder}", *overrides)
+        assert code == BAD_INPUT and message in err
     with FakeSimulator(home) as server:
         code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
         assert code == BAD_INPUT and "a.jsonl is there already" in err
         resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")
         assert call(wah.main, *resumed)[0] == 0
-    assert len(played("runs")) > 0 and Path("a.jsonl").stat().st_size > 0 and Path("b.jsonl").stat().st_size > 0
+    assert len(steps_of("runs")) > 0 and Path("a.jsonl").stat().st_size > 0 and Path("b.jsonl").stat().st_size > 0
 
 
-def written_tasks(path: Path, count: int) -> list[dict]:
-    """Embedded tasks in WAH-NL's format, which scene 0, 1, ... of a simulator have."""
+def write_tasks(path: Path, count: int) -> list[dict]:
+    """Write embedded tasks in WAH-NL's format, for scenes 0, 1, ... of a simulator."""
     records = [
         {
             "task_id": number,
@@ -114,7 +114,7 @@ def written_tasks(path: Path, count: int) -> list[dict]:
     return records
 
 
-def played(under: str) -> list[tuple]:
+def steps_of(under: str) -> list[tuple]:
     (folder,) = find_runs(Path(under))
     steps = [entry for entry in read_trace(folder / TRACE) if entry["event"] == "step"]
     assert len((folder / EPISODES).read_text().splitlines()) == 2

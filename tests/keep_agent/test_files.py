@@ -60,7 +60,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ALFWorld's games": ("game.tw-pddl", lambda p: Game(p).read()),
     "conversations": ("chat.json", load_conversations),
     "times per layer": ("times.json", read_times),
-    "a model's shape": ("config.json", lambda p: Shape.named(str(p))),
+    "a model's shape": ("config.json", lambda p: Shape.from_name(str(p))),
     "an agent's memory": ("agent.memory", read_memory),
     "a scenario": ("scenario.yaml", lambda p: read_yaml(p).value["phases"]),
     "tool-call sessions": ("sessions.jsonl", lambda p: list(read_sessions(p, list))),

@@ -1,4 +1,4 @@
-"""Time to the first token against the size of the memory, in the manner of KEEP's figure 9 (arXiv 2602.23592)."""
+"""Figure of TTFT against memory size, in the style of figure 9 of KEEP (arXiv 2602.23592)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from eval.latency.report.summary import CellSummary, GroupSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LABELLED, BASE = "keep", "full_recompute"  # whose points say how many times faster they are, and than what
+LABEL_METHOD, BASE = "keep", "full_recompute"  # points of the first are labelled with the speed-up over the second
 
 
 def draw(groups: Sequence[GroupSummary], file: Path) -> None:
-    """One panel per group. Raises ConfigError as `eval.common.plots.check_figure` does."""
-    drawn = [group for group in groups if any(standing.times for cell in group.cells for standing in cell.standings)]
-    with figure(file, panels=len(drawn)) as axes:
-        names = list(dict.fromkeys(one.name for group in drawn for cell in group.cells for one in cell.standings))
-        for axis, group in zip(axes, drawn, strict=True):
+    """Draw one panel per group. Raises ConfigError as `eval.common.plots.check_figure` does."""
+    panels = [group for group in groups if any(standing.times for cell in group.cells for standing in cell.standings)]
+    with figure(file, panels=len(panels)) as axes:
+        names = list(
+            dict.fromkeys(contender.name for group in panels for cell in group.cells for contender in cell.standings)
+        )
+        for axis, group in zip(axes, panels, strict=True):
             _panel(axis, group, names)
         axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
 
 
 def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
     for number, name in enumerate(names):
-        points = [(cell.cell.segments, found) for cell in group.cells if (found := _spread(cell, name))]
+        points = [(cell.cell.segments, spread) for cell in group.cells if (spread := _spread(cell, name))]
         if points:
             _line(axis, name, points, number)
-    if LABELLED in names:
-        _label(axis, group, names.index(LABELLED))
+    if LABEL_METHOD in names:
+        _label(axis, group, names.index(LABEL_METHOD))
     sizes = [cell.cell.segments for cell in group.cells]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
     axis.margins(x=0.09, y=0.09)
     if len(set(sizes)) == 1:
-        axis.set_xlim(sizes[0] / 8, 2 * sizes[0])  # the legend stands on the left
+        axis.set_xlim(sizes[0] / 8, 2 * sizes[0])  # room for the legend on the left
     axis.minorticks_off()
     axis.yaxis.set_major_locator(_ticks())
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -53,19 +55,21 @@ def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: i
     ends = [spread.interval or (spread.p50, spread.p50) for _, spread in points]
     bars = [[spread.p50 - low for (_, spread), (low, _) in zip(points, ends, strict=True)]]
     bars += [[high - spread.p50 for (_, spread), (_, high) in zip(points, ends, strict=True)]]
-    label = f"{name} (so many x faster than {BASE})" if name == LABELLED else name
+    label = f"{name} (label: times faster than {BASE})" if name == LABEL_METHOD else name
     axis.errorbar(sizes, middles, bars, label=label, capsize=2.5, elinewidth=0.9, **style(number))
 
 
 def _label(axis: Axes, group: GroupSummary, number: int) -> None:
-    """How many times faster than full recomputation, beside the points of line ``number``."""
+    """Write the speed-up over full recomputation beside the points of line ``number``."""
     frame = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
     look = {"fontsize": 7.5, "fontweight": "bold", "color": style(number)["color"], "bbox": frame}
     for cell in group.cells:
-        own = next((one for one in cell.standings if one.name == LABELLED and one.ratios), None)
-        if own is not None and own.ratios[BASE] is not None:
-            place = cell.cell.segments, own.spread().p50
-            text = f"{own.ratios[BASE].paired:.1f}x"
+        contender = next(
+            (candidate for candidate in cell.standings if candidate.name == LABEL_METHOD and candidate.ratios), None
+        )
+        if contender is not None and contender.ratios[BASE] is not None:
+            place = cell.cell.segments, contender.spread().p50
+            text = f"{contender.ratios[BASE].paired:.1f}x"
             axis.annotate(text, place, (5, -12), textcoords="offset points", **look)
 
 
@@ -76,4 +80,4 @@ def _ticks() -> object:
 
 
 def _spread(cell: CellSummary, name: str) -> Spread | None:
-    return next((one.spread() for one in cell.standings if one.name == name), None)
+    return next((contender.spread() for contender in cell.standings if contender.name == name), None)

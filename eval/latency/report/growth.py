@@ -1,4 +1,4 @@
-"""How time grows with the number of segments: a + b n + c n², none of them negative."""
+"""Growth of time with the number of segments n: a + b n + c n² with coefficients >= 0."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import combinations
 
 import numpy as np
 
-LEAST = 2  # sizes that a line needs; a parabola needs one more
+LEAST = 2  # sizes for a line; a parabola needs one more
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``.
 
-    ``error`` is the largest deviation of a fitted point, as a share of it.
+    ``error`` is the largest relative deviation of the fit.
     """
 
     fixed: float
@@ -30,19 +30,19 @@ class Growth:
         return self.fixed + self.linear * segments + self.quadratic * segments**2
 
     def slope(self, segments: float) -> float:
-        """Milliseconds that one more segment costs."""
+        """Return the milliseconds that one more segment costs."""
         return self.linear + 2 * self.quadratic * segments
 
     def curved(self, segments: float) -> float:
-        """Share of the quadratic part."""
+        """Return the share of the quadratic part."""
         whole = self.at(segments)
         return self.quadratic * segments**2 / whole if whole else 0.0
 
 
 def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
-    """Least squares of relative errors, so that the largest prompt does not decide alone; None for one size only.
+    """Fit by least squares of relative errors, so that large prompts do not dominate; None for a single size.
 
-    The best fit without negative coefficients is the best of the fits that leave some of them out.
+    The best fit without negative coefficients is the best of all fits with some coefficients fixed at zero.
     """
     sizes, times = np.asarray(segments, float), np.asarray(ms, float)
     different = len(set(segments))
@@ -51,11 +51,11 @@ def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
     powers = np.stack([sizes**power for power in range(min(3, different))], 1) / times[:, None]
     best, least = np.zeros(3), np.inf
     for count in range(1, powers.shape[1] + 1):
-        for kept in combinations(range(powers.shape[1]), count):
-            found = np.linalg.lstsq(powers[:, kept], np.ones(len(times)), rcond=None)[0]
-            missed = float(np.square(powers[:, kept] @ found - 1).sum())
-            if found.min() >= 0 and missed < least - 1e-15:
-                best, least = np.zeros(3), missed
-                best[list(kept)] = found
+        for terms in combinations(range(powers.shape[1]), count):
+            coefficients = np.linalg.lstsq(powers[:, terms], np.ones(len(times)), rcond=None)[0]
+            loss = float(np.square(powers[:, terms] @ coefficients - 1).sum())
+            if coefficients.min() >= 0 and loss < least - 1e-15:
+                best, least = np.zeros(3), loss
+                best[list(terms)] = coefficients
     error = float(np.abs(powers @ best[: powers.shape[1]] - 1).max())
     return Growth(*map(float, best), different, min(segments), max(segments), error)

@@ -1,4 +1,4 @@
-"""What a cell comes to: the numbers of every step of every contender. Plain data that survives JSON."""
+"""Results of cells: the numbers of every step of every contender, as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 
 CELLS = "cells.jsonl"
+JSON_KEYS = {"refusal": "refused", "bandwidth": "moved", "link": "carried"}  # keys in files, if not the field's name
+
+
+def to_record(value: Any) -> dict[str, Any]:
+    """Turn a dataclass into JSON data with the keys of the file format."""
+    return asdict(value, dict_factory=lambda items: {JSON_KEYS.get(key, key): item for key, item in items})
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One counted step: its numbers as `keep_agent.rollout.step_numbers` has them, and what it could not do without."""
+    """One timed step: its numbers, as `keep_agent.rollout.step_numbers` defines them, and the work that it needs."""
 
     numbers: StepNumbers
     work: Work = field(default_factory=Work)
@@ -27,34 +33,35 @@ class Timed:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Timed:
         values = dict(row)
-        flops, moved, loaded, through = values.pop("work")
-        return cls(StepNumbers(**values), Work(tuple(flops), tuple(moved), loaded, tuple(through)))
+        flops, nbytes, loaded, through = values.pop("work")
+        return cls(StepNumbers(**values), Work(tuple(flops), tuple(nbytes), loaded, tuple(through)))
 
 
 @dataclass
 class Track:
-    """A contender's way through a cell; ``refused`` says why it did not come to its end."""
+    """Steps of one contender in one cell; ``refusal`` is the reason if it could not finish."""
 
     name: str
-    prompt: str  # memory: rebuilt at every step | append: a transcript | memory, plain: see `contenders`
+    prompt: str  # memory: rebuilt at every step | append: a transcript | plain: see `contenders`
     steps: list[Timed] = field(default_factory=list)
-    refused: str = ""
-    peak_cold: int | None = None  # bytes that the first step grew by, at its height, while warming up
-    peak: int | None = None  # the most of the later ones
+    refusal: str = ""
+    peak_cold: int | None = None  # peak growth of memory in the first step of the warm-up, in bytes
+    peak: int | None = None  # largest peak growth of its later steps
     stored: int | None = None  # bytes in its storage at the end
 
     def to_json(self) -> dict[str, Any]:
-        shallow = {key: value for key, value in vars(self).items() if key != "steps"}
-        return {**shallow, "steps": [step.to_json() for step in self.steps]}
+        fields = {JSON_KEYS.get(key, key): value for key, value in vars(self).items()}
+        return {**fields, "steps": [step.to_json() for step in self.steps]}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Track:
-        return cls(**{**row, "steps": [Timed.from_json(step) for step in row["steps"]]})
+        fields = {key: value for key, value in row.items() if key != "refused"}
+        return cls(**{**fields, "refusal": row["refused"], "steps": [Timed.from_json(step) for step in row["steps"]]})
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination that is timed."""
+    """One combination of settings to time."""
 
     model: str
     device: str
@@ -66,7 +73,7 @@ class Cell:
 
     @property
     def group(self) -> str:
-        """Everything but the number of segments: a line of the plot."""
+        """Name all settings but the number of segments: one panel of the figure."""
         tier = "" if self.tier == "own" else f", {self.tier}"
         where = f"{self.model}, {self.dtype} on {self.device}{tier}"
         return f"{where}, segments of {self.segment_tokens} tokens, churn {self.churn}"
@@ -78,14 +85,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """All contenders of a cell and the machine's rates meanwhile, or why the cell was ``refused`` as a whole."""
+    """Results of all contenders of a cell and the machine's rates, or the ``refusal`` of the whole cell."""
 
     index: int
     id: str
     cell: Cell
     tracks: Sequence[Track] = ()
     rates: Sequence[Rates] = ()
-    refused: str = ""
+    refusal: str = ""
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +102,7 @@ class CellResult:
             "cell": asdict(self.cell),
             "tracks": [track.to_json() for track in self.tracks],
             "rates": [astuple(rates) for rates in self.rates],
-            "refused": self.refused,
+            "refused": self.refusal,
             "seconds": round(self.seconds, 3),
         }
 
@@ -108,7 +115,7 @@ class CellResult:
 
 
 class LatencyFolder(RunFolder):
-    """A run with one line per cell."""
+    """Run folder with one line per cell."""
 
     lines = CELLS
     result = CellResult

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RESAMPLES = 2000
+from eval.common.intervals import median_interval
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of the steps of one kind. The interval is that of the median, 95 %; one value has none."""
+    """Distribution of values, with the 95 % interval of their median (None for a single value)."""
 
     count: int
     p50: float
@@ -22,7 +22,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing."""
+        """Summarize values; None if there are none."""
         if not len(values):
             return None
         data = np.asarray(values, float)
@@ -30,28 +30,18 @@ class Spread:
         return cls(len(data), float(middle), float(high), float(data.mean()), median_interval(values))
 
 
-def median_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """Percentile bootstrap of the median, 95 %; steps are drawn singly."""
-    data = np.asarray(values, float)
-    if data.size < 2:
-        return None
-    picks = np.random.default_rng(seed).integers(0, data.size, (RESAMPLES, data.size))
-    low, high = np.percentile(np.median(data[picks], 1), [2.5, 97.5])
-    return float(low), float(high)
-
-
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster: the median over steps of base / own, paired, and the ratio of both medians."""
+    """Speed-up: the median over paired steps of base / own, and the ratio of both medians."""
 
     paired: float
     interval: tuple[float, float] | None
     medians: float
 
     @classmethod
-    def of(cls, base: Sequence[float], own: Sequence[float]) -> Ratio | None:
-        """None where the steps are not the same."""
-        if not len(own) or len(base) != len(own):
+    def of(cls, base: Sequence[float], times: Sequence[float]) -> Ratio | None:
+        """Compare the times of the same steps; None if their numbers differ."""
+        if not len(times) or len(base) != len(times):
             return None
-        ratios = np.asarray(base, float) / np.asarray(own, float)
-        return cls(float(np.median(ratios)), median_interval(ratios), float(np.median(base) / np.median(own)))
+        ratios = np.asarray(base, float) / np.asarray(times, float)
+        return cls(float(np.median(ratios)), median_interval(ratios), float(np.median(base) / np.median(times)))

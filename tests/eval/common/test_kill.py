@@ -1,4 +1,4 @@
-"""A run that is killed with -9 again and again ends as one that was left alone."""
+"""Run that is killed repeatedly with SIGKILL and resumed: equal to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 
 
-def committed(folder: Path) -> int:
-    """Bytes of the episodes written so far."""
+def committed_bytes(folder: Path) -> int:
+    """Return the size of the written episodes."""
     return sum(path.stat().st_size for path in folder.glob("*/episodes.jsonl"))
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_to_the_same_trace(tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_to_the_same_trace(tmp_path: Path) -> None:
     assert start(tmp_path, *SETTINGS, "eval.out=whole").wait() == 0
-    rng, size, killed = random.Random(0), 0, 0
-    process = start(tmp_path, *SETTINGS, "eval.out=torn")
+    rng, size, kills = random.Random(0), 0, 0
+    process = start(tmp_path, *SETTINGS, "eval.out=killed")
     for _ in range(KILLS):
-        while committed(tmp_path / "torn") <= size and process.poll() is None:  # until it plays
+        while (
+            committed_bytes(tmp_path / "killed") <= size and process.poll() is None
+        ):  # until it has written an episode
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.1))
-        killed += process.poll() is None
+        kills += process.poll() is None
         process.kill()
         process.wait()
-        size = committed(tmp_path / "torn")
-        (run,) = find_runs(tmp_path / "torn")
+        size = committed_bytes(tmp_path / "killed")
+        (run,) = find_runs(tmp_path / "killed")
         process = start(tmp_path, f"eval.resume={run}")
     assert process.wait() == 0
-    assert killed >= KILLS // 2
+    assert kills >= KILLS // 2
     (whole,) = find_runs(tmp_path / "whole")
     assert list(read_trace(run / TRACE)) == list(read_trace(whole / TRACE))
     assert (run / SUMMARY).exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"whole", "torn"}, "nothing empty is left behind"
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "killed"}, "no empty folder remains"

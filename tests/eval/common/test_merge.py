@@ -1,4 +1,4 @@
-"""Shards: every episode belongs to one of them, and merged they are the run that one machine would have played."""
+"""Shards: each episode belongs to one of them, and merged shards equal the run of one machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_shards_share_the_episodes_evenly(episodes: int, of: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["4/4", "-1/4", "0/0", "x", "1/", "1/2/3", "1.0/2", 3, "²/4"])
-def test_what_is_no_shard_is_refused(text: Any) -> None:
+def test_an_invalid_shard_is_refused(text: Any) -> None:
     with pytest.raises(ConfigError, match=f"eval.shard={text} does not work; give i/n"):
         Shard.parse(text)
 
@@ -45,7 +45,7 @@ def test_a_shard_without_episodes_is_refused(call: Command) -> None:
 
 
 def play(call: Command, of: int, *setting: str, whole: str = "whole") -> list[str]:
-    """One run, and its shards; their folders."""
+    """Play one run and its shards; return the shards' folders."""
     assert_done(call(alfred.main, *setting, f"eval.out={whole}"))
     for number in range(of):
         code, out, _ = call(alfred.main, *setting, f"eval.shard={number}/{of}", f"eval.out=shards/{number}")
@@ -53,28 +53,28 @@ def play(call: Command, of: int, *setting: str, whole: str = "whole") -> list[st
     return [str(the_run(f"shards/{number}")) for number in range(of)]
 
 
-def test_merged_shards_are_the_run(call: Command) -> None:
+def test_merged_shards_equal_the_run(call: Command) -> None:
     shards = play(call, 3, *SETTING, "env.stream=2")
     code, out, _ = call(merge.main, *reversed(shards), "--out", "new/merged")
     assert code == 0 and f"run folder: {Path('new/merged').resolve()}" in out and ", shard" not in out
     merged, whole = Path("new/merged"), the_run("whole")
     assert_same(merged, whole)
-    assert list(read_trace(merged / TRACE)) == list(read_trace(whole / TRACE))  # in the order of a single process
+    assert list(read_trace(merged / TRACE)) == list(read_trace(whole / TRACE))  # in the same order
     configs = [read_config(run) for run in (merged, whole)]
     for config in configs:
         del config["eval"]["out"]
     assert configs[0] == configs[1]
     assert sorted(path.name for path in Path("new").iterdir()) == ["merged"]
-    assert_done(call(alfred.main, "eval.resume=new/merged"))  # an ordinary run
+    assert_done(call(alfred.main, "eval.resume=new/merged"))  # resumed as an ordinary run
 
 
-def test_a_folder_of_shards_will_do(call: Command) -> None:
+def test_a_folder_of_shards_is_merged(call: Command) -> None:
     play(call, 2, *SETTING)
     assert_done(call(merge.main, "shards", "--out", "merged"))
     assert_same(Path("merged"), the_run("whole"))
 
 
-def test_shards_of_a_model_and_of_pictures(call: Command, tiny_model: Path) -> None:
+def test_shards_with_a_model_and_pictures_are_merged(call: Command, tiny_model: Path) -> None:
     model = f"model={tiny_model}", "prompt.encoder=hashed", "eval.threads=1"
     thor = "env.backend=thor", "env.render=rgb", "env.max_steps=3", "eval.episodes=2"
     play(call, 2, "planner=keep", *model, *thor)
@@ -83,7 +83,7 @@ def test_shards_of_a_model_and_of_pictures(call: Command, tiny_model: Path) -> N
     assert len(pictures(Path("merged"))) > 2
 
 
-def test_a_shard_is_resumed_as_that_shard(call: Command) -> None:
+def test_a_shard_is_resumed_as_the_same_shard(call: Command) -> None:
     play(call, 2, *SETTING)
     first, second = (the_run(f"shards/{number}") for number in range(2))
     (first / SUMMARY).unlink()
@@ -97,25 +97,25 @@ def test_a_shard_is_resumed_as_that_shard(call: Command) -> None:
     assert_same(Path("merged"), the_run("whole"))
 
 
-def test_no_trace_is_no_trace(call: Command) -> None:
+def test_shards_without_a_trace_are_merged_without_one(call: Command) -> None:
     play(call, 2, *SETTING, "eval.trace=false")
     assert_done(call(merge.main, "shards", "--out", "merged"))
     assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, "episodes.end", EPISODES, SUMMARY]
 
 
-def doubled(run: Path) -> None:
+def copy_shard(run: Path) -> None:
     shutil.copytree(run, run.with_name("copy"))
 
 
-def renumbered(run: Path, index: int) -> None:
-    """The last line of a run's episodes gets another number."""
+def renumber(run: Path, index: int) -> None:
+    """Change the index in the last line of a run's episodes."""
     as_of_version_0_2(run)
     *rest, last = (run / EPISODES).read_text().splitlines()
     lines = [*rest, json.dumps(json.loads(last) | {"index": index})]
     (run / EPISODES).write_text("".join(f"{line}\n" for line in lines))
 
 
-def repeated(run: Path) -> None:
+def repeat_last(run: Path) -> None:
     as_of_version_0_2(run)
     with (run / EPISODES).open("a") as stream:
         stream.write((run / EPISODES).read_text().splitlines(keepends=True)[-1])
@@ -123,10 +123,10 @@ def repeated(run: Path) -> None:
 
 DAMAGE = [
     (lambda run: shutil.rmtree(run), ["shards are missing: 1/3"]),
-    (doubled, ["given twice: 1/3", "copy", "leave out all but one"]),
+    (copy_shard, ["given twice: 1/3", "copy", "leave out all but one"]),
     (lambda run: (run / SUMMARY).unlink(), ["shard 1/3, is not finished", "eval.resume="]),
-    (lambda run: renumbered(run, 1), ["lacks episode 4"]),
-    (repeated, ["has episode 4 twice"]),
+    (lambda run: renumber(run, 1), ["lacks episode 4"]),
+    (repeat_last, ["has episode 4 twice"]),
     (lambda run: change_object(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
     (
         lambda run: change_object(run / CONFIG, lambda c: c["env"].update(skills="g")),
@@ -149,7 +149,7 @@ DAMAGE = [
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three shards of a run of seven episodes."""
+    """Play three shards of a run of seven episodes."""
     from hydra import compose, initialize_config_module
 
     from eval.common.run import evaluate
@@ -163,18 +163,18 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("damage", "named"), DAMAGE, ids=[named[0] for _, named in DAMAGE])
-def test_what_is_not_one_whole_run_is_not_merged(
-    call: Command, shards: Path, tmp_path: Path, damage: Callable[[Path], None], named: list[str]
+@pytest.mark.parametrize(("damage", "words"), DAMAGE, ids=[words[0] for _, words in DAMAGE])
+def test_incomplete_or_damaged_shards_are_not_merged(
+    call: Command, shards: Path, tmp_path: Path, damage: Callable[[Path], None], words: list[str]
 ) -> None:
     shutil.copytree(shards, tmp_path / "shards")
     damage(tmp_path / "shards" / "1")
     code, out, err = call(merge.main, "shards", "--out", "merged")
-    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and all(word in err for word in named), err
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and all(word in err for word in words), err
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
+def test_an_episode_of_another_shard_is_refused(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
     for number in (1, 2):
         as_of_version_0_2(tmp_path / f"shards/{number}")
@@ -185,7 +185,7 @@ def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_p
     assert code == BAD_INPUT and "shard 1/3, has episodes 2, 5 of other shards" in err
 
 
-def test_the_same_episode_under_two_numbers_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
+def test_an_episode_with_two_indices_is_refused(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
     as_of_version_0_2(tmp_path / "shards/1")
     first = json.loads((shards / "2" / EPISODES).read_text().splitlines()[0])
@@ -197,14 +197,14 @@ def test_the_same_episode_under_two_numbers_is_found(call: Command, shards: Path
     assert code == BAD_INPUT and f"several shards have played {first['id']}" in err
 
 
-def test_nothing_is_overwritten(call: Command, shards: Path, tmp_path: Path) -> None:
+def test_an_existing_run_is_not_overwritten(call: Command, shards: Path, tmp_path: Path) -> None:
     (tmp_path / "merged").mkdir()
     assert_done(call(merge.main, str(shards), "--out", "merged"))  # empty
     code, _, err = call(merge.main, str(shards), "--out", "merged")
     assert code == BAD_INPUT and "merged is there already" in err
 
 
-def test_versions_that_differ_are_all_named(call: Command, shards: Path, tmp_path: Path) -> None:
+def test_differing_versions_are_all_named(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
     change_object(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
     assert_done(call(merge.main, "shards", "--out", "merged"))

@@ -1,4 +1,4 @@
-"""Law 11 in a run: a model whose logits are no numbers ends it with a sentence, not with a success rate of 0."""
+"""Law 11 in a run: logits that are not finite end it with an error, not with a success rate of 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def broken_model(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("policy", ["score", "generate"])
-def test_a_run_ends_with_a_sentence(call: Callable[..., tuple[int, str, str]], broken_model: Path, policy: str) -> None:
+def test_a_run_ends_with_an_error(call: Callable[..., tuple[int, str, str]], broken_model: Path, policy: str) -> None:
     setting = f"model={broken_model}", "prompt.encoder=hashed", "eval.episodes=2", f"planner.policy={policy}"
     code, out, error = call(alfred.main, "planner=keep", *setting)
     assert code == BAD_INPUT and "logits are not finite in" in error and "error: " in error

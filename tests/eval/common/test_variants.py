@@ -1,4 +1,4 @@
-"""Methods of one comparison differ in what they remember and how they decide, and in nothing that they share."""
+"""Variants of methods: they may differ in memory and decision settings, and in no common setting."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from eval.common.variants import compose_variants, names
 from keep_agent.errors import ConfigError
 
 
-def test_a_variant_has_overrides_of_its_own() -> None:
-    own = (
+def test_a_variant_has_its_own_overrides() -> None:
+    overrides = (
         "memory.recompute.max_hops=0+memory/loading=serial+prompt.budget=9+prompt.style=linked+planner.policy=generate"
     )
-    plain, other = compose_variants(["keep", f"other:keep+{own}"], ["prompt.budget=5"]).values()
-    assert other.memory.recompute.max_hops == 0 and "serial" in other.memory.loading["_target_"]
-    assert (plain.prompt.budget, other.prompt.budget) == (5, 9)
-    assert (other.prompt.style, other.planner.policy) == ("linked", "generate")
+    plain, changed = compose_variants(["keep", f"other:keep+{overrides}"], ["prompt.budget=5"]).values()
+    assert changed.memory.recompute.max_hops == 0 and "serial" in changed.memory.loading["_target_"]
+    assert (plain.prompt.budget, changed.prompt.budget) == (5, 9)
+    assert (changed.prompt.style, changed.planner.policy) == ("linked", "generate")
 
 
 @pytest.mark.parametrize(
     "override",
     ["model.dtype=float32", "prompt.encoder=nonsense", "prompt=lota", "env.stream=2", "eval.seed=1", "+env.a=1"],
 )
-def test_what_all_methods_share_is_no_variants_own(override: str) -> None:
-    """It would be taken from the first of them, whatever the others say."""
-    with pytest.raises(ConfigError, match=r"method keep\+.* is not a method's own.*without the \+"):
+def test_a_variant_cannot_override_a_common_setting(override: str) -> None:
+    """The caller takes common settings from the first method alone."""
+    with pytest.raises(ConfigError, match=r"method keep\+.*: methods may differ only in .*without the \+"):
         compose_variants(["full_recompute", f"keep+{override}"], [])
 
 
-def test_what_the_caller_does_not_read_is_refused_too() -> None:
-    with pytest.raises(ConfigError, match=r"'prompt.style=linked' is not a method's own, as memory are"):
-        compose_variants(["keep+memory.grouping.bound=1+prompt.style=linked"], [], own=("memory",))
+def test_a_caller_can_restrict_the_keys() -> None:
+    with pytest.raises(ConfigError, match=r"methods may differ only in memory, not in 'prompt.style=linked'"):
+        compose_variants(["keep+memory.grouping.bound=1+prompt.style=linked"], [], allowed=("memory",))
 
 
-def test_what_only_some_methods_have_stands_behind_them() -> None:
+def test_a_setting_of_some_methods_is_given_behind_them() -> None:
     with pytest.raises(ConfigError, match=r"method full_recompute: .*'memory.recompute.ratio'.*NAME\+KEY=VALUE"):
         compose_variants(["cacheblend", "full_recompute"], ["memory.recompute.ratio=0.2"])
 

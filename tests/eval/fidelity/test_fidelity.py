@@ -73,7 +73,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
         (("planner=keep", "planner=epic"), "planner=keep planner=epic draws no curve"),
         (("planner=,",), "planner=, draws no curve"),
         (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not all"),
-        (("eval.trace=false",), "eval.trace=false is not read here; what is: env, memory.* eval.threads"),
+        (("eval.trace=false",), "eval.trace=false is not read here; these keys are: env, memory.* eval.threads"),
         (("memory=keep",), "memory=keep is not read here; use .*--methods"),
         (("model=x",), "use --model"),
         (("model.dtype=float32",), "model.dtype=float32 changes no random model"),
@@ -98,7 +98,7 @@ def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("planner=keep", "--plot", "c.txt"), r"c.txt is no kind of figure; .*\.png"),
+        (("planner=keep", "--plot", "c.txt"), r"c.txt is no known type of figure; .*\.png"),
         (("planner=keep", "--plot", "folder.png"), "folder.png is a folder"),
         (("planner=keep", "--json", "folder.png"), "folder.png is a folder"),
         (("--families", "none", "--json", "folder.png"), "folder.png is a folder"),

@@ -1,4 +1,4 @@
-"""Small samples of a machine's rates: what they are on this one is not tested."""
+"""Fixture for small samples of a machine's rates, whose values are not tested."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from eval.latency import rates
 @pytest.fixture(autouse=True)
 def _small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "ROWS", {"cpu": 128})
-    monkeypatch.setattr(rates, "COPIED", {"cpu": 4 << 20})
+    monkeypatch.setattr(rates, "COPY_BYTES", {"cpu": 4 << 20})

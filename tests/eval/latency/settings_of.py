@@ -1,4 +1,4 @@
-"""A latency setting for tests: composed as the command composes it."""
+"""Latency config for tests, composed as the command composes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The floor against operations that torch counts: equal where nothing is left out, never above what is done."""
+"""Floor against the operations that torch counts: equal if nothing is left out, never above the operations done."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eval.latency import rates
-from eval.latency.contenders import Planned
+from eval.latency.contenders import PlannerContender
 from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import Stretched
+from eval.latency.fixed_length_format import FixedLengthFormat
 from eval.latency.floor import Work, plain_work
-from eval.latency.floor import _encoding as encoding_work
+from eval.latency.floor import _encoding_flops as encoding_work
 from eval.latency.rates import RateMeter, Rates
 from eval.latency.settings import Composer
 from eval.latency.workloads import Plan, make_workload
@@ -35,38 +35,38 @@ PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 ROWS = 20
 
 
-def counted(engine: Engine, work: Callable[[], object], products: bool = True) -> int:
-    """Operations of ``work`` on the engine's worker; ``products``: with weights alone, without attention."""
+def count_flops(engine: Engine, work: Callable[[], object], products: bool = True) -> int:
+    """Count operations of ``work`` on the engine's worker; ``products``: products with weights, without attention."""
 
     def run() -> int:
         with FlopCounterMode(display=False) as counter:
             work()
-        found = counter.get_flop_counts()["Global"]
-        return sum(flops for op, flops in found.items() if not products or op in PRODUCTS)
+        counts = counter.get_flop_counts()["Global"]
+        return sum(flops for op, flops in counts.items() if not products or op in PRODUCTS)
 
     return engine.run(run)
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_a_plain_forward_is_all_that_torch_counts_but_what_the_last_layer_may_leave_out(family: str) -> None:
+def test_a_plain_forward_has_the_counted_operations_except_in_the_last_layer(family: str) -> None:
     with TransformersEngine(tiny_model(family)) as engine:
         shape, ids = Shape.of(engine), torch.arange(3, 3 + ROWS)[None]
-        done = counted(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
-        pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # no window is shorter than the prompt
-        spared = (ROWS - 1) * shape.rest
+        counted_flops = count_flops(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
+        pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # the prompt is shorter than every window
+        omitted = (ROWS - 1) * shape.rest
         work = plain_work(shape, ROWS)
-        assert sum(work.flops) - shape.pair * pairs + spared == done
-        assert sum(work.through) - shape.pair * shape.layers * ROWS * (ROWS + 1) // 2 == done
+        assert sum(work.flops) - shape.pair * pairs + omitted == counted_flops
+        assert sum(work.through) - shape.pair * shape.layers * ROWS * (ROWS + 1) // 2 == counted_flops
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_encoding_is_all_that_torch_counts(family: str) -> None:
+def test_encoding_has_the_counted_operations(family: str) -> None:
     with TransformersEngine(tiny_model(family)) as engine:
         shape, units = Shape.of(engine), [[5, 6, 7], [8, 9, 10, 11]]
-        done = counted(engine, lambda: engine.encode([(None, unit) for unit in units]))
+        counted_flops = count_flops(engine, lambda: engine.encode([(None, unit) for unit in units]))
         flops = sum(encoding_work(shape, torch.tensor([3, 4]).numpy(), 0))
         pairs = (shape.layers - 1) * (3 * 4 // 2 + 4 * 5 // 2)
-        assert flops - shape.pair * pairs == done
+        assert flops - shape.pair * pairs == counted_flops
 
 
 def test_a_mixture_counts_its_active_experts() -> None:
@@ -79,42 +79,46 @@ def test_a_mixture_counts_its_active_experts() -> None:
     "planner",
     ["full_recompute", "cacheblend", "keep", "epic", "sparsex", "full_reuse", "prefix_cache", "full_cache", "memart"],
 )
-def test_no_step_takes_fewer_operations_than_its_floor(planner: str, tiny_model: Path, tmp_path: Path) -> None:
-    """And not so many more that the floor would say nothing."""
+def test_no_step_has_fewer_operations_than_its_floor(planner: str, tiny_model: Path, tmp_path: Path) -> None:
+    """The floor is also at least 30 % of the counted operations."""
     config = latency_config(f"latency.planners={planner}", f"latency.models={tiny_model}", "latency.segments=8")
     composer = Composer(config, ["prompt.encoder=hashed"], tmp_path)
     setting = composer.setting
     setting.model.dtype, setting.model.device, setting.prompt.budget = "float32", "cpu", 8
     with TransformersEngine(make_model(setting.model)) as engine:
-        prompt_format = Stretched(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
-        one = Planned(planner, setting, engine, prompt_format, HashedNgrams())
+        prompt_format = FixedLengthFormat(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
+        contender = PlannerContender(planner, setting, engine, prompt_format, HashedNgrams())
         plan = Plan(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)
         (script,) = make_workload(plan, Recordings(config))
-        one.begin(script)
+        contender.begin(script)
         for step in script.steps:
             timed = []
-            done = counted(engine, lambda step=step, timed=timed: timed.append(one.step(step)), products=False)
+            counted_flops = count_flops(
+                engine, lambda step=step, timed=timed: timed.append(contender.step(step)), products=False
+            )
             work = timed[0].work
-            assert 0.3 * done < sum(work.flops) <= done
-            compares = planner == "cacheblend"  # values of the next layer, which no row goes through for
+            assert 0.3 * counted_flops < sum(work.flops) <= counted_flops
+            compares = planner == "cacheblend"  # computes values of the next layer without the rest of that layer
             assert compares or all(least <= through for least, through in zip(work.flops, work.through, strict=True))
 
 
-def test_each_piece_takes_the_larger_of_its_times_and_loading_may_go_beside_all() -> None:
-    rates = Rates(flops=1e9, moved=1e9)
+def test_each_piece_takes_the_larger_of_its_times_and_loading_overlaps() -> None:
+    rates = Rates(flops=1e9, bandwidth=1e9)
     work = Work((4_000_000, 1_000_000), (1_000_000, 2_000_000), through=(5_000_000, 1_000_000))
     assert (work.floor_ms(rates), work.rows_ms(rates)) == pytest.approx((6.0, 7.0))
     loading = replace(work, loaded=4_000_000)
-    assert loading.floor_ms(rates) == pytest.approx(8.0), "what is loaded is read and written where memory is shared"
-    assert loading.floor_ms(replace(rates, carried=1e9)) == pytest.approx(6.0), "a link works beside the layers"
-    assert loading.floor_ms(replace(rates, carried=1e8)) == pytest.approx(40.0), "or is what takes longest"
+    assert loading.floor_ms(rates) == pytest.approx(8.0), "in shared memory, loaded bytes are read and written"
+    assert loading.floor_ms(replace(rates, link=1e9)) == pytest.approx(6.0), (
+        "the link works in parallel with the layers"
+    )
+    assert loading.floor_ms(replace(rates, link=1e8)) == pytest.approx(40.0), "a slow link determines the floor"
 
 
-def test_rates_are_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # what each piece takes
+def test_rates_are_the_median_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
     samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
     assert Rates.median(samples) == Rates(2.0, 5.0)
-    found = RateMeter(torch.device("cpu"), torch.float32).sample()
-    product, copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPIED["cpu"]
-    assert found == Rates(product / 0.5, copied / 0.5, None)
-    assert RateMeter(torch.device("cpu"), torch.float32, link=0.5).sample().carried == 5e8, "a link that is held back"
+    sample = RateMeter(torch.device("cpu"), torch.float32).sample()
+    product, bytes_copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPY_BYTES["cpu"]
+    assert sample == Rates(product / 0.5, bytes_copied / 0.5, None)
+    assert RateMeter(torch.device("cpu"), torch.float32, link_gigabytes=0.5).sample().link == 5e8, "a throttled link"

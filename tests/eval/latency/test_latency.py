@@ -1,4 +1,4 @@
-"""The command as a user calls it: what it prints, writes, refuses, and goes on with."""
+"""Command ``eval.latency``: output, files, refusals and resuming."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from eval.latency import __main__ as latency
 from eval.latency.report.rows import CELLS, LatencyFolder
-from eval.latency.report.summary import BASES, KINDS
+from eval.latency.report.summary import BASELINES, KINDS
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
@@ -24,23 +24,23 @@ STEPS = "latency.steps=3", "latency.warmup=2", "latency.candidates=4", "latency.
 
 @pytest.fixture
 def call(call: Call) -> Call:
-    """The command with arguments."""
+    """Call the command with small settings."""
     return partial(call, latency.main, *QUICK, *STEPS)
 
 
 def the_run(under: str = "outputs") -> Path:
-    (found,) = Path(under).iterdir()
-    return found
+    (run,) = Path(under).iterdir()
+    return run
 
 
 def groups(folder: Path) -> list[dict]:
     return json.loads((folder / SUMMARY).read_text())["groups"]
 
 
-def test_a_run_shows_and_writes_what_it_promises(call: Call, tiny_model: Path) -> None:
-    chosen = f"latency.models={tiny_model}", "latency.segments=[4,8]", "latency.plot=true"
+def test_a_run_prints_tables_and_writes_a_summary(call: Call, tiny_model: Path) -> None:
+    options = f"latency.models={tiny_model}", "latency.segments=[4,8]", "latency.plot=true"
     planners = 'latency.planners=[full_recompute,cacheblend,keep,full_cache,"serial:keep+memory/loading=serial"]'
-    code, out, err = call(*chosen, planners)
+    code, out, err = call(*options, planners)
     assert (code, err) == (0, "")
     for title in ("time to the first token", "times faster", "by kind", "parts of a step", "work and memory", "growth"):
         assert title in out
@@ -48,23 +48,24 @@ def test_a_run_shows_and_writes_what_it_promises(call: Call, tiny_model: Path) -
     assert summary["machine"]["cores"] >= 1 and summary["versions"]["torch"]
     (group,) = summary["groups"]
     assert [cell["cell"]["segments"] for cell in group["cells"]] == [4, 8]
+    assert set(group["cells"][0]["rates"]) == {"flops", "moved", "carried"} and group["cells"][0]["refused"] == ""
     for cell in group["cells"]:
-        standings = {one["name"]: one for one in cell["standings"]}
+        standings = {item["name"]: item for item in cell["standings"]}
         assert list(standings) == ["full_recompute", "cacheblend", "keep", "full_cache", "serial", "transformers"]
         assert cell["kinds"] == {"all": 3, "warm": 2, "no_flip": 2, "flip": 0, "cold": 1}
-        for one in standings.values():
-            assert set(one["times"]["ttft_ms"]) == set(KINDS) and set(one["ratios"]) == set(BASES)
-            assert one["times"]["ttft_ms"]["all"]["p50"] > 0 and one["floor"]["all"]["times"] > 0
+        for item in standings.values():
+            assert set(item["times"]["ttft_ms"]) == set(KINDS) and set(item["ratios"]) == set(BASELINES)
+            assert item["times"]["ttft_ms"]["all"]["p50"] > 0 and item["floor"]["all"]["times"] > 0
         assert standings["full_recompute"]["ratios"]["full_recompute"]["paired"] == 1.0
         assert standings["full_recompute"]["computed_ratio"] == standings["transformers"]["computed_ratio"] == 1.0
-        rows = {name: one["counts"]["prompt_tokens"] for name, one in standings.items()}
+        rows = {name: item["counts"]["prompt_tokens"] for name, item in standings.items()}
         assert len({rows[name] for name in ("full_recompute", "cacheblend", "keep", "transformers")}) == 1
         assert rows["full_cache"] > rows["keep"] and standings["full_cache"]["prompt"] == "append"
     assert group["growth"]["keep"]["sizes"] == 2
     assert (the_run() / "latency.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_parts_add_up_and_prompts_hold_the_segments_asked_for(call: Call, tiny_model: Path) -> None:
+def test_parts_add_up_and_prompts_hold_the_given_segments(call: Call, tiny_model: Path) -> None:
     call(f"latency.models={tiny_model}", "latency.segments=6", "latency.segment_tokens=9", "latency.planners=keep")
     (result,) = LatencyFolder.read(the_run())
     keep = next(track for track in result.tracks if track.name == "keep")
@@ -72,7 +73,7 @@ def test_parts_add_up_and_prompts_hold_the_segments_asked_for(call: Call, tiny_m
         assert sum(step.numbers.parts[part] for part in PARTS) == pytest.approx(step.numbers.ttft_ms, abs=0.01)
         assert step.numbers.memory_tokens == 6 * 9
     assert [step.numbers.cold for step in keep.steps] == [True, False, False]
-    assert keep.steps[0].numbers.flips > 0, "old tasks are static from the first step on"
+    assert keep.steps[0].numbers.flips > 0, "old tasks are static from the first step"
     changed = [step.numbers.memory_tokens - step.numbers.hit_tokens for step in keep.steps[1:]]
     assert changed == [9, 9], "one segment changes per step"
 
@@ -84,18 +85,18 @@ def test_without_scoring_the_decision_ends_with_the_prompt(call: Call, tiny_mode
     assert {step.numbers.score_tokens for track in result.tracks for step in track.steps} == {0}
 
 
-def test_tiers_hold_the_blocks_and_markdown_is_printed(call: Call, tiny_model: Path) -> None:
+def test_tiers_store_blocks_and_markdown_is_printed(call: Call, tiny_model: Path) -> None:
     tiers = "latency.tiers=[ram,quantized,disk]", "latency.planners=[full_recompute,keep,prefix_cache]"
     code, out, _ = call(f"latency.models={tiny_model}", *tiers, "latency.markdown=true")
     assert code == 0 and "| segments |" in out and "promises exact rows" in out
     ram, quantized, disk = groups(the_run())
     stored = [group["cells"][0]["standings"][1]["stored"] for group in (ram, quantized, disk)]
     assert stored[1] < stored[0] and all(size > 0 for size in stored)
-    refused = {one["name"]: one["refused"] for one in quantized["cells"][0]["standings"]}
-    assert refused["prefix_cache"] and not refused["keep"]
+    refusals = {summary["name"]: summary["refused"] for summary in quantized["cells"][0]["standings"]}
+    assert refusals["prefix_cache"] and not refusals["keep"]
 
 
-def test_what_does_not_fit_is_refused_with_numbers_and_the_rest_goes_on(call: Call, tiny_model: Path) -> None:
+def test_cells_that_do_not_fit_are_refused_with_numbers(call: Call, tiny_model: Path) -> None:
     models = f"latency.models=[qwen2.5-32b,{tiny_model}]", "latency.planners=keep"
     code, out, _ = call(*models, "latency.segments=[4,600]", "eval.seed=1")
     assert code == 0
@@ -107,44 +108,44 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_rest_goes_on(call: Ca
 
 
 @pytest.mark.usefixtures("garbage_stays")
-def test_an_interrupted_run_goes_on_with_the_cells_that_are_left(
+def test_an_interrupted_run_is_resumed_with_the_remaining_cells(
     call: Call, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eval.latency import cells as bench
+    from eval.latency.cells import CellRunner
 
-    given = f"latency.models={tiny_model}", "latency.planners=keep", "latency.churn=[0,1,2]"
-    begun: list[int] = []
-    run = bench.Bench.run
+    arguments = f"latency.models={tiny_model}", "latency.planners=keep", "latency.churn=[0,1,2]"
+    started: list[int] = []
+    run = CellRunner.run
 
-    def interrupting(self: bench.Bench, index: int, *others: object) -> object:
-        begun.append(index)
-        if len(begun) == 2:
+    def interrupting(self: CellRunner, index: int, *rest: object) -> object:
+        started.append(index)
+        if len(started) == 2:
             raise KeyboardInterrupt
-        return run(self, index, *others)
+        return run(self, index, *rest)
 
-    monkeypatch.setattr(bench.Bench, "run", interrupting)
-    code, out, _ = call(*given)
+    monkeypatch.setattr(CellRunner, "run", interrupting)
+    code, out, _ = call(*arguments)
     folder = the_run()
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
     first = (folder / CELLS).read_text()
-    code, out, err = call(*given, f"eval.resume={folder}", "latency.markdown=true")
+    code, out, err = call(*arguments, f"eval.resume={folder}", "latency.markdown=true")
     assert (code, err) == (0, "") and "| segments |" in out
-    assert begun == [0, 1, 1, 2] and (folder / CELLS).read_text().startswith(first)
+    assert started == [0, 1, 1, 2] and (folder / CELLS).read_text().startswith(first)
     assert [group["cells"][0]["cell"]["churn"] for group in groups(folder)] == [0, 1, 2]
-    code, _, err = call(*given, f"eval.resume={folder}", "latency.steps=4")
+    code, _, err = call(*arguments, f"eval.resume={folder}", "latency.steps=4")
     assert code == BAD_INPUT and "latency.steps=4 (was 3)" in err
 
 
-def test_a_run_does_not_go_on_with_other_episodes(call: Call, tiny_model: Path, tmp_path: Path) -> None:
-    """One table would tell of two prompts."""
+def test_a_run_is_not_resumed_with_other_episodes(call: Call, tiny_model: Path, tmp_path: Path) -> None:
+    """One table would mix different prompts."""
     first, *_, last = usual()
     write(tmp_path / "data", "valid_seen", [first])
-    given = f"latency.models={tiny_model}", "latency.planners=keep", f"env.data={tmp_path / 'data'}"
-    assert call(*given, "env.split=valid_seen")[0] == 0
+    arguments = f"latency.models={tiny_model}", "latency.planners=keep", f"env.data={tmp_path / 'data'}"
+    assert call(*arguments, "env.split=valid_seen")[0] == 0
     (tmp_path / "data").rename(tmp_path / "before")
     write(tmp_path / "data", "valid_seen", [last])
-    code, _, err = call(*given, f"eval.resume={the_run()}")
-    assert code == BAD_INPUT and "replays episodes that the data no longer begin with; start a new run" in err
+    code, _, err = call(*arguments, f"eval.resume={the_run()}")
+    assert code == BAD_INPUT and "replays episodes that are no longer the first of the data; start a new run" in err
 
 
 BAD = [
@@ -155,10 +156,10 @@ BAD = [
     ("latency.segments=1", "latency.segments=1"),
     ("latency.churn=often", "or alfred"),
     ("latency.dtypes=int3", "bfloat16"),
-    ("latency.planners=[keep,keep]", "names something twice"),
+    ("latency.planners=[keep,keep]", "names a value twice"),
     ("latency.planners=transformers", "no planner with a memory"),
     ("latency.planners=wizard", "choose one of"),
-    ("latency.planners=['keep+prompt.style=linked']", "not a method's own"),
+    ("latency.planners=['keep+prompt.style=linked']", "methods may differ only in"),
     ("latency.tiers=tape", "choose one of"),
     ("latency.models=/no/where", "/no/where is no configured model"),
     ("latency.store=2", "fewer than latency.segments"),
@@ -168,14 +169,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("override", "named"), BAD, ids=[override for override, _ in BAD])
-def test_bad_input_is_one_line_and_nothing_on_disk(call: Call, override: str, named: str) -> None:
+@pytest.mark.parametrize(("override", "words"), BAD, ids=[override for override, _ in BAD])
+def test_bad_input_is_one_line_and_nothing_on_disk(call: Call, override: str, words: str) -> None:
     code, out, err = call(override)
     assert code == BAD_INPUT and out == "" and not Path("outputs").exists()
-    assert err.startswith("error: ") and err.count("\n") == 1 and named in err, err
+    assert err.startswith("error: ") and err.count("\n") == 1 and words in err, err
 
 
-def test_where_nothing_can_be_timed_the_run_has_failed(call: Call) -> None:
+def test_a_run_without_timed_cells_fails(call: Call) -> None:
     Path("empty").mkdir()
     Path("empty/config.json").write_text("{}")
     code, _, err = call("latency.models=./empty", "latency.planners=keep")

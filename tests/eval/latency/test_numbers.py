@@ -1,4 +1,4 @@
-"""Fits, intervals, ratios, peaks: what is made of measured times."""
+"""Statistics of measured times: fits, intervals, ratios and memory peaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = (10, 20, 40, 80, 160)
 
 
 @pytest.mark.parametrize("true", [(5.0, 2.0, 0.01), (0.0, 3.0, 0.0), (7.0, 0.0, 0.0), (0.0, 0.0, 0.2), (4.0, 0.0, 0.1)])
-def test_a_fit_finds_what_made_the_times(true: tuple[float, float, float]) -> None:
+def test_a_fit_finds_the_coefficients_of_the_times(true: tuple[float, float, float]) -> None:
     growth = fit(SIZES, [true[0] + true[1] * n + true[2] * n * n for n in SIZES])
     assert (growth.fixed, growth.linear, growth.quadratic) == pytest.approx(true, abs=1e-9)
     assert growth.error == pytest.approx(0.0, abs=1e-9) and (growth.low, growth.high) == (10, 160)
@@ -31,13 +31,13 @@ def test_a_fit_is_never_negative_and_no_worse_than_a_line() -> None:
     assert min(noisy.fixed, noisy.linear, noisy.quadratic) >= 0 and noisy.error < 0.25
 
 
-def test_sizes_decide_what_can_be_fitted() -> None:
+def test_the_number_of_sizes_decides_the_fit() -> None:
     assert fit([40, 40], [1.0, 2.0]) is None
     line = fit([10, 20], [3.0, 5.0])
     assert (line.fixed, line.linear, line.quadratic) == pytest.approx((1.0, 0.2, 0.0))
 
 
-def test_an_interval_holds_the_median_and_narrows_with_steps() -> None:
+def test_an_interval_contains_the_median_and_narrows_with_steps() -> None:
     rng = np.random.default_rng(1)
     few, many = rng.normal(100, 10, 10), rng.normal(100, 10, 400)
     narrow, wide = median_interval(many), median_interval(few)
@@ -49,7 +49,7 @@ def test_an_interval_holds_the_median_and_narrows_with_steps() -> None:
 
 
 def test_ratios_are_paired_by_step() -> None:
-    """A machine that is slow now and then slows both: the ratio stays, its interval is a point."""
+    """Noise slows both sides of a step: the ratio stays constant, and its interval is a point."""
     noise = np.array([1.0, 5.0, 1.0, 7.0, 2.0])
     ratio = Ratio.of(3 * noise, noise)
     assert ratio.paired == pytest.approx(3.0) and ratio.interval == pytest.approx((3.0, 3.0))
@@ -58,12 +58,12 @@ def test_ratios_are_paired_by_step() -> None:
     assert Ratio.of([1.0], [1.0, 2.0]) is None and Ratio.of([], []) is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the high-water mark back")
-def test_a_peak_is_what_was_in_use_at_once_and_begins_anew() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the high-water mark")
+def test_a_peak_is_the_memory_in_use_and_is_reset() -> None:
     cpu, size = torch.device("cpu"), 64 << 20
     peak = Peak(cpu)
-    held = torch.ones(size, dtype=torch.uint8)
-    first = peak.grown()
-    del held
+    block = torch.ones(size, dtype=torch.uint8)
+    first = peak.growth()
+    del block
     assert 0.9 * size < first < 1.5 * size
-    assert Peak(cpu).grown() < 0.5 * size
+    assert Peak(cpu).growth() < 0.5 * size

@@ -1,4 +1,4 @@
-"""Workloads change what they say they change, and no more."""
+"""Workloads: the configured number of segments changes, and no others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import Stretched
-from eval.latency.script import Script, some
-from eval.latency.workloads import ASIDE, Plan, make_workload
+from eval.latency.fixed_length_format import FixedLengthFormat
+from eval.latency.script import Script, sample_candidates
+from eval.latency.workloads import NO_CANDIDATES, Plan, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
 from planners.prompts.formats import PlainFormat
@@ -29,31 +29,31 @@ def plan(**changes: object) -> Plan:
 
 
 def memories(script: Script) -> list[dict[str, str]]:
-    """The memory at every step, by id; a planner's own segments are written as a planner would."""
-    store, found = SegmentStore(), []
+    """Return the memory at every step by id, including the action log that a planner writes."""
+    store, states = SegmentStore(), []
     for edit in script.aged:
         store.put(edit.id, edit.category, edit.text)
     for number, step in enumerate(script.steps):
         if number > PROGRESS:
-            own = history_edit(number - PROGRESS, "skill")
-            store.put(own.id, own.category, own.text)
+            history = history_edit(number - PROGRESS, "skill")
+            store.put(history.id, history.category, history.text)
         for edit in step.edits:
             if edit.text is None:
                 store.remove(edit.id)
             elif edit.category != "agent":
                 store.put(edit.id, edit.category, edit.text)
-        found.append({segment.id: segment.text for segment in store})
-    return found
+        states.append({segment.id: segment.text for segment in store})
+    return states
 
 
 @pytest.mark.parametrize(("churn", "size"), [(0, 12), (1, 12), (4, 12), (16, 40), (9, 12), (16, 10)])
-def test_exactly_so_many_segments_change_and_the_memory_keeps_its_size(
+def test_exactly_churn_segments_change_and_the_memory_keeps_its_size(
     churn: int, size: int, recordings: Recordings
 ) -> None:
     (script,) = make_workload(plan(churn=churn, store=size, steps=PROGRESS + 4), recordings)
-    found = memories(script)
-    assert {len(memory) for memory in found} == {size}
-    for before, after in pairwise(found):
+    states = memories(script)
+    assert {len(memory) for memory in states} == {size}
+    for before, after in pairwise(states):
         changed = {id for id in after if after[id] != before[id]}
         assert len(changed) == min(churn, size)
         if churn <= size // 2:
@@ -62,23 +62,23 @@ def test_exactly_so_many_segments_change_and_the_memory_keeps_its_size(
             assert sum(not id.startswith("old_task") for id in changed) == size // 2, "objects change first"
 
 
-def test_half_of_a_made_up_memory_is_old_and_all_lines_are_different(recordings: Recordings) -> None:
+def test_half_of_a_synthetic_memory_is_old_and_all_lines_differ(recordings: Recordings) -> None:
     (script,) = make_workload(plan(store=1000), recordings)
     assert len(script.aged) == 500 and script.age == 11
     assert len(set(memories(script)[0].values())) == 1000
 
 
-def test_a_seed_gives_one_workload_and_another_seed_another(recordings: Recordings) -> None:
+def test_a_seed_determines_the_workload(recordings: Recordings) -> None:
     assert make_workload(plan(), recordings) == make_workload(plan(), recordings)
     assert make_workload(plan(), recordings) != make_workload(plan(seed=1), recordings)
 
 
-def test_a_replay_tells_what_the_world_told(recordings: Recordings) -> None:
+def test_a_replay_repeats_the_facts_of_the_world(recordings: Recordings) -> None:
     real = recordings[0]
-    first, *others = make_workload(plan(churn="alfred", store=60, steps=len(real.steps) + 3), recordings)
+    first, *rest = make_workload(plan(churn="alfred", store=60, steps=len(real.steps) + 3), recordings)
     assert [step.edits for step in first.steps] == [step.edits for step in real.steps]
     assert first.steps[-1].finished is not None and first.steps[-1].finished.success
-    assert [len(script.steps) for script in others] == [3] and others[0].instruction == recordings[1].instruction
+    assert [len(script.steps) for script in rest] == [3] and rest[0].instruction == recordings[1].instruction
 
 
 def test_a_replay_is_filled_with_finished_tasks(recordings: Recordings) -> None:
@@ -88,28 +88,30 @@ def test_a_replay_is_filled_with_finished_tasks(recordings: Recordings) -> None:
     assert not script.aged and len(memories(script)[0]) > 4
 
 
-def test_candidates_are_spread_and_hold_the_executed_skill() -> None:
+def test_candidates_are_spread_and_include_the_executed_skill() -> None:
     skills = [f"find a {number}" for number in range(100)]
-    chosen = some(skills, "find a 33", 10)
-    assert len(set(chosen)) == 10 and "find a 33" in chosen and "find a 0" in chosen
-    assert max(int(skill.split()[-1]) for skill in chosen) > 80
-    assert some(skills, "find a 33", None) == tuple(skills) == some(skills, "find a 33", 200)
+    candidates = sample_candidates(skills, "find a 33", 10)
+    assert len(set(candidates)) == 10 and "find a 33" in candidates and "find a 0" in candidates
+    assert max(int(skill.split()[-1]) for skill in candidates) > 80
+    assert sample_candidates(skills, "find a 33", None) == tuple(skills) == sample_candidates(skills, "find a 33", 200)
 
 
-def test_no_candidates_leave_nothing_to_score(recordings: Recordings) -> None:
+def test_without_candidates_nothing_is_scored(recordings: Recordings) -> None:
     (script,) = make_workload(plan(candidates=0), recordings)
-    assert {step.admissible for step in script.steps} == {ASIDE}
-    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(ASIDE[0])) == 1, "known from the prompt's logits"
+    assert {step.admissible for step in script.steps} == {NO_CANDIDATES}
+    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(NO_CANDIDATES[0])) == 1, (
+        "the prompt's logits score it"
+    )
 
 
 @pytest.mark.parametrize("tokens", [8, 40])
-def test_every_segment_has_so_many_tokens_of_its_own_words(tokens: int) -> None:
+def test_every_segment_has_a_fixed_number_of_its_own_tokens(tokens: int) -> None:
     plain = PlainFormat(load_tokenizer(str(BUNDLED)))
-    stretched = Stretched(plain, tokens)
+    fixed_length = FixedLengthFormat(plain, tokens)
     newline = plain.line("\n")
     for text in ("mug mug_1 cabinet_3 clean\n", "finished put a mug in the sink and then turn on the tap succeeded\n"):
-        ids, words = stretched.line(text), plain.line(text)[:-1]
+        ids, words = fixed_length.line(text), plain.line(text)[:-1]
         assert len(ids) == tokens and ids[-1:] == newline and newline[0] not in ids[:-1]
         common = min(len(words), tokens - 1)
         assert ids[:common] == words[-common:] and set(ids[:-1]) <= set(words)
-    assert stretched.line("\n") == newline and stretched.candidate("find a mug") == plain.candidate("find a mug")
+    assert fixed_length.line("\n") == newline and fixed_length.candidate("find a mug") == plain.candidate("find a mug")

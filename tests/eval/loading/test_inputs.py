@@ -1,4 +1,4 @@
-"""Inputs of a simulation: rows by method, times by roofline, machines by name, files of measured times."""
+"""Inputs of a simulation: rows by method, roofline times, devices and links, files of measured times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eval.loading import machines
+from eval.latency import rates
 from eval.loading.costs import Roofline
 from eval.loading.layer_costs import Shape
 from eval.loading.layer_times import read_times
@@ -35,7 +35,7 @@ def counts(method: str, layers: int = 6) -> list[int]:
     return [rows.numel() for rows in PROMPT.active(method, layers, FALL)]
 
 
-def test_keep_drops_segments_and_cacheblend_rows_as_the_schedule_says() -> None:
+def test_the_schedule_counts_segments_for_keep_and_rows_for_cacheblend() -> None:
     assert counts("keep") == [3 + 4 * count for count in FALL.counts(6, 10)]
     assert counts("cacheblend") == [3 + count for count in FALL.counts(6, 40)]
     assert counts("epic") == [43] * 6
@@ -43,25 +43,25 @@ def test_keep_drops_segments_and_cacheblend_rows_as_the_schedule_says() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_rows_only_ever_leave_and_the_query_stays(method: str) -> None:
+def test_active_rows_shrink_and_keep_the_query(method: str) -> None:
     active = PROMPT.active(method, 6, FALL)
     assert all(set(b.tolist()) <= set(a.tolist()) for a, b in pairwise(active))
     assert all(rows.tolist() == sorted(set(rows.tolist())) and rows[-3:].tolist() == [40, 41, 42] for rows in active)
-    again, other = PROMPT.active(method, 6, FALL), PROMPT.active(method, 6, FALL, seed=1)
-    assert all(map(torch.equal, active, again))
-    assert all(map(torch.equal, active, other)) == (method in ("epic", "full_reuse"))
+    repeated, reseeded = PROMPT.active(method, 6, FALL), PROMPT.active(method, 6, FALL, seed=1)
+    assert all(map(torch.equal, active, repeated))
+    assert all(map(torch.equal, active, reseeded)) == (method in ("epic", "full_reuse"))
 
 
-def test_epic_leaves_the_rest_of_a_long_segment() -> None:
+def test_epic_computes_the_first_rows_of_each_segment() -> None:
     assert Prompt(2, 20, 1).active("epic", 2, FALL)[0].tolist() == [*range(16), *range(20, 36), 40]
 
 
-def test_methods_fall_as_their_stages_do() -> None:
+def test_default_schedules_are_those_of_the_stages() -> None:
     assert schedule_of("keep") == Schedule()
     assert schedule_of("cacheblend") == Schedule("linear", 0.15)
 
 
-def test_a_unit_holds_the_segments_that_are_encoded_together() -> None:
+def test_a_unit_holds_several_segments() -> None:
     layout = Prompt(5, 2, 1, together=2).layout()
     assert [(place.start, place.stop) for place in layout.placements] == [(0, 4), (4, 8), (8, 10)]
     assert layout.reused.tolist() == [True] * 10 + [False]
@@ -79,20 +79,20 @@ def test_an_unknown_method_is_refused() -> None:
         PROMPT.active("all", 6, FALL)
 
 
-def test_times_are_the_flops_that_must_be_spent() -> None:
+def test_times_are_the_counted_flops() -> None:
     """Rows 0, 1, 2 at layer 0; 1, 2 at layers 1 and 2. Per row: q and o 2 x 2 x 8 x 8, k and v 2 x 2 x 8 x 4."""
     active = torch.tensor([0, 1, 2]), torch.tensor([1, 2]), torch.tensor([1, 2])
-    found = Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, BEFORE)
+    times = Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, BEFORE)
     pair = 4 * 8
-    assert found.attention == (3 * 384 + 6 * pair, 2 * 384 + 5 * pair, 2 * 128 + 256 + 3 * pair)
-    assert found.importance == (6 * pair / 2, 0, 0)
-    assert found.mlp == (2 * 768, 2 * 768, 768)
+    assert times.attention == (3 * 384 + 6 * pair, 2 * 384 + 5 * pair, 2 * 128 + 256 + 3 * pair)
+    assert times.importance == (6 * pair / 2, 0, 0)
+    assert times.mlp == (2 * 768, 2 * 768, 768)
     assert Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, BESIDE).mlp == (3 * 768, 2 * 768, 768)
     blend = Roofline(SHAPE, SLOW, attainable=1.0).times(active, 3, AFTER)
     assert (blend.mlp, blend.importance) == ((3 * 768, 2 * 768, 768), (3 * 2 * 8 * 4, 0, 0))
 
 
-def test_few_rows_cost_the_reading_of_the_weights() -> None:
+def test_few_rows_take_the_time_of_reading_the_weights() -> None:
     active = (torch.tensor([2]),) * 2
     for bits, share in ((16, 2.0), (4, 0.5)):
         times = Roofline(SHAPE.cut(2), NARROW, 1.0, bits).times(active, 3, BEFORE)
@@ -100,53 +100,55 @@ def test_few_rows_cost_the_reading_of_the_weights() -> None:
     assert Roofline(SHAPE, NARROW, 0.5).times(active, 3, BEFORE).mlp == (2 * (3 * 8 * 16 * 2 + 32),) * 2
 
 
-def test_shapes_have_names_and_files(tmp_path: Path) -> None:
-    assert Shape.named("qwen2.5-14b") == Shape(48, 5120, 40, 8, 128, 13824)
-    assert Shape.named("qwen2.5-14b").row_bytes == 4096
+def test_shapes_are_read_by_name_or_from_a_file(tmp_path: Path) -> None:
+    assert Shape.from_name("qwen2.5-14b") == Shape(48, 5120, 40, 8, 128, 13824)
+    assert Shape.from_name("qwen2.5-14b").row_bytes == 4096
     file = tmp_path / "config.json"
     file.write_text(json.dumps(SHAPES["qwen2.5-14b"] | {"head_dim": 64}))
-    assert Shape.named(str(file)).head_dim == 64
+    assert Shape.from_name(str(file)).head_dim == 64
     file.write_text("{}")
     with pytest.raises(ConfigError, match="no config.json of a dense decoder"):
-        Shape.named(str(file))
+        Shape.from_name(str(file))
     with pytest.raises(ConfigError, match="neither a file nor one of planner-tiny"):
-        Shape.named("gpt-9")
+        Shape.from_name("gpt-9")
     with pytest.raises(ConfigError, match="use 2 to 3"):
         SHAPE.cut(4)
 
 
-def test_machines_have_names() -> None:
+def test_devices_and_links_are_found_by_name() -> None:
     assert all(device.link in LINKS and device_named(name) is device for name, device in DEVICES.items())
     assert link_named("2.5").bandwidth == 2.5e9
     assert link_named("shared").shared and not link_named("pcie4").shared
-    for refused in (lambda: device_named("abacus"), lambda: link_named("string"), lambda: link_named("0")):
+    for make in (lambda: device_named("abacus"), lambda: link_named("string"), lambda: link_named("0")):
         with pytest.raises(ConfigError):
-            refused()
+            make()
 
 
 def test_this_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # what each piece takes
-    found = measure_cpu(size=64, nbytes=1 << 16, times=3)
-    assert (found.flops, found.memory) == (2 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[found.link].shared
+    monkeypatch.setattr(rates, "ROWS", {"cpu": 64})
+    monkeypatch.setattr(rates, "COPY_BYTES", {"cpu": 1 << 16})
+    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    cpu = measure_cpu(samples=3)
+    assert (cpu.flops, cpu.memory) == (8 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[cpu.link].shared
 
 
 @pytest.mark.parametrize("bad", [{"attainable": 0.0}, {"attainable": 1.5}, {"weight_bits": 5}])
-def test_a_roofline_of_nothing_is_refused(bad: dict[str, float]) -> None:
+def test_an_invalid_roofline_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(bad.values())):g}"):
         Roofline(SHAPE, SLOW, **bad)
 
 
-def test_measured_times_come_from_a_file(tmp_path: Path) -> None:
+def test_measured_times_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
-    given = {"attention": [1, 2], "importance": [0.5, 0], "mlp": [3, 4], "active": [[0, 1], [1]], "row_bytes": 8}
-    file.write_text(json.dumps(given))
-    found = read_times(file)
-    assert (found.times.mlp, found.row_bytes) == ((3, 4), 8)
-    assert [rows.tolist() for rows in found.active or ()] == [[0, 1], [1]]
+    content = {"attention": [1, 2], "importance": [0.5, 0], "mlp": [3, 4], "active": [[0, 1], [1]], "row_bytes": 8}
+    file.write_text(json.dumps(content))
+    times = read_times(file)
+    assert (times.times.mlp, times.row_bytes) == ((3, 4), 8)
+    assert [rows.tolist() for rows in times.active or ()] == [[0, 1], [1]]
     file.write_text("{")
     with pytest.raises(DataError, match=r"times\.json is not JSON"):
         read_times(file)
-    for text in ("[]", json.dumps(given | {"head": 1}), json.dumps(given | {"mlp": [3]})):
+    for text in ("[]", json.dumps(content | {"head": 1}), json.dumps(content | {"mlp": [3]})):
         file.write_text(text)
         with pytest.raises(DataError, match="holds no times per layer"):
             read_times(file)
@@ -154,8 +156,8 @@ def test_measured_times_come_from_a_file(tmp_path: Path) -> None:
         read_times(tmp_path / "none.json")
 
 
-def test_a_measured_run_is_a_timeline_too() -> None:
-    """A choice that had the MLP computed for it counts from the MLP's end."""
+def test_a_trace_becomes_a_timeline() -> None:
+    """A choice that waited for the MLP starts at the MLP's end."""
     trace = PrefillTrace(4)
     trace.loads = [LoadInterval(1, 2, 13.0, 15.0, 64, 3)]
     spans = (0, 10, 11, "attention"), (0, 11, 13, "mlp"), (0, 11, 13.5, "importance"), (1, 15, 16, "attention")

@@ -1,4 +1,4 @@
-"""Properties of every schedule, whatever is dropped when, and however long its pieces take."""
+"""Properties of every schedule, for random dropped rows and times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.stages import Loading
-from tests.eval.loading.works import STAGES, Watched, links, work, works
+from tests.eval.loading.works import STAGES, RecordingLoading, links, work, works
 
 EPSILON = 1e-9
 CHUNKS = st.sampled_from((float("inf"), 1.0, 3.0))
@@ -29,15 +29,15 @@ quick = settings(max_examples=150)
 
 @quick
 @given(stages, works(together=6), links(free=False), CHUNKS)
-def test_no_schedule_ends_before_its_bounds(stage: Loading, task: Work, link: Link, chunk: float) -> None:
-    found = bounds(task, link)
-    assert found.simple <= found.tight + EPSILON
-    assert found.tight <= simulate(stage, task, link, chunk).makespan + EPSILON
+def test_no_makespan_is_below_the_bounds(stage: Loading, task: Work, link: Link, chunk: float) -> None:
+    limits = bounds(task, link)
+    assert limits.simple <= limits.tight + EPSILON
+    assert limits.tight <= simulate(stage, task, link, chunk).makespan + EPSILON
 
 
 @quick
 @given(stages, works(together=6), links(free=False), CHUNKS)
-def test_the_rules_hold(stage: Loading, task: Work, link: Link, chunk: float) -> None:
+def test_workers_wait_by_the_rules(stage: Loading, task: Work, link: Link, chunk: float) -> None:
     line = simulate(stage, task, link, chunk)
     for lane in LANES:
         assert all(a.end <= b.start + EPSILON for a, b in pairwise(line.on(lane))), lane
@@ -57,13 +57,13 @@ def test_the_rules_hold(stage: Loading, task: Work, link: Link, chunk: float) ->
 @quick
 @given(stages, works(), links(free=False), CHUNKS)
 def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: Work, link: Link, chunk: float) -> None:
-    watched = Watched(stage)
-    line = simulate(watched, task, link, chunk)
-    moved = np.zeros(task.resting.shape, int)
-    for one in watched.seen:
-        start = task.layout.placements[one.placement].start
-        moved[one.first : one.last, start + one.rows[0] : start + one.rows[1]] += 1
-    assert (moved == task.resting).all()
+    recording = RecordingLoading(stage)
+    line = simulate(recording, task, link, chunk)
+    counts = np.zeros(task.resting.shape, int)
+    for transfer in recording.transfers:
+        start = task.layout.placements[transfer.placement].start
+        counts[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] += 1
+    assert (counts == task.resting).all()
     per_layer = [sum(event.nbytes for event in line.on(LINK) if event.layer == n) for n in range(task.layers)]
     assert per_layer == (task.resting.sum(1) * task.row_bytes).tolist()
 
@@ -71,17 +71,17 @@ def test_each_row_moves_once_per_layer_that_needs_it(stage: Loading, task: Work,
 @quick
 @given(works(), links(free=True), CHUNKS)
 def test_without_latencies_nothing_is_slower_than_serial(task: Work, link: Link, chunk: float) -> None:
-    """Serial adds computing and moving; in the others the compute worker waits only while the link works."""
-    found = bounds(task, link)
-    assert simulate(Serial(), task, link).makespan == pytest.approx(found.compute + found.transfer)
+    """Serial takes the sum of computing and moving; with other stages the compute worker waits only for the link."""
+    limits = bounds(task, link)
+    assert simulate(Serial(), task, link).makespan == pytest.approx(limits.compute + limits.transfer)
     for stage in (NextLayer(), LayerBalanced()):
-        assert simulate(stage, task, link, chunk).makespan <= found.compute + found.transfer + EPSILON
+        assert simulate(stage, task, link, chunk).makespan <= limits.compute + limits.transfer + EPSILON
 
 
 @quick
 @given(works(), links(free=True), st.integers(0, 3))
-def test_what_is_known_at_once_is_loaded_as_early_as_can_be(task: Work, link: Link, drop: int) -> None:
-    """Rows dropped together: nothing that is asked for later can be in a hurry, so the bound is met."""
+def test_rows_dropped_together_meet_the_tight_bound(task: Work, link: Link, drop: int) -> None:
+    """All slices are known at once, so no later request is more urgent."""
     segments = len(task.layout.segments)
     times = task.times.attention, task.times.mlp, task.times.importance
     together = work([drop] * segments, *times, narrow=task.narrow)
@@ -90,7 +90,7 @@ def test_what_is_known_at_once_is_loaded_as_early_as_can_be(task: Work, link: Li
 
 @quick
 @given(works(), links(free=True), CHUNKS)
-def test_layer_balanced_is_late_by_a_job_per_layer_at_most(task: Work, link: Link, chunk: float) -> None:
+def test_layer_balanced_exceeds_the_bound_by_at_most_a_job_per_layer(task: Work, link: Link, chunk: float) -> None:
     line = simulate(LayerBalanced(), task, link, chunk)
     longest = max((event.seconds for event in line.on(LINK)), default=0.0)
     assert line.makespan <= bounds(task, link).tight + (task.layers - 1) * longest + EPSILON
@@ -99,9 +99,9 @@ def test_layer_balanced_is_late_by_a_job_per_layer_at_most(task: Work, link: Lin
 @quick
 @given(works(tokens=1), links(free=True))
 def test_single_rows_come_close_to_the_tight_bound(task: Work, link: Link) -> None:
-    """With jobs of a row each for layers whose turn has not come, what is late is late by a row per layer."""
-    found = simulate(LayerBalanced(), task, link, chunk=1).makespan
-    assert found <= bounds(task, link).tight + (task.layers - 1) * link.seconds(1, 1) + EPSILON
+    """Jobs that load ahead have one row each, so the excess is at most a row per layer."""
+    makespan = simulate(LayerBalanced(), task, link, chunk=1).makespan
+    assert makespan <= bounds(task, link).tight + (task.layers - 1) * link.seconds(1, 1) + EPSILON
 
 
 @quick
@@ -115,20 +115,20 @@ def test_more_bandwidth_never_raises_the_bounds(stage: Loading, task: Work, link
 
 @quick
 @given(stages, works(), links(free=False))
-def test_times_can_be_read_off_a_timeline(stage: Loading, task: Work, link: Link) -> None:
-    found = times_of(simulate(stage, task, link), task.layers)
+def test_times_of_a_timeline_are_those_of_the_work(stage: Loading, task: Work, link: Link) -> None:
+    times = times_of(simulate(stage, task, link), task.layers)
     for kind in ("attention", "importance", "mlp"):
-        assert getattr(found, kind) == pytest.approx(getattr(task.times, kind), abs=EPSILON)
+        assert getattr(times, kind) == pytest.approx(getattr(task.times, kind), abs=EPSILON)
 
 
 @quick
 @given(works())
-def test_the_bounds_over_an_endless_link_are_the_computing(task: Work) -> None:
+def test_the_bounds_over_an_infinite_link_are_the_computing(task: Work) -> None:
     endless = Link("shared", float("inf"))
-    found = bounds(task, endless)
-    assert found.simple == found.tight == pytest.approx(found.compute)
-    assert simulate(NextLayer(), task, endless).makespan == pytest.approx(found.compute)
+    limits = bounds(task, endless)
+    assert limits.simple == limits.tight == pytest.approx(limits.compute)
+    assert simulate(NextLayer(), task, endless).makespan == pytest.approx(limits.compute)
     total = sum(task.times.attention) + sum(task.times.mlp)
-    assert found.compute >= total - EPSILON
+    assert limits.compute >= total - EPSILON
     if task.narrow != BESIDE:
-        assert found.compute == pytest.approx(total + sum(task.times.importance))
+        assert limits.compute == pytest.approx(total + sum(task.times.importance))

@@ -1,9 +1,9 @@
-"""The engine's loader against the simulator: the same jobs in the same order, and layers that wait for the same.
+"""Engine's loader against the simulator: the same jobs in the same order, and the same dependencies of layers.
 
-The model is tiny; what an MLP takes is slept, and the link is slow, so that pieces and jobs take milliseconds, chosen
-so that no decision hangs by less than some tenths of one. In the simulator a piece takes what it took in the run, as
-does the first job, the second, and so on: what is compared is who waited for whom, and what the link did next. A
-busy machine may stop a thread in between, so a run may be repeated; a loader of another order is wrong every time.
+The model is tiny; MLPs sleep, and the link is slow, so that pieces and jobs take milliseconds, chosen so that decisions
+are separated by some tenths of one. The simulator uses the measured time of each piece and job, so the tests compare
+dependencies and the order of jobs. A busy machine may delay a thread, so a run may be repeated; a loader with another
+order fails every time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from eval.loading.compare import STAGES
-from eval.loading.measure import Real, run
+from eval.loading.measure import RealPrefill, run_prefill
 from eval.loading.prompt import Prompt
 from eval.loading.simulate import simulate
 from eval.loading.simulated_link import Link
@@ -35,13 +35,13 @@ from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
 from tests.waiting import until
 
-MLPS = (0.002, 0.002, 0.002, 0.007, 0.013, 0.010)  # seconds slept in each layer's
+MLPS = (0.002, 0.002, 0.002, 0.007, 0.013, 0.010)  # seconds of sleep in each layer's MLP
 PROMPT = Prompt(segments=8, tokens=4, query=3)
 SEGMENT = 4 * 256  # bytes of a segment's slice of a layer: 2 heads of 16 numbers, keys and values, 4 bytes each
 LINK_SPEED = SEGMENT / 0.003  # bytes per second: a segment's slice takes 3 ms
-WAKING = 0.002  # seconds that a thread may take to go on
-MARGIN = 0.0015  # seconds: what is closer together may come in either order
-CUT = 1.5 * SEGMENT  # bytes: two segments to a job, or some single rows
+WAKING = 0.002  # seconds until a waiting thread continues
+MARGIN = 0.0015  # seconds: closer events may come in either order
+CUT = 1.5 * SEGMENT  # bytes of a job: two segments, or some single rows
 WHEN = {"before": BEFORE, "beside": BESIDE}
 
 RECOMPUTE: dict[str, Callable[[], Recompute]] = {
@@ -54,22 +54,22 @@ RECOMPUTE: dict[str, Callable[[], Recompute]] = {
 
 
 @dataclass(frozen=True)
-class Again(Link):
-    """A link whose jobs take as long as those of a run, in their order; any behind them, as long as they should."""
+class ReplayLink(Link):
+    """Link whose jobs take the measured times of a run, in their order; further jobs take the link's time."""
 
-    seen: Iterator[float] = field(default_factory=lambda: iter(()))
+    durations: Iterator[float] = field(default_factory=lambda: iter(()))
 
     @classmethod
-    def of(cls, line: Timeline) -> Again:
+    def of(cls, line: Timeline) -> ReplayLink:
         ends = _until_next(line.on(LINK))
-        return cls("again", LINK_SPEED, seen=iter([end - job.start for job, end in ends]))
+        return cls("again", LINK_SPEED, durations=iter([end - job.start for job, end in ends]))
 
     def seconds(self, nbytes: float, runs: int) -> float:
-        return next(self.seen, super().seconds(nbytes, runs))
+        return next(self.durations, super().seconds(nbytes, runs))
 
 
 def _until_next(events: Sequence[Event]) -> list[tuple[Event, float]]:
-    """Each event and its end, or where the next one starts if that is but a thread's waking later."""
+    """Return each event with its end, or with the start of the next one if only a thread's waking separates them."""
     later = [event.start if event.start - before.end < WAKING else before.end for before, event in pairwise(events)]
     return list(zip(events, [*later, *(event.end for event in events[-1:])], strict=True))
 
@@ -85,8 +85,8 @@ def model() -> Iterator[LoadedModel]:
     torch.set_num_threads(threads)
 
 
-def without_gaps(real: Real) -> Work:
-    """The work of a run, where the compute worker's pieces take until the next one began."""
+def without_gaps(real: RealPrefill) -> Work:
+    """Return the work of a run with pieces extended to the start of the next one."""
     times = {kind: [0.0] * real.work.layers for kind in ("attention", "importance", "mlp")}
     for lane in (COMPUTE, IMPORTANCE):
         for event, end in _until_next(real.timeline.on(lane)):
@@ -99,26 +99,26 @@ def jobs(line: Timeline) -> list[tuple[int, int, int]]:
 
 
 def moments(line: Timeline) -> dict[tuple[str, str, int, int], float]:
-    """When each event starts and ends; a layer's jobs are numbered."""
-    found: dict[tuple[str, str, int, int], float] = {}
+    """Return the start and end of each event; a layer's jobs are numbered."""
+    times: dict[tuple[str, str, int, int], float] = {}
     for event in line.events:
-        number = sum(key[:3] == ("start", event.kind, event.layer) for key in found)
-        found["start", event.kind, event.layer, number] = event.start
-        found["end", event.kind, event.layer, number] = event.end
-    return found
+        number = sum(key[:3] == ("start", event.kind, event.layer) for key in times)
+        times["start", event.kind, event.layer, number] = event.start
+        times["end", event.kind, event.layer, number] = event.end
+    return times
 
 
 def too_early(line: Timeline) -> list[str]:
-    """Layers that began before their slices were there."""
+    """Name the layers that started before their slices had arrived."""
     begin = {event.layer: event.start for event in line.events if event.kind == "attention"}
-    return [f"layer {job.layer} began before its slices" for job in line.on(LINK) if begin[job.layer] < job.end]
+    return [f"layer {job.layer} started before its slices" for job in line.on(LINK) if begin[job.layer] < job.end]
 
 
-def differences(real: Real, played: Timeline) -> list[str]:
-    """What the simulator would have done otherwise; empty if nothing."""
-    if jobs(real.timeline) != jobs(played):
-        return [f"jobs (layer, bytes, runs): {jobs(real.timeline)}, simulated {jobs(played)}"]
-    ran, expected = moments(real.timeline), moments(played)
+def differences(real: RealPrefill, simulated: Timeline) -> list[str]:
+    """Describe the differences between a run and its simulation."""
+    if jobs(real.timeline) != jobs(simulated):
+        return [f"jobs (layer, bytes, runs): {jobs(real.timeline)}, simulated {jobs(simulated)}"]
+    ran, expected = moments(real.timeline), moments(simulated)
     order = sorted(expected, key=expected.__getitem__)
     wrong = [
         f"{b} {1e3 * (ran[a] - ran[b]):.1f} ms before {a}, simulated {1e3 * (expected[b] - expected[a]):.1f} ms behind"
@@ -135,22 +135,22 @@ CASES = [
     for loading in STAGES
     for importance in WHEN
     for chunk in (math.inf, CUT)
-    if loading != "serial" or chunk is math.inf  # what is due is never cut
+    if loading != "serial" or chunk is math.inf  # jobs that are due are never cut
 ]
 
 
 @pytest.mark.parametrize(("recompute", "loading", "importance", "chunk"), CASES)
-def test_the_loader_does_what_the_simulator_plays(
+def test_the_loader_follows_the_simulator(
     recompute: str, loading: str, importance: str, chunk: float, model: LoadedModel
 ) -> None:
     narrow = AFTER if recompute == "deviation" else WHEN[importance]
     with TransformersEngine(model, "thread", Throttle(LINK_SPEED / 1e9), importance, chunk) as engine:
-        layout, seen = PROMPT.encoded(engine), [""]
+        layout, problems = PROMPT.encoded(engine), [""]
 
         def as_simulated() -> bool:
-            real = run(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
-            played = simulate(STAGES[loading](), without_gaps(real), Again.of(real.timeline), chunk)
-            seen[:] = differences(real, played)
-            return not seen
+            real = run_prefill(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
+            simulated = simulate(STAGES[loading](), without_gaps(real), ReplayLink.of(real.timeline), chunk)
+            problems[:] = differences(real, simulated)
+            return not problems
 
-        until(as_simulated, lambda: "no run as simulated; the last: " + "; ".join(seen[:5]))
+        until(as_simulated, lambda: "no run follows the simulation; the last: " + "; ".join(problems[:5]))

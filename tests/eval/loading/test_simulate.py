@@ -1,4 +1,4 @@
-"""Timelines worked out by hand."""
+"""Timelines calculated by hand."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def starts(line: Timeline, kind: str) -> list[float]:
     return [event.start for event in line.events if event.kind == kind]
 
 
-def test_serial_loads_when_a_layer_is_due() -> None:
+def test_serial_loads_a_layer_when_it_is_due() -> None:
     line = simulate(Serial(), BALANCING, SECOND)
     assert loads(line) == [(1, 6, 8), (2, 14, 16), (3, 17, 21), (4, 22, 26)]
     assert starts(line, "attention") == [0, 8, 16, 21, 26]
     assert (line.makespan, line.idle(COMPUTE), line.idle(LINK)) == (27, 12, 15)
 
 
-def test_next_layer_loads_one_layer_ahead_and_what_was_not_foreseen() -> None:
+def test_next_layer_loads_one_layer_ahead_and_newly_dropped_rows() -> None:
     line = simulate(NextLayer(), BALANCING, SECOND)
     assert loads(line) == [(1, 1, 3), (2, 3, 5), (3, 7, 9), (3, 13, 15), (4, 15, 19)]
     assert starts(line, "attention") == [0, 6, 12, 15, 19]
     assert line.makespan == 20
 
 
-def test_layer_balanced_loads_what_can_never_be_active_again() -> None:
+def test_layer_balanced_loads_rows_that_were_dropped() -> None:
     line = simulate(LayerBalanced(), BALANCING, SECOND)
     assert loads(line) == [(1, 1, 3), (2, 3, 5), (3, 5, 7), (4, 7, 9), (3, 13, 15), (4, 15, 17)]
     assert starts(line, "attention") == [0, 6, 12, 15, 17]
@@ -59,22 +59,22 @@ def test_layer_balanced_loads_what_can_never_be_active_again() -> None:
     )  # fmt: skip
 
 
-def test_its_bounds() -> None:
-    """15 to compute; 12 rows to move, the first known at 1, and 4 for the last two layers not before 13."""
-    found = bounds(BALANCING, SECOND)
-    assert (found.compute, found.dependency, found.transfer, found.simple, found.tight) == (15, 1, 12, 15, 18)
+def test_bounds_of_the_balanced_example() -> None:
+    """15 s of computing; 12 rows to move: the first known at 1 s, and 4 for the last two layers known at 13 s."""
+    limits = bounds(BALANCING, SECOND)
+    assert (limits.compute, limits.dependency, limits.transfer, limits.simple, limits.tight) == (15, 1, 12, 15, 18)
 
 
-def test_a_run_counts_for_the_bound_from_its_last_row_on() -> None:
-    """Row 1 is dropped at layer 1, row 0 beside it at layer 2: known at 17, and a copy each for keys and values."""
+def test_a_run_counts_from_the_layer_at_which_its_last_row_rests() -> None:
+    """Row 1 is dropped at layer 1, the adjacent row 0 at layer 2: known at 17 s, one copy each for keys and values."""
     active = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.tensor([2])
     task = Work(Prompt(1, 2, 1).layout(), active, Times((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
-    found = bounds(task, Link("many small copies", 1.0, per_copy=5.0))
-    assert (found.transfer, found.tight) == (11 + 12, 17 + 11 + 9)
+    limits = bounds(task, Link("many small copies", 1.0, per_copy=5.0))
+    assert (limits.transfer, limits.tight) == (11 + 12, 17 + 11 + 9)
 
 
-def test_a_row_in_a_gap_moves_along_before_it_is_dropped() -> None:
-    """Rows 0 and 2 of a unit are dropped at layer 1, row 1 between them at layer 3: its slice is there by then."""
+def test_a_row_in_a_gap_moves_before_it_is_dropped() -> None:
+    """Rows 0 and 2 of a unit are dropped at layer 1, row 1 between them at layer 3, after its slice has moved."""
     gap = work([1, 3, 1], attention=[1] * 4, mlp=[20, 20, 0, 0], together=3)
     line = simulate(LayerBalanced(), gap, SECOND)
     assert loads(line) == [(1, 1, 4), (2, 4, 7), (3, 7, 10)]
@@ -82,42 +82,42 @@ def test_a_row_in_a_gap_moves_along_before_it_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(("chunk", "makespans"), [(float("inf"), (14, 15)), (1, (14, 14))])
-def test_what_is_loaded_ahead_can_stand_in_the_way(chunk: float, makespans: tuple[float, float]) -> None:
-    """Layer 3 is on its way when layer 2 turns out to need one more row; small jobs let it pass."""
+def test_loading_ahead_can_delay_an_urgent_job(chunk: float, makespans: tuple[float, float]) -> None:
+    """Layer 3 is being loaded when layer 2 needs one more row; small jobs let it pass."""
     contested = work([1, 1, 2], attention=[1] * 4, mlp=[4, 0, 5, 0])
-    found = tuple(simulate(stage, contested, SECOND, chunk).makespan for stage in (NextLayer(), LayerBalanced()))
-    assert found == makespans
+    spans = tuple(simulate(stage, contested, SECOND, chunk).makespan for stage in (NextLayer(), LayerBalanced()))
+    assert spans == makespans
 
 
 PIECES = {"attention": [1, 1], "mlp": [4, 1], "importance": [2, 0]}
 
 
-def test_importance_before_the_mlp_takes_the_compute_worker() -> None:
+def test_importance_before_the_mlp_runs_on_the_compute_worker() -> None:
     line = simulate(LayerBalanced(), work([1], **PIECES), SECOND)
     assert (starts(line, "importance"), starts(line, "mlp"), loads(line)) == ([1], [3, 8], [(1, 3, 4)])
     assert not line.on(IMPORTANCE) and line.makespan == 9
 
 
-def test_importance_beside_the_mlp_has_a_worker_of_its_own() -> None:
+def test_importance_beside_the_mlp_runs_on_its_own_worker() -> None:
     line = simulate(LayerBalanced(), work([1], **PIECES, narrow=BESIDE), SECOND)
     assert (starts(line, "importance"), starts(line, "mlp"), loads(line)) == ([1], [1, 6], [(1, 3, 4)])
     assert line.busy(IMPORTANCE) == 2 and line.makespan == 7
 
 
-def test_the_next_layer_waits_for_a_choice_that_outlasts_the_mlp() -> None:
+def test_the_next_layer_waits_for_a_choice_longer_than_the_mlp() -> None:
     slow = work([1], attention=[1, 1], mlp=[1, 0], importance=[5, 0], narrow=BESIDE)
     line = simulate(LayerBalanced(), slow, Link("fast", 1e9))
     assert starts(line, "attention") == [0, pytest.approx(6)]
     assert starts(simulate(Serial(), slow, SECOND), "attention") == [0, 7]
 
 
-def test_a_choice_that_reads_what_the_layer_returns_comes_last() -> None:
+def test_a_choice_that_reads_the_output_of_a_layer_comes_last() -> None:
     line = simulate(LayerBalanced(), work([1], **PIECES, narrow=AFTER), SECOND)
     assert (starts(line, "importance"), starts(line, "mlp"), loads(line)) == ([5], [1, 9], [(1, 7, 8)])
 
 
 def test_a_job_costs_its_latency_and_two_copies_per_run() -> None:
-    """Rows that touch are one copy within a block, wherever they come from; blocks are copied one by one."""
+    """Adjacent rows of a block are one copy; blocks are copied one by one."""
     link = Link("slow to start", 1.0, latency=10.0, per_copy=3.0)
     apart = work([0, 0], attention=[0, 0], mlp=[0, 0], tokens=2)
     assert [event.runs for event in simulate(NextLayer(), apart, link).on(LINK)] == [2, 2]
@@ -135,7 +135,7 @@ def test_shared_memory_moves_nothing() -> None:
     assert (line.makespan, line.busy(LINK), line.nbytes) == (15, 0, 0)
 
 
-def test_a_stage_that_forgets_a_row_is_refused() -> None:
+def test_a_stage_that_omits_a_row_is_refused() -> None:
     class Forgetful(LayerBalanced):
         def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
             return super().schedule(layout, layer, active, layers)[:-1]
@@ -145,15 +145,15 @@ def test_a_stage_that_forgets_a_row_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [({"narrow": "first"}, "narrow='first'"), ({"active": ()}, "active rows of 0 layers, but times of 5")],
 )
-def test_work_that_does_not_add_up_is_refused(change: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_inconsistent_work_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         replace(BALANCING, **change)
 
 
 @pytest.mark.parametrize("mlp", [(1.0, 1.0), (-1.0,), (float("nan"),), ()])
-def test_times_that_cannot_be_are_refused(mlp: tuple[float, ...]) -> None:
+def test_invalid_times_are_refused(mlp: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError):
         Times((1.0,), (0.0,), mlp)

@@ -1,4 +1,4 @@
-"""Small pieces of work: which segments are dropped when, and given times."""
+"""Small works for the simulator: the layers at which segments are dropped, and the times of pieces."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def work(
     narrow: str = BEFORE,
     together: int = 1,
 ) -> Work:
-    """Segment i is not active from layer ``drops[i]`` on; one row of query; a byte per row and layer."""
+    """Make a work: segment i is not active from layer ``drops[i]`` on; one query row; one byte per row and layer."""
     prompt = Prompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
     active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))
-    chosen = [0.0] * len(attention) if importance is None else importance
-    return Work(prompt.layout(), active, Times(tuple(attention), tuple(chosen), tuple(mlp)), 1, narrow)
+    importance_times = [0.0] * len(attention) if importance is None else importance
+    return Work(prompt.layout(), active, Times(tuple(attention), tuple(importance_times), tuple(mlp)), 1, narrow)
 
 
 @st.composite
 def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> Work:
-    """Two to six layers; segments of up to ``tokens`` rows: dropped on the way, never computed, or always.
+    """Draw works of two to six layers, with segments of up to ``tokens`` rows dropped at any layer or never.
 
-    In units of up to ``together`` segments there are gaps that are moved along.
+    Units of up to ``together`` segments have gaps, which move with their run.
     """
     layers = draw(st.integers(2, 6))
     seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)
@@ -52,23 +52,23 @@ def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> Work:
 
 
 def links(free: bool) -> st.SearchStrategy[Link]:
-    """Of a byte per second or so; ``free``: without latencies."""
+    """Draw links of about a byte per second; ``free``: without latencies."""
     extra = st.just(0.0) if free else st.sampled_from((0.0, 0.0625, 0.5))
     return st.builds(Link, st.just("link"), st.sampled_from((0.25, 1.0, 4.0)), extra, extra)
 
 
 @dataclass
-class Watched:
-    """A stage whose transfers are kept."""
+class RecordingLoading:
+    """Loading stage that records its transfers."""
 
     stage: Loading
-    seen: list[Transfer] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
 
     @property
     def overlaps(self) -> bool:
         return self.stage.overlaps
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        found = self.stage.schedule(layout, layer, active, layers)
-        self.seen += found
-        return found
+        transfers = self.stage.schedule(layout, layer, active, layers)
+        self.transfers += transfers
+        return transfers

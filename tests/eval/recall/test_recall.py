@@ -222,7 +222,7 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("eval.seed=3",), "eval.seed=3 is not read here; use --seed"),
         (("planner=keep",), "planner=keep is not read here; use --methods"),
         (("memory=keep",), "memory=keep is not read here; use --methods"),
-        (("env.stream=2",), "env.stream=2 is not read here; what is: memory, model, .*eval.threads"),
+        (("env.stream=2",), "env.stream=2 is not read here; these keys are: memory, model, .*eval.threads"),
         (("prompt.style=linked",), "prompt.style=linked is not read here"),
         (("eval.threads=0",), "eval.threads=0"),
         (

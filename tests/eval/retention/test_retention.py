@@ -197,7 +197,7 @@ def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) 
 
 
 def test_settings_that_are_not_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; what is: env, memory"):
+    with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; these keys are: env, memory"):
         report(["--methods", "h2o", "eval.shard=0/2"])
     for override in ("planner=h2o", "memory=h2o"):  # of all methods, the full cache too
         with pytest.raises(ConfigError, match=f"{override} is not read here; use --methods"):

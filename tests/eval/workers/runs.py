@@ -1,15 +1,18 @@
-"""Runs without their clocks: what two ways of playing the same episodes must have in common."""
+"""Contents of runs without times, to compare two ways of playing the same episodes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from keep_agent.rollout.frames import FRAMES
 from keep_agent.rollout.run_folder import LAST, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.rollout.trace import read_trace
 
-PLAYED = {"timed_on"}  # by how many workers, on what
+MACHINE = {"timed_on"}  # machine and number of workers
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
 TIMES = {"seconds", "parts", "ttft_ms", "ttft_overlapped_ms", "score_ms"}  # of a result and its steps
 SUMMED_TIMES = {"seconds", "ttft_ms", "ttft_parts_ms", "ttft_overlapped_ms", "decision_ms", "score_ms",
@@ -18,14 +21,26 @@ CONTEXT = {"fresh_tokens", "encoded_token_layers"}  # every process encodes the 
 
 
 def the_run(under: Path | str = "outputs") -> Path:
-    (found,) = find_runs(Path(under))
-    return found
+    (run,) = find_runs(Path(under))
+    return run
 
 
-def assert_done(ended: tuple[int, str, str]) -> None:
-    """A command's exit code, standard output and standard error."""
-    code, _, err = ended
+def assert_done(outcome: tuple[int, str, str]) -> None:
+    """Assert that a command succeeded, from its exit code, standard output and standard error."""
+    code, _, err = outcome
     assert code == 0, err
+
+
+def after_commits(monkeypatch: pytest.MonkeyPatch, count: int, act: Callable[[], None]) -> None:
+    """Call ``act`` after ``count`` episodes have been committed."""
+    commit, numbers = RunFolder.commit, iter(range(1, 1000))
+
+    def commit_and_act(run: RunFolder, *arguments: Any) -> None:
+        commit(run, *arguments)
+        if next(numbers) == count:
+            act()
+
+    monkeypatch.setattr(RunFolder, "commit", commit_and_act)
 
 
 def without(row: dict[str, Any], keys: set[str]) -> dict[str, Any]:
@@ -33,17 +48,17 @@ def without(row: dict[str, Any], keys: set[str]) -> dict[str, Any]:
 
 
 def results(run: Path) -> list[dict[str, Any]]:
-    """Every number of every step but times, and what counts the context."""
-    rows = [without(result.to_json(), TIMES | PLAYED) for result in RunFolder.read(run)]
+    """Return every number of every step except times and counts that include the context."""
+    rows = [without(result.to_json(), TIMES | MACHINE) for result in RunFolder.read(run)]
     return [row | {"steps": [without(step, TIMES | CONTEXT) for step in row["steps"]]} for row in rows]
 
 
 def traces(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """By episode."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the trace's entries without times, by episode."""
+    entries: dict[str, list[dict[str, Any]]] = {}
     for entry in read_trace(run / TRACE):
-        found.setdefault(entry["episode"], []).append(without(entry, CLOCKS))
-    return found
+        entries.setdefault(entry["episode"], []).append(without(entry, CLOCKS))
+    return entries
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -54,11 +69,11 @@ def pictures(run: Path) -> dict[str, bytes]:
     return {str(p.relative_to(run)): p.read_bytes() for p in (run / FRAMES).rglob("*") if p.is_file()}
 
 
-def assert_same(run: Path, other: Path) -> None:
-    """The same decisions, scores, outcomes, numbers and pictures, each episode once."""
+def assert_same(run: Path, expected: Path) -> None:
+    """Assert equal decisions, scores, outcomes, numbers and pictures, and that each episode occurs once."""
     indices = [row["index"] for row in results(run)]
     assert indices == sorted(set(indices)) and len(indices) > 1
-    assert results(run) == results(other)
-    assert traces(run) == traces(other)
-    assert summary(run) == summary(other)
-    assert pictures(run) == pictures(other)
+    assert results(run) == results(expected)
+    assert traces(run) == traces(expected)
+    assert summary(run) == summary(expected)
+    assert pictures(run) == pictures(expected)

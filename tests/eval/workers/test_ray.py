@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster end as those of one process do, though a node is lost. Two raylets stand for two machines."""
+"""Ray runs: the same results as a run of one process, even if a node is lost. Two raylets simulate two machines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 from envs.alfred.thor.processes import descendants
 from eval import alfred
-from eval.workers.supervisor import Crowd, Died
+from eval.workers.supervisor import Supervisor, WorkerDeath
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import RunFolder
-from tests.eval.workers.runs import assert_done, assert_same, the_run
+from tests.eval.workers.runs import after_commits, assert_done, assert_same, the_run
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ RANDOM = ("planner=random", "eval.episodes=40", "env.skills=grounded", "env.stre
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A head with room for one worker, and nothing else yet."""
+    """Start a head node with room for one worker."""
     try:
         from ray.cluster_utils import Cluster
     except ImportError:
@@ -52,23 +52,20 @@ def test_fractions_of_a_gpu_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     actors = pytest.importorskip("eval.workers.ray_actors", reason="needs the extra ray")
     nodes = [{"Alive": True, "Resources": {"GPU": 1.0, "CPU": 64.0}}]
     monkeypatch.setattr(actors.ray, "nodes", lambda: nodes)
-    assert [actors._room({"CPU": 1, "GPU": share}) for share in (0.1, 0.2, 0.3, 1)] == [10, 5, 3, 1]
+    assert [actors._capacity({"CPU": 1, "GPU": share}) for share in (0.1, 0.2, 0.3, 1)] == [10, 5, 3, 1]
 
 
-def lose(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, node: Any, after: int = 3) -> None:
-    """A machine goes down behind so many episodes, with its actors, which would outlive their raylet a while."""
-    commit, count = RunFolder.commit, iter(range(1, 1000))
+def lose(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, node: Any) -> None:
+    """Remove a node after three episodes, with its actors, which would outlive their raylet for a while."""
 
-    def watched(run: RunFolder, *given: Any) -> None:
-        commit(run, *given)
-        if next(count) == after:
-            actors = [pid for info in node.all_processes["raylet"] for pid in descendants(info.process.pid)]
-            cluster.remove_node(node, allow_graceful=False)
-            for pid in actors:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def remove() -> None:
+        actors = [pid for info in node.all_processes["raylet"] for pid in descendants(info.process.pid)]
+        cluster.remove_node(node, allow_graceful=False)
+        for pid in actors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(RunFolder, "commit", watched)
+    after_commits(monkeypatch, 3, remove)
 
 
 def on(cluster: Cluster, workers: int) -> tuple[str, ...]:
@@ -78,20 +75,20 @@ def on(cluster: Cluster, workers: int) -> tuple[str, ...]:
 def test_a_lost_node_loses_no_episode(call: Command, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_done(call(alfred.main, *RANDOM, "eval.out=one"))
     lose(monkeypatch, cluster, cluster.add_node(num_cpus=1))
-    again, count = [], Crowd._count
+    indices, count = [], Supervisor._count
 
-    def counted(crowd: Crowd[Any], index: int | None, death: Died) -> None:
-        again.append(index)
-        count(crowd, index, death)
+    def record_and_count(supervisor: Supervisor[Any], index: int | None, death: WorkerDeath) -> None:
+        indices.append(index)
+        count(supervisor, index, death)
 
-    monkeypatch.setattr(Crowd, "_count", counted)
+    monkeypatch.setattr(Supervisor, "_count", record_and_count)
     assert_done(call(alfred.main, *RANDOM, "eval.out=two", *on(cluster, 2)))
-    assert len(again) == 1 and again[0] is not None  # it was cut off in the middle of one
+    assert len(indices) == 1 and indices[0] is not None  # the worker died during an episode
     assert_same(the_run("two"), the_run("one"))
 
 
 @pytest.mark.slow
-def test_a_run_without_nodes_ends_and_goes_on_elsewhere(
+def test_a_run_that_loses_all_nodes_is_resumed_locally(
     call: Command, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_done(call(alfred.main, *RANDOM, "eval.out=one"))
@@ -106,7 +103,7 @@ def test_a_run_without_nodes_ends_and_goes_on_elsewhere(
 
 
 @pytest.mark.slow
-def test_a_model_on_a_cluster_decides_as_here(call: Command, cluster: Cluster, tiny_model: Path) -> None:
+def test_a_model_decides_the_same_on_a_cluster(call: Command, cluster: Cluster, tiny_model: Path) -> None:
     setting = (
         "planner=keep", f"model={tiny_model}", "prompt.encoder=hashed", "env.skills=grounded", "env.max_steps=5",
         "eval.episodes=3", "eval.threads=1",
@@ -118,18 +115,18 @@ def test_a_model_on_a_cluster_decides_as_here(call: Command, cluster: Cluster, t
 
 
 @pytest.mark.slow
-def test_what_a_node_lacks_is_one_line_that_names_it(call: Command, cluster: Cluster) -> None:
-    for arguments, named in (
+def test_an_error_on_a_node_is_one_line_that_names_the_node(call: Command, cluster: Cluster) -> None:
+    for arguments, words in (
         (("planner=keep", "model=/no/where"), ["node ", "/no/where"]),
         (("planner=random", "eval.ray.address=127.0.0.1:1"), ["eval.ray.address=127.0.0.1:1", "HOST:PORT"]),
         (("planner=random", "eval.ray.address=x"), ["eval.ray.address=x", "HOST:PORT"]),
-        (("planner=random", "eval.workers=2"), ["eval.workers=2", "has it for 1", "add nodes"]),
-        (("planner=random", "eval.ray.num_gpus=1"), ["eval.workers=1", "has it for 0", "eval.ray.num_gpus=1"]),
+        (("planner=random", "eval.workers=2"), ["eval.workers=2", "room for 1", "add nodes"]),
+        (("planner=random", "eval.ray.num_gpus=1"), ["eval.workers=1", "room for 0", "eval.ray.num_gpus=1"]),
         (("planner=random", "eval.ray.num_cpus=-1"), ["eval.ray.num_cpus=-1", "from 0"]),
     ):
         code, out, err = call(alfred.main, *on(cluster, 1), *arguments)
         assert code == BAD_INPUT and out == "" and err.count("\n") == 1, err
-        assert all(word in err for word in named), err
+        assert all(word in err for word in words), err
         assert not Path("outputs").exists()
 
 
