@@ -1,3 +1,3 @@
-"""Timings of stages and methods. The agent comes first: it says how threads wait, before torch is imported."""
+"""Benchmarks of stages and methods. keep_agent is imported first, because it configures OpenMP before torch loads."""
 
 import keep_agent  # noqa: F401

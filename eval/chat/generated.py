@@ -76,7 +76,7 @@ Latest = Mapping[tuple[str, str], Fact]  # latest fact by person and relation
 
 
 def generate_conversations(count: int, sessions: int, turns: int, speakers: int, seed: int) -> list[Conversation]:
-    """Generate ``count`` conversations of ``speakers`` people, with ``turns`` turns in each of ``sessions`` sessions."""
+    """Generate ``count`` conversations: ``speakers`` people, ``sessions`` sessions, ``turns`` turns per session."""
     if not 2 <= speakers <= len(PEOPLE):
         raise ConfigError(f"generated.speakers={speakers} is out of range; use 2 to {len(PEOPLE)}")
     return [_conversation(number, sessions, turns, speakers, seed) for number in range(1, count + 1)]
