@@ -1,4 +1,4 @@
-"""H2O (arXiv 2306.14048): dense reference of accumulated attention and recent rows, the same in all layers and heads."""
+"""H2O (arXiv 2306.14048): dense reference of accumulated attention and recent rows, one set for all layers."""
 
 from __future__ import annotations
 

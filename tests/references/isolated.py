@@ -52,9 +52,8 @@ def full_reuse(
         alone = _cache_of(model, [*context, *more, *unit])
         if not parts and before:
             parts.append([(k[:, :, :before], v[:, :, :before]) for k, v in alone])
-        parts.append(
-            [(turn(model, i, k[:, :, first:], start - first), v[:, :, first:]) for i, (k, v) in enumerate(alone)]
-        )
+        tail = [(k[:, :, first:], v[:, :, first:]) for k, v in alone]
+        parts.append([(turn(model, layer, k, start - first), v) for layer, (k, v) in enumerate(tail)])
         start += len(unit)
     cache = DynamicCache()
     for layer in range(layers):
