@@ -1,4 +1,4 @@
-"""Timings of stages and methods. Each of them begins here, before torch is imported."""
+"""Benchmarks of stages and methods. keep_agent is imported first, because it configures OpenMP before torch loads."""
 
 from keep_agent.startup import start_up
 

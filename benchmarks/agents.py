@@ -1,18 +1,18 @@
-"""Savings by agents' memories: hot, warm and cold prompts, matching by text or tokens, peaks, and how many agents fit.
+"""Benchmark of agents' memories: hot, warm and cold prompts, matching by text or tokens, peak memory, and capacity.
 
     python -m benchmarks.agents [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
         [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]
 
-Random weights in bfloat16. Times are medians in milliseconds, from the text to the logits behind it: matching,
-tokenising, reading and prefill. ``cold`` computes a prompt of so many tokens in chunks, ``plain`` the same without
-packing, ``hot`` a short message behind it, ``exact`` the same prompt again, ``warm`` a short message behind what is
-found on the disk, checked to the last bit; the file lies in the system's cache, as after a restart of the program.
-Contenders of one row run one after another: take a quiet machine.
+Random weights in bfloat16. Times are medians in milliseconds from the text to the logits of its last token, including
+matching, tokenisation, reading and prefill. ``cold`` computes a whole prompt in chunks, ``plain`` does so without
+quantization, ``hot`` appends a short message to a prompt in memory, ``exact`` repeats a prompt, and ``warm`` appends a
+short message to a prompt on disk, after verifying its checksum; the file is in the page cache, as after a restart of
+the program. The measurements of one row run one after another, so use an otherwise idle machine.
 
-``peak``: what a prefill makes a process of its own grow by, in one pass and in chunks (needs Linux).
+``peak``: growth of a separate process during a prefill, in one pass and in chunks (Linux only).
 
-``matching``: the same conversation, each turn matched by text and, tokenised anew as a whole, by tokens. Replies are
-``tokenised`` sentences, or tokens that are ``drawn``: no tokenizer would cut their text so.
+``matching``: one conversation, in which each turn is matched by its text and, after tokenising the whole conversation
+again, by its tokens. Replies are ``tokenised`` sentences or ``random`` tokens, which no tokenizer would produce.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
+from benchmarks.timing import timed
 from eval.common.tables import show
 from keep_agent.console import make_console
-from memory.agents.manager import AgentMemories
+from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, match_tokens
 from memory.engine.base import Engine
 from memory.engine.chunking import ChunkSchedule
@@ -54,8 +55,8 @@ TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 1638
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
 PROGRESS = make_console(stderr=True)
-COLD_TOKENS = 8192  # so many are computed cold again and again; longer prompts once
-AGENT_TOKENS = 4096  # what an agent remembers, where agents are counted
+COLD_TOKENS = 8192  # tokens of repeated cold prompts; a longer prompt is measured once
+AGENT_TOKENS = 4096  # tokens of an agent's memory in the table of capacities
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"
 VOCABULARY = 1000
 VERBS, PLACES = ("go to", "pick up", "open", "look at"), ("the fridge", "a mug", "the countertop", "cabinet 12")
@@ -68,38 +69,31 @@ def make_engine(shape: str) -> Engine:
 
 
 def make_coder() -> TokenizerCoder:
-    """Byte-level BPE, as most models have, of our own little language."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    """Train a byte-level BPE tokenizer, the usual kind, on the benchmark's texts."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator([story(2000), MESSAGE], trainer)
-    return TokenizerCoder(made)
+    tokenizer.train_from_iterator([story(2000), MESSAGE], trainer)
+    return TokenizerCoder(tokenizer)
 
 
 def story(count: int, seed: int = 0) -> str:
-    chance = random.Random(seed)
-    return "".join(f"{chance.choice(VERBS)} {chance.choice(PLACES)} {chance.randrange(99)}\n" for _ in range(count))
+    rng = random.Random(seed)
+    return "".join(f"{rng.choice(VERBS)} {rng.choice(PLACES)} {rng.randrange(99)}\n" for _ in range(count))
 
 
 def text_of(tokens: int, coder: TokenizerCoder) -> str:
-    """About so many tokens of text, at the end of a line."""
-    coded = coder.encode(story(tokens), first=True)
-    text = story(tokens)[: coded.ends[tokens - 1]]
+    """Return complete lines of about ``tokens`` tokens."""
+    ends = coder.encode(story(tokens), first=True).ends
+    text = story(tokens)[: ends[tokens - 1]]
     return text[: text.rindex("\n") + 1]
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Milliseconds."""
-    started = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - started)
 
 
 @dataclass
 class Bench:
-    """One model, and the folder of its agents."""
+    """Measurements on one model, with a folder for its agents."""
 
     engine: Engine
     coder: TokenizerCoder
@@ -109,17 +103,21 @@ class Bench:
 
     @contextmanager
     def memories(self, warm: bool = False) -> Iterator[AgentMemories]:
-        with AgentMemories(self.engine, self.coder, folder=self.folder if warm else None) as made:
-            yield made
+        with AgentMemories(self.engine, self.coder, folder=self.folder if warm else None) as memories:
+            yield memories
 
-    def turn(self, memories: AgentMemories, text: str) -> float:
-        """Milliseconds to the first token."""
-        started = time.perf_counter()
+    def open(self, memories: AgentMemories, text: str) -> tuple[AgentPrompt, float]:
+        """Open and prefill a prompt; return it with the milliseconds to its first token."""
+        start = time.perf_counter()
         prompt = memories.open("agent", text)
         self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
-        spent = 1e3 * (time.perf_counter() - started)
+        return prompt, 1e3 * (time.perf_counter() - start)
+
+    def turn(self, memories: AgentMemories, text: str) -> float:
+        """Run one turn; return the milliseconds to the first token."""
+        prompt, ms = self.open(memories, text)
         memories.finish(prompt, persist=False)
-        return spent
+        return ms
 
     def cold(self, text: str) -> float:
         with self.memories() as memories:
@@ -136,7 +134,7 @@ class Bench:
         return timed(work)
 
     def hot(self, memories: AgentMemories, text: str) -> tuple[float, float, str]:
-        """Extended and exact prompts behind ``text``, and what it has become."""
+        """Return the milliseconds of extended and of exact prompts after ``text``, and the final text."""
         extended, exact = [], []
         for _ in range(self.repeats + 1):
             text += MESSAGE
@@ -145,16 +143,14 @@ class Bench:
         return statistics.median(extended[1:]), statistics.median(exact[1:]), text
 
     def warm(self, text: str) -> float:
-        """A fresh start behind what lies on the disk."""
-        found = []
+        """Return the milliseconds of an extended prompt after a restart, with the memory on disk."""
+        times = []
         for _ in range(self.repeats):
-            with AgentMemories(self.engine, self.coder, folder=self.folder) as memories:
-                started = time.perf_counter()
-                prompt = memories.open("agent", text + MESSAGE)
-                self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
-                found.append(1e3 * (time.perf_counter() - started))
-                assert prompt.origin == "warm" and prompt.kind == "extend", "what is measured is a warm restart"
-        return statistics.median(found)
+            with self.memories(warm=True) as memories:
+                prompt, ms = self.open(memories, text + MESSAGE)
+                times.append(ms)
+                assert prompt.origin == "warm" and prompt.kind == "extend", "the prompt must come from disk"
+        return statistics.median(times)
 
     def latency(self, tokens: int) -> list[str]:
         text = text_of(tokens, self.coder)
@@ -169,40 +165,37 @@ class Bench:
             memories.flush()
             size = memories.stats()["disk_bytes"]
         warm = self.warm(text)
-        times_faster = (f"{cold / spent:.0f}x" for spent in (hot, exact, warm))
+        speedups = (f"{cold / ms:.0f}x" for ms in (hot, exact, warm))
         share = f"{100 * size / (self.engine.info.bytes_per_token * tokens):.0f} %"
-        return [str(tokens), *(f"{spent:.1f}" for spent in (cold, plain, hot, exact, warm)), *times_faster, share]
+        return [str(tokens), *(f"{ms:.1f}" for ms in (cold, plain, hot, exact, warm)), *speedups, share]
 
-    def matching(self, tokens: int, drawn: bool, turns: int) -> list[str]:
-        """One conversation: the share of rows that were there already, and milliseconds, of both ways to match."""
-        text, chance, cache = text_of(tokens, self.coder), random.Random(0), self.empty()
-        hits, lengths, spent = ([], []), ([], []), ([], [])
+    def matching(self, tokens: int, random_replies: bool, turns: int) -> list[str]:
+        """Run one conversation with both ways of matching; return their shares of reused rows and milliseconds."""
+        text, rng, cache = text_of(tokens, self.coder), random.Random(0), self.empty()
+        hits, lengths, times = [], [], []  # one pair per turn: by text, by tokens
         with self.memories() as memories:
             for turn in range(turns + 1):
-                started = time.perf_counter()
-                prompt = memories.open("agent", text)
-                self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
-                spent[0].append(1e3 * (time.perf_counter() - started))
-                started = time.perf_counter()
+                prompt, by_text = self.open(memories, text)
+                start = time.perf_counter()
                 ids = self.coder.encode(text, first=True).ids
                 cache.cut(min(match_tokens(cache.tokens, ids), len(ids) - 1))
-                kept = cache.next_position
-                self.engine.extend(cache, ids[kept:], ChunkSchedule())
-                spent[1].append(1e3 * (time.perf_counter() - started))
-                for own, number in ((hits[0], prompt.reused), (hits[1], kept)):
-                    own.append(number)
-                for own, number in ((lengths[0], len(prompt.token_text.ids)), (lengths[1], len(ids))):
-                    own.append(number)
-                sentence = story(2, turn)
-                said = [chance.randrange(VOCABULARY) for _ in range(16)] if drawn else self.coder.encode(sentence).ids
-                for each in (prompt.cache, cache):
-                    self.engine.extend(each, said)
-                told = prompt.token_text.first(len(prompt.token_text.ids))
-                told.extend(said, self.coder, None if drawn else sentence)
-                memories.finish(prompt, said, None if drawn else sentence)
-                text = told.text + MESSAGE
-        shares = (f"{100 * sum(own[1:]) / sum(all_[1:]):.1f} %" for own, all_ in zip(hits, lengths, strict=True))
-        return [*shares, *(f"{statistics.median(own[1:]):.1f}" for own in spent)]
+                reused = cache.next_position
+                self.engine.extend(cache, ids[reused:], ChunkSchedule())
+                times.append((by_text, 1e3 * (time.perf_counter() - start)))
+                hits.append((prompt.reused, reused))
+                lengths.append((len(prompt.token_text.ids), len(ids)))
+                sentence = None if random_replies else story(2, turn)
+                reply = self.coder.encode(sentence).ids if sentence else [rng.randrange(VOCABULARY) for _ in range(16)]
+                for extended in (prompt.cache, cache):
+                    self.engine.extend(extended, reply)
+                transcript = prompt.token_text.first(len(prompt.token_text.ids))
+                transcript.extend(reply, self.coder, sentence)
+                memories.finish(prompt, reply, sentence)
+                text = transcript.text + MESSAGE
+        by_way = (list(zip(*pairs[1:], strict=True)) for pairs in (hits, lengths, times))
+        rows = list(zip(*by_way, strict=True))  # (hits, lengths, times) by text, then by tokens
+        shares = (f"{100 * sum(hit) / sum(length):.1f} %" for hit, length, _ in rows)
+        return [*shares, *(f"{statistics.median(ms):.1f}" for _, _, ms in rows)]
 
     def empty(self) -> QuantizedCache:
         return QuantizedCache(self.engine.info, PackFormat(), self.engine.device)
@@ -211,7 +204,7 @@ class Bench:
 def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
     names = ("cold", "plain", "hot", "exact", "warm")
     columns = *(f"{name} ms" for name in names), *(f"cold/{name}" for name in names[2:]), "file"
-    caption = "file: its share of the rows' bytes in bfloat16, text included"
+    caption = "file: its size relative to the rows in bfloat16, text included"
     table = Table("shape", "tokens", *columns, title="Hot, warm and cold", caption=caption)
     for shape, bench, lengths in benches:
         PROGRESS.print(f"latency of {shape}")
@@ -225,41 +218,40 @@ def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], turns: int) ->
     table = Table(*columns, title="By text and by tokens")
     for shape, bench, lengths in benches:
         tokens = sorted(lengths)[:2][-1]
-        for drawn in (False, True):
+        for replies in ("tokenised", "random"):
             PROGRESS.print(f"matching of {shape}: {tokens} tokens, {turns} turns")
-            row = bench.matching(tokens, drawn, turns)
-            table.add_row(shape, str(tokens), "drawn" if drawn else "tokenised", *row)
+            table.add_row(shape, str(tokens), replies, *bench.matching(tokens, replies == "random", turns))
     return table
 
 
 def peak(shapes: Sequence[str], tokens: int, threads: int) -> Table:
-    """In processes of their own, which grow as far as they have to."""
+    """Measure each prefill in a separate process, because the peak of a process never falls."""
     columns = "shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB"
-    caption = "MiB by which the process grew beyond the model and a short prompt"
+    caption = "MiB in addition to the model and a short prompt"
     table = Table(*columns, title="Peak of a prefill", caption=caption)
     for shape in shapes:
-        found = []
+        results = []
         for how in ("whole", "chunks"):
             PROGRESS.print(f"peak of {shape}: {tokens} tokens, {how}")
             command = [sys.executable, "-m", "benchmarks.agents", "--threads", str(threads), "--peak-of", shape]
             done = subprocess.run([*command, str(tokens), how], capture_output=True, text=True, check=True)
-            found.append(json.loads(done.stdout))
-        whole, chunks = (one["grown"] for one in found)
-        numbers = f"{whole:.0f}", f"{chunks:.0f}", f"{100 * (1 - chunks / whole):.0f} %", f"{found[0]['rows']:.0f}"
+            results.append(json.loads(done.stdout))
+        whole, chunks = (result["growth"] for result in results)
+        numbers = f"{whole:.0f}", f"{chunks:.0f}", f"{100 * (1 - chunks / whole):.0f} %", f"{results[0]['rows']:.0f}"
         table.add_row(shape, str(tokens), *numbers)
     return table
 
 
 def peak_of(shape: str, tokens: int, how: str) -> dict[str, float]:
-    """MiB a prefill makes this process grow by, and those of the rows that it leaves."""
+    """Return the MiB by which this process grows during a prefill, and the MiB of the resulting rows."""
     with make_engine(shape) as engine:
         draw = torch.randint(5, 900, (tokens,), generator=torch.Generator().manual_seed(0))
         cache = QuantizedCache(engine.info, PackFormat(), engine.device)
         engine.extend(QuantizedCache(engine.info, PackFormat(), engine.device), draw[:256])
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: loading the model took more
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak, which loading the model has raised
         before = peak_mib()
         engine.extend(cache, draw, ChunkSchedule() if how == "chunks" else None)
-        return {"grown": peak_mib() - before, "rows": cache.nbytes / (1 << 20)}
+        return {"growth": peak_mib() - before, "rows": cache.nbytes / (1 << 20)}
 
 
 def peak_mib() -> float:
@@ -268,22 +260,22 @@ def peak_mib() -> float:
 
 
 def capacity(gib: float) -> Table:
-    """By what a token takes, and how many fit."""
+    """Return the bytes per token, and the tokens and agents that fit into ``gib`` GiB."""
     columns = "shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more"
     caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
     table = Table(*columns, title="What fits", caption=caption)
     room, formats = int(gib * (1 << 30)), (None, PackFormat())
     for shape in SHAPES:
         spec = cache_spec_of(shape)
-        full, few = (spec.bytes_per_token(format) for format in formats)
+        full, packed = (spec.bytes_per_token(format) for format in formats)
         longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
         agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
-        table.add_row(shape, f"{full:,}", f"{few:,}", *longest, *agents, f"{full / few:.2f}x")
+        table.add_row(shape, f"{full:,}", f"{packed:,}", *longest, *agents, f"{full / packed:.2f}x")
     return table
 
 
 def cache_spec_of(shape: str) -> ModelCacheSpec:
-    """Of a named shape, without building its model; none has a sliding window."""
+    """Return the cache spec of a named shape without building its model; no shape has a sliding window."""
     values = SHAPES[shape]
     layers, head_dim = values["num_hidden_layers"], values["hidden_size"] // values["num_attention_heads"]
     kinds = ("full_attention",) * layers
@@ -323,7 +315,7 @@ def main() -> None:
         show(peak(args.peak_shapes, args.peak_tokens, args.threads), args.markdown, console)
     if "capacity" in args.parts:
         show(capacity(args.budget_gib), args.markdown, console)
-    print(f"{args.threads} threads, medians of {args.repeats} turns, {COLD_TOKENS} tokens computed cold at most")
+    print(f"{args.threads} threads, medians of {args.repeats} turns, cold prompts repeated up to {COLD_TOKENS} tokens")
 
 
 if __name__ == "__main__":

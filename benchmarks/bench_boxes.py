@@ -1,4 +1,4 @@
-"""Boxes around keys: made, held against queries, and chosen among. Eight layers of the shape of Qwen2.5-0.5B."""
+"""Benchmark of key boxes: construction, bounds and block selection. Eight layers of Qwen2.5-0.5B's shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = [1_000, 10_000]
 
 
 def keys(blocks: int) -> list[torch.Tensor]:
-    """Of each block (layers, kv_heads, tokens, head_dim)."""
+    """Return the keys of each block, (layers, kv_heads, tokens, head_dim)."""
     generator = torch.Generator().manual_seed(blocks)
     return list(torch.randn(LAYERS, KV_HEADS, blocks * BLOCK, DIM, generator=generator).split(BLOCK, 2))
 
@@ -32,22 +32,22 @@ def index_of(blocks: int) -> KeyBoxIndex:
 
 
 def queries() -> torch.Tensor:
-    """(layers, heads, tokens, head_dim)"""
+    """Return query states (layers, heads, tokens, head_dim)."""
     return torch.randn(LAYERS, HEADS, QUERY, DIM, generator=torch.Generator().manual_seed(0))
 
 
 def work(blocks: int, layers: int) -> dict[str, int]:
-    """Both corners of every box are read once, for a product with every query head's tokens."""
+    """Return the floor: both corners of every box are read once and multiplied with all tokens of every query head."""
     corners = 2 * layers * blocks * DIM
-    return {"flops": 2 * corners * HEADS * QUERY, "moved": 4 * corners * KV_HEADS, "blocks": blocks, "layers": layers}
+    return {"flops": 2 * corners * HEADS * QUERY, "copied": 4 * corners * KV_HEADS, "blocks": blocks, "layers": layers}
 
 
-def test_making_boxes(benchmark: BenchmarkFixture, note: Note) -> None:
+def test_construction_of_boxes(benchmark: BenchmarkFixture, note: Note) -> None:
     """Floor: the keys are read once."""
-    made, layers = keys(1_000), range(LAYERS)
-    boxes = benchmark(KeyBoxes.around, made, layers)
-    assert boxes.low.shape == (LAYERS, KV_HEADS, len(made), DIM)
-    note(moved=sum(k.nbytes for k in made), blocks=len(made), layers=LAYERS)
+    blocks, layers = keys(1_000), range(LAYERS)
+    boxes = benchmark(KeyBoxes.around, blocks, layers)
+    assert boxes.low.shape == (LAYERS, KV_HEADS, len(blocks), DIM)
+    note(copied=sum(k.nbytes for k in blocks), blocks=len(blocks), layers=LAYERS)
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)
@@ -60,6 +60,6 @@ def test_bounds_of_a_layer(benchmark: BenchmarkFixture, note: Note, blocks: int)
 @pytest.mark.parametrize(("normalise", "blocks"), [("softmax", 1_000), ("softmax", 10_000), ("rank", 1_000)])
 def test_choice_among_blocks(benchmark: BenchmarkFixture, note: Note, normalise: str, blocks: int) -> None:
     stage = Latent(normalise=normalise)
-    chosen = benchmark(stage.choose, queries(), index_of(blocks))
-    assert len(chosen) == stage.top_k
+    selection = benchmark(stage.choose, queries(), index_of(blocks))
+    assert len(selection) == stage.top_k
     note(**work(blocks, LAYERS), normalise=normalise)

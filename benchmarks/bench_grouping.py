@@ -1,4 +1,4 @@
-"""Grouping: the graph follows a step's changed segments."""
+"""Benchmark of grouping: update of the segment graph after a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.conftest import Note
 from benchmarks.house import House
 
-DIM = 384  # of an embedding
+DIM = 384  # dimension of an embedding
 
 
 @pytest.mark.parametrize("changed", [1, 16])
@@ -18,7 +18,7 @@ DIM = 384  # of an embedding
 def test_grouping(
     benchmark: BenchmarkFixture, note: Note, house_of: Callable[[int], House], segments: int, changed: int
 ) -> None:
-    """Floor: every other segment's embedding is read once, for a product with each changed one."""
+    """Floor: every embedding is read once and multiplied with each changed segment's."""
     house = house_of(segments)
     benchmark.pedantic(house.store.graph.update, (house.store,), setup=lambda: house.change(changed), rounds=60)
     assert len(house.store.graph.scores("mug").ids) == len(house.store) == segments
@@ -27,7 +27,7 @@ def test_grouping(
 
 @pytest.mark.parametrize("segments", [1_000, 10_000])
 def test_grouping_of_a_whole_house(benchmark: BenchmarkFixture, note: Note, segments: int) -> None:
-    """A cold start: all segments are new, and each is compared with those before it."""
+    """Measure a cold start: all segments are new, and each is compared with the previous ones."""
 
     def cold() -> tuple[tuple[object], dict[str, object]]:
         house.store.graph.clear()

@@ -1,4 +1,4 @@
-"""Importance: KEEP's choice of the next layer's rows, with everything it asks the probe for."""
+"""Benchmark of importance: KEEP's selection of the next layer's rows, including the probe's computations."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.prompt.layout import Layout
 from memory.recompute.multi_hop import MultiHop
 
-Question = tuple[int, torch.Tensor, LayerProbe]
+Call = tuple[int, torch.Tensor, LayerProbe]
 
 
 @dataclass
-class Overheard(MultiHop):
-    """Keeps what it is asked, from before it answers."""
+class RecordingMultiHop(MultiHop):
+    """Multi-hop stage that records the arguments of each call that drops rows."""
 
-    questions: list[Question] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: LayerProbe) -> torch.Tensor:
-        asked = layer, active, copy.copy(probe)
+        call = layer, active, copy.copy(probe)  # copied before the probe computes anything
         rows = super().narrow(layer, active, probe)
         if rows.numel() < active.numel():
-            self.questions.append(asked)
+            self.calls.append(call)
         return rows
 
 
-def first_choice(engine: Engine, layout: Layout) -> Question:
-    """The first question whose answer leaves rows out."""
-    stage = Overheard()
+def first_selection(engine: Engine, layout: Layout) -> Call:
+    """Return the arguments of the first call that drops rows."""
+    stage = RecordingMultiHop()
     engine.prefill(layout, stage, LayerBalanced())
-    return stage.questions[0]
+    return stage.calls[0]
 
 
 @pytest.mark.parametrize("segments", [40, 160])
 def test_importance(
     benchmark: BenchmarkFixture, note: Note, engine: Engine, stored: Callable[[int], Layout], segments: int
 ) -> None:
-    """Floor: the query's and the chosen rows' scores with all keys, once; or reading the weights if they were kept."""
+    """Floor: scores of the query's and the selected rows with all keys, or one read of weights that were stored."""
     layout = stored(segments)
-    layer, active, probe = first_choice(engine, layout)
+    layer, active, probe = first_selection(engine, layout)
 
-    def ask() -> tuple[tuple[MultiHop, LayerProbe], dict[str, object]]:
+    def setup() -> tuple[tuple[MultiHop, LayerProbe], dict[str, object]]:
         stage = MultiHop()
         stage.first(layout, engine.info.layers)
         return (stage, copy.copy(probe)), {}
 
     with torch.inference_mode():
-        rows = benchmark.pedantic(lambda stage, probe: stage.narrow(layer, active, probe), setup=ask, rounds=40)
+        rows = benchmark.pedantic(lambda stage, probe: stage.narrow(layer, active, probe), setup=setup, rounds=40)
     assert 0 < rows.numel() < active.numel()
     _, heads, _, dim = probe.attention.query.shape
-    kept = sum(weights.nbytes for weights in probe.attention.weights)
-    scores = 0 if kept else 2 * heads * dim * rows.numel() * layout.rows
-    note(scores, kept, segments=segments, rows=layout.rows, active=active.numel(), layer=layer)
+    weights = sum(tensor.nbytes for tensor in probe.attention.weights)
+    scores = 0 if weights else 2 * heads * dim * rows.numel() * layout.rows
+    note(scores, weights, segments=segments, rows=layout.rows, active=active.numel(), layer=layer)

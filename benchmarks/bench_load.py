@@ -1,4 +1,4 @@
-"""Loading: a prompt of stored segments moves into the working cache; of its rows only the query's are computed."""
+"""Benchmark of loading: transfer of stored segments into the working cache, while only the query is computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_load(
 ) -> None:
     """Floor: every stored key and value is read once and written once.
 
-    The time is that of the prefill, the query's rows in it; ``waited_ms`` is the part spent waiting for slices.
+    The time is the whole prefill, including the query's rows; ``waited_ms`` is the time spent waiting for slices.
     """
     layout = stored(segments)
     result = benchmark(lambda: engine.prefill(layout, Nothing(), stage()))

@@ -1,4 +1,4 @@
-"""Text match: what of a remembered text an agent shows again, and a text that grows turn by turn."""
+"""Benchmark of text matching: common prefix of a stored and a new text, and growth of a text turn by turn."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ LINE = "the mug is in the fridge\n"
 
 @pytest.mark.parametrize("tail", ["", "and more\n"])
 @pytest.mark.parametrize("shown", [1.0, 0.9])
-def test_match(benchmark: BenchmarkFixture, shown: float, tail: str) -> None:
-    """Floor: every character is read once; some 0.02 to 0.1 ms."""
+def test_match(benchmark: BenchmarkFixture, share: float, tail: str) -> None:
+    """Floor: every character is read once, which takes about 0.02 to 0.1 ms."""
     text = (LINE * (CHARACTERS // len(LINE) + 1))[:CHARACTERS]
     stored = TokenText.of(text, coder_of("bytes"))
-    same = round(shown * CHARACTERS)
+    same = round(share * CHARACTERS)
     benchmark(match, stored, text[:same] + tail + "x" * (CHARACTERS - same))
 
 
 @pytest.mark.parametrize("turns", [1_000, 4_000])
 def test_growth(benchmark: BenchmarkFixture, turns: int) -> None:
-    """Four times as many pieces should take four times as long."""
+    """Measure linear growth: four times as many pieces should take four times as long."""
     coder = coder_of("bytes")
     piece, ids = "the mug\n", coder.encode("the mug\n").ids
 
     def grow() -> None:
-        grown = TokenText("any")
+        text = TokenText("any")
         for _ in range(turns):
-            grown.append(piece, coder)
-            grown.extend(ids, coder)
+            text.append(piece, coder)
+            text.extend(ids, coder)
 
     benchmark.pedantic(grow, rounds=5)

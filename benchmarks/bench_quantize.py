@@ -1,4 +1,4 @@
-"""Keys in 4 and 8 bits: packed and unpacked. 800 tokens of the shape of Qwen2.5-0.5B."""
+"""Benchmark of quantization: packing and unpacking of keys in 4 and 8 bits. 800 tokens of Qwen2.5-0.5B's shape."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def numbers() -> torch.Tensor:
 
 @BITS
 def test_pack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
-    """Floor: the numbers are read once, the codes written once."""
+    """Floor: the numbers are read once and the codes are written once."""
     x = numbers()
     packed = benchmark(pack, x, PackFormat(bits))
     assert packed.shape == SHAPE
-    note(moved=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)
+    note(copied=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)
 
 
 @BITS
 def test_unpack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
-    """Floor: the codes are read once, the numbers written once."""
+    """Floor: the codes are read once and the numbers are written once."""
     packed = pack(numbers(), PackFormat(bits))
     x = benchmark(packed.unpack, torch.bfloat16)
     assert x.shape == SHAPE
-    note(moved=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)
+    note(copied=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)

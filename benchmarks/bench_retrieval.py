@@ -1,4 +1,4 @@
-"""Retrieval: the choice of a prompt's segments by their embeddings."""
+"""Benchmark of retrieval: selection of a prompt's segments by their embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.conftest import Note
 from benchmarks.house import QUERY, House
 from memory.retrieval.embedding import Embedding
 
-DIM = 384  # of an embedding
+DIM = 384  # dimension of an embedding
 BUDGET = 40
 
 
@@ -20,9 +20,9 @@ BUDGET = 40
 def test_embedding(
     benchmark: BenchmarkFixture, note: Note, house_of: Callable[[int], House], segments: int, groups: str
 ) -> None:
-    """Floor: every embedding is read once, for its product with the query's.
+    """Floor: every embedding is read once and multiplied with the query's.
 
-    Where all groups are static hardly anything fits into the last places of a budget, and many are looked at.
+    If all groups are static, few fit into the rest of the budget, so that many candidates are tried.
     """
     store = house_of(segments).store
     if groups == "static":
@@ -31,7 +31,7 @@ def test_embedding(
         for segment in list(store):
             store.put(segment.id, segment.category, segment.text.removesuffix("\n") + ".\n", segment.parent)
     store.graph.update(store)
-    chosen = benchmark(Embedding().select, QUERY, store, BUDGET)
-    assert 0 < len(chosen) <= BUDGET and chosen[-1] == "agent"
+    selection = benchmark(Embedding().select, QUERY, store, BUDGET)
+    assert 0 < len(selection) <= BUDGET and selection[-1] == "agent"
     assert any(group.static for group in store.graph.groups.values()) == (groups == "static")
     note(2 * segments * DIM, 4 * segments * DIM, segments=segments, groups=groups)

@@ -1,10 +1,10 @@
-"""What the stages' benchmarks share: a house, stored prompts, and the least that the machine could do with the work.
+"""Fixtures of the stages' benchmarks: a house, stored prompts, and the floor of a measurement.
 
     make bench [ARGS="-k retrieval"]
 
-Every benchmark notes its size in ``extra_info``, and where there is one its floor: the operations and bytes that the
-work takes at least, over rates measured here just before (one product, one copy in memory). What fits into the
-processor's caches can be faster than the copy.
+Every benchmark records its size in ``extra_info`` and, if defined, its floor: the minimum operations and bytes of the
+work, divided by the rates of this machine (one matrix product, one memory copy). Work that fits into the processor's
+caches can be faster than its floor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """So that results of machines with other loads, and of other numbers of cores, can be compared at all."""
+    """Use one thread, so that results do not depend on the number of cores and depend less on other processes."""
     torch.set_num_threads(1)
 
 
@@ -50,16 +50,16 @@ def rates() -> Rates:
 
 @pytest.fixture
 def note(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Iterator[Note]:
-    """``note(flops, moved, loaded, size=...)``: what the work takes at least, and how large it is."""
+    """Return ``note(flops, copied, loaded, size=...)``, which records the minimum work of a benchmark and its size."""
     work: list[Work] = []
 
-    def remember(flops: int = 0, moved: int = 0, loaded: int = 0, **size: float | str) -> None:
+    def record(flops: int = 0, copied: int = 0, loaded: int = 0, **size: float | str) -> None:
         benchmark.extra_info.update(size)
-        if flops or moved or loaded:
-            work.append(Work((flops,), (moved,), loaded))
+        if flops or copied or loaded:
+            work.append(Work((flops,), (copied,), loaded))
 
-    yield remember
-    if benchmark.stats is None or not work:  # run once, to see that it runs
+    yield record
+    if benchmark.stats is None or not work:  # a run without measurement
         return
     floor, median = work[0].floor_ms(request.getfixturevalue("rates")), 1e3 * benchmark.stats.stats.median
     benchmark.extra_info.update(floor_ms=floor, of_floor=median / floor)
@@ -75,20 +75,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def house_of() -> Callable[[int], House]:
-    """A house of so many segments; benchmarks change it, but never its size."""
+    """Return a function that makes and caches a house by its number of segments, which benchmarks must not change."""
     return cache(House)
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """planner-tiny's shape with random weights."""
+    """Return an engine of planner-tiny's shape with random weights."""
     with TransformersEngine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def stored(engine: Engine) -> Callable[[int], Layout]:
-    """A prompt of so many segments, all stored as units of their own, and a query."""
+    """Return a function that makes a prompt of stored segments, one unit each, and a query."""
 
     @cache
     def layout(segments: int) -> Layout:
@@ -96,7 +96,7 @@ def stored(engine: Engine) -> Callable[[int], Layout]:
         ids = torch.randint(5, engine.info.vocab, (segments * SEGMENT + QUERY,), generator=generator).tolist()
         units = [Unit.of("segment", [(f"s{n}", ids[n * SEGMENT :][:SEGMENT])]) for n in range(segments)]
         blocks = engine.encode([(None, unit.token_ids) for unit in units])
-        placed = place(units, 0, blocks, [True] * segments)
-        return lay_out((), placed, ids[-QUERY:], True, engine.device)
+        placements = place(units, 0, blocks, [True] * segments)
+        return lay_out((), placements, ids[-QUERY:], True, engine.device)
 
     return layout

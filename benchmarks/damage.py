@@ -1,18 +1,18 @@
-"""Survival of kills and damage: ``python -m benchmarks.damage [--kills N] [--damages N] [--seed N] [--markdown]``.
+"""Robustness test against kills and damage: ``python -m benchmarks.damage [--kills N] [--damages N] [--seed N]``.
 
-Processes are killed with SIGKILL at random moments: agents with a journal, agents that save, runs that are resumed.
-Then files are damaged, one at a time, and read by everything that reads them: a flipped bit (half of the tries), a cut,
-bytes appended, zeros, a piece repeated, and of files of lines a line that is missing. Each try ends in one of
+Processes are killed with SIGKILL at random times: agents with a journal, agents that save, and resumed runs. Then files
+are damaged, one at a time, and read by all their readers. A damage is a flipped bit (half of the tries), a truncation,
+appended bytes, zeros, a repeated piece or, in files of lines, a missing line. Each try has one of these outcomes:
 
-    same        what was read is what had been written
-    recomputed  keys and values that were lost are computed again: the tokens are the same, and a warning is logged
-    cut off     a tail that no commit mark covers is left out, and a warning says so
-    refused     an error in one sentence that names the file
-    silent      something else was read, without a word
-    raw         another error than ours: a traceback
+    same        the content equals what was written
+    recomputed  lost keys and values are computed again: the tokens are the same, and a warning is logged
+    cut off     a tail without a commit mark is ignored, and a warning is logged
+    refused     a one-sentence error names the file
+    silent      the content differs, without error or warning
+    raw         an unexpected error with a traceback
 
-Files without a checksum, which people write by hand, come last: a changed letter of a name cannot be noticed there.
-The exit code is 1 if anything else was lost, read silently, or raw.
+Files without a checksum, which people write by hand, come last: a changed letter cannot be detected in them. The exit
+code is 1 if acknowledged data were lost, a file with a checksum was read silently, or any error was raw.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -38,7 +38,7 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.kills import Killed, kill_durable, kill_eval, kill_save
+from benchmarks.kills import KillResult, kill_durable, kill_eval, kill_save
 from envs.outcome import Outcome
 from eval.alfred import main as play
 from eval.anatomy import read as anatomy
@@ -57,8 +57,9 @@ from keep_agent.scenarios.scenario import find_scenario, shipped
 from keep_agent.server.auth.token_file import add_token, read_tokens
 from keep_agent.server.auth.tokens import Access, Entry, digest
 from keep_agent.viewer.export.html import page
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import Library, Run
 from keep_agent.viewer.step_model import overview, step_view
+from keep_agent.viewer.trace_index import EpisodeIndex
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.load import load_model
@@ -77,41 +78,41 @@ Read = Callable[[], object]
 
 @dataclass
 class Target:
-    """A file that is damaged, and one way to read it. ``answer``: keys and values may be lost, tokens may not."""
+    """A file to damage, and one way to read it."""
 
-    what: str
+    name: str
     file: Path
     read: Read
-    answer: bool = False
+    answer: bool = False  # the reader returns tokens, which must not change even if keys and values are lost
     counts: Counter[str] = field(default_factory=Counter)
 
-    def attempt(self, rng: random.Random, whole: bytes, truth: object, heard: list[str]) -> None:
-        """Damage the file once, read it, and put it back."""
-        content = damaged(whole, rng, self.file.suffix == ".jsonl")
+    def attempt(self, rng: random.Random, whole: bytes, truth: object, warnings: list[str]) -> None:
+        """Damage the file once, read it, and restore it."""
+        content = damage(whole, rng, self.file.suffix == ".jsonl")
         if content == whole:
             return
         self.file.write_bytes(content)
-        heard.clear()
+        warnings.clear()
         try:
-            self.counts[self._outcome(truth, heard)] += 1
+            self.counts[self._outcome(truth, warnings)] += 1
         finally:
             self.file.write_bytes(whole)
 
-    def _outcome(self, truth: object, heard: Sequence[str]) -> str:
+    def _outcome(self, truth: object, warnings: Sequence[str]) -> str:
         try:
             same = self.read() == truth
         except KeepError:
             return "refused"
         except Exception:
-            sys.stderr.write(f"{self.what}:\n{traceback.format_exc()}")
+            sys.stderr.write(f"{self.name}:\n{traceback.format_exc()}")
             return "raw"
         if same:
-            return "recomputed" if self.answer and heard else "same"
-        return "cut off" if heard and not self.answer else "silent"
+            return "recomputed" if self.answer and warnings else "same"
+        return "cut off" if warnings and not self.answer else "silent"
 
 
-def damaged(raw: bytes, rng: random.Random, lines: bool) -> bytes:
-    """The content of a file with one damage."""
+def damage(raw: bytes, rng: random.Random, lines: bool) -> bytes:
+    """Return a file's content with one random damage."""
     kind = rng.choice(["flip"] * 6 + ["cut", "append", "zeros", "repeat"] + ["line"] * 2 * lines)
     place, length = rng.randrange(len(raw)), rng.randint(1, 64)
     if kind == "flip":
@@ -130,9 +131,9 @@ def damaged(raw: bytes, rng: random.Random, lines: bool) -> bytes:
 
 
 def agents(brain: Brain, folder: Path) -> Iterator[Target]:
-    """Targets: what a durable agent and a saved one leave behind."""
-    kept, copy, saved = folder / "kept", folder / "copy", folder / "saved.memory"
-    agent = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), kept)
+    """Yield the files of a durable agent and of a saved agent."""
+    original, copy, saved = folder / "original", folder / "copy", folder / "saved.memory"
+    agent = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), original)
     for number in range(30):
         agent.observe([{"id": f"mug_{number}", "category": "object", "type": "mug", "place": f"cabinet_{number % 5}"}])
         if number % 5 == 0:
@@ -141,114 +142,110 @@ def agents(brain: Brain, folder: Path) -> Iterator[Target]:
         if number == 15:
             agent.compact()
     agent.agent.save(saved)
-    agent.close(write=False)  # as a kill leaves it
+    agent.close(write=False)  # the state after a kill
 
-    def opened() -> object:
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(kept, copy)
-        again = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), copy)
+    def open_copy() -> object:
+        reset_copy(original, copy)
+        reopened = DurableAgent(Agent(brain.planner("x"), "x", ahead=False), copy)
         try:
-            return again.dump()
+            return reopened.dump()
         finally:
-            again.close(write=False)
+            reopened.close(write=False)
 
-    def loaded() -> object:
-        other = Agent(brain.planner("y"), "x", ahead=False)
-        other.load(saved)
-        return other.dump()
+    def load_saved() -> object:
+        agent = Agent(brain.planner("y"), "x", ahead=False)
+        agent.load(saved)
+        return agent.dump()
 
-    yield Target("memory of an agent, opened", kept / MEMORY, opened)
-    yield Target("journal of an agent, opened", kept / JOURNAL, opened)
-    yield Target("end mark of the journal, opened", end_of(kept / JOURNAL), opened)
-    yield Target("Agent.save, loaded", saved, loaded)
+    yield Target("memory of an agent, opened", original / MEMORY, open_copy)
+    yield Target("journal of an agent, opened", original / JOURNAL, open_copy)
+    yield Target("end mark of the journal, opened", end_of(original / JOURNAL), open_copy)
+    yield Target("Agent.save, loaded", saved, load_saved)
+
+
+def reset_copy(source: Path, copy: Path) -> None:
+    """Replace the folder ``copy`` by a copy of ``source``."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
 
 
 def runs(folder: Path) -> Iterator[Target]:
-    """Targets: the files of a run, by everything that reads them."""
+    """Yield the files of a run, with all their readers."""
     sys.argv = ["eval.alfred", "planner=random", "eval.episodes=6", "eval.shard=0/1", f"eval.out={folder / 'runs'}"]
     with redirect_stdout(StringIO()), suppress(SystemExit):
         play()
     (run,) = find_runs(folder / "runs")
     copy, log = folder / "resumed", folder / "episode.mcap"
 
-    def resumed() -> object:
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(run, copy)
-        again = RunFolder.resume(copy)
-        again.release()
-        return again.results, again.config, (copy / TRACE).read_bytes()
+    def resume() -> object:
+        reset_copy(run, copy)
+        resumed = RunFolder.resume(copy)
+        resumed.release()
+        return resumed.results, resumed.config, (copy / TRACE).read_bytes()
 
-    def viewed() -> object:
-        (found,) = Library(run).runs()
-        told = [
-            (overview(found, one), [step_view(found, one, step).to_json() for step in range(len(one.places))])
-            for one in found.index.refresh().values()
-        ]
-        if found.index.problem:
-            raise KeepError(found.index.problem)
-        return json.dumps(told)
+    def view(render: Callable[[Run, EpisodeIndex], object]) -> list[object]:
+        (viewed,) = Library(run).runs()
+        views = [render(viewed, episode) for episode in viewed.index.refresh().values()]
+        if viewed.index.problem:
+            raise KeepError(viewed.index.problem)
+        return views
 
-    def exported() -> object:
-        (found,) = Library(run).runs()
-        pages = [page(found, one) for one in found.index.refresh().values()]
-        if found.index.problem:
-            raise KeepError(found.index.problem)
-        return pages
+    def steps(viewed: Run, episode: EpisodeIndex) -> str:
+        views = [step_view(viewed, episode, step).to_json() for step in range(len(episode.places))]
+        return json.dumps((overview(viewed, episode), views))
 
-    def logged() -> object:
+    def export_mcap() -> object:
         write_episode(episode_of(run, "0"), log, run)
         return sha256(log.read_bytes()).hexdigest()
 
-    compared = lambda: repr(compare(*load_runs([run]) * 2))  # noqa: E731
-    merged = lambda: asdict(load_part(run))  # noqa: E731
     readers: dict[str, tuple[Read, Sequence[str]]] = {
-        "resumed": (resumed, (CONFIG, EPISODES, END, TRACE, SUMMARY)),
-        "compared": (compared, (CONFIG, EPISODES, END, SUMMARY)),
-        "merged": (merged, (CONFIG, EPISODES, END, SUMMARY)),
-        "viewed": (viewed, (CONFIG, EPISODES, END, TRACE)),
-        "exported as HTML": (exported, (TRACE,)),
-        "exported as MCAP": (logged, (TRACE,)),
+        "resumed": (resume, (CONFIG, EPISODES, END, TRACE, SUMMARY)),
+        "compared": (lambda: repr(compare(*load_runs([run]) * 2)), (CONFIG, EPISODES, END, SUMMARY)),
+        "merged": (lambda: asdict(load_part(run)), (CONFIG, EPISODES, END, SUMMARY)),
+        "viewed": (lambda: view(steps), (CONFIG, EPISODES, END, TRACE)),
+        "exported as HTML": (lambda: view(page), (TRACE,)),
+        "exported as MCAP": (export_mcap, (TRACE,)),
         "read by eval.anatomy": (lambda: repr(anatomy(read_trace(run / TRACE))), (TRACE,)),
     }
-    for how, (read, names) in readers.items():
-        yield from (Target(f"{name} of a run, {how}", run / name, read) for name in names)
+    for reader, (read, names) in readers.items():
+        yield from (Target(f"{name} of a run, {reader}", run / name, read) for name in names)
 
 
 def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
-    """Targets: keys and values on the disk."""
+    """Yield the files of keys and values."""
     file, root = folder / "blocks.safetensors", folder / "agents"
     tensors = {"k": torch.randn(6, 4, 8, 8), "v": torch.randn(6, 4, 8, 8).half()}
     write_blocks(file, tensors, {"about": list(range(30))}, {"open": torch.randn(3, 3)})
 
-    def verified() -> object:
-        found = open_blocks(file)
-        found.verify()
-        held = [found.tensor("k"), found.tensor("v"), found.extra("open")]
-        return [tensor.tolist() for tensor in held], found.header
+    def verify() -> object:
+        blocks = open_blocks(file)
+        blocks.verify()
+        contents = [blocks.tensor("k"), blocks.tensor("v"), blocks.extra("open")]
+        return [tensor.tolist() for tensor in contents], blocks.header
 
-    yield Target("block file, read", file, verified)
+    yield Target("block file, read", file, verify)
     coder = TokenizerCoder(brain.tokenizer)
 
-    def answered(text: str = f"{TEXT}next go to cabinet_2\n", where: Path | None = None) -> object:
-        copy = where or folder / "served"
-        if where is None:
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(root, copy)
-        with AgentMemories(brain.engine, coder, folder=copy) as memories, Scheduler(brain.engine) as scheduler:
+    def answer(text: str, where: Path) -> object:
+        with AgentMemories(brain.engine, coder, folder=where) as memories, Scheduler(brain.engine) as scheduler:
             prompt = memories.open("robot_a", text)
             tokens = list(scheduler.submit("robot_a", prompt.cache, prompt.new, max_new_tokens=6))
             memories.finish(prompt)
         return tokens
 
-    answered(TEXT, root)
+    def serve() -> object:
+        reset_copy(root, folder / "served")
+        return answer(f"{TEXT}next go to cabinet_2\n", folder / "served")
+
+    answer(TEXT, root)
     entries(root)  # writes the index
     (rows,) = root.glob("*.safetensors")
-    yield Target("rows of an agent, served", rows, answered, answer=True)
-    yield Target("index of the agents' files, served", root / "index.json", answered, answer=True)
+    yield Target("rows of an agent, served", rows, serve, answer=True)
+    yield Target("index of the agents' files, served", root / "index.json", serve, answer=True)
 
 
 def texts(folder: Path) -> Iterator[Target]:
-    """Targets: files without a checksum."""
+    """Yield files without a checksum."""
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
     add_token(tokens, Entry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
     shutil.copy(next(iter(shipped().values())), scenario)
@@ -257,82 +254,80 @@ def texts(folder: Path) -> Iterator[Target]:
 
 
 def damage_all(targets: Sequence[Target], tries: int, rng: random.Random, tick: Callable[[], None]) -> None:
-    """Damage each target equally often, ``tries`` together."""
-    with hearing() as heard:
+    """Damage each target equally often, ``tries`` times in total."""
+    with record_warnings() as warnings:
         for number, target in enumerate(targets):
             whole, truth = target.file.read_bytes(), target.read()
             share = tries * (number + 1) // len(targets) - tries * number // len(targets)
             while target.counts.total() < share:
-                target.attempt(rng, whole, truth, heard)
+                target.attempt(rng, whole, truth, warnings)
                 tick()
 
 
 @contextmanager
-def hearing() -> Iterator[list[str]]:
-    """Warnings that are logged meanwhile; nothing of them is shown."""
-    heard: list[str] = []
+def record_warnings() -> Iterator[list[str]]:
+    """Collect the warnings that are logged within the context, instead of printing them."""
+    warnings: list[str] = []
 
-    class Ear(logging.Handler):
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            warnings.append(record.getMessage())
 
-    ear, root = Ear(logging.WARNING), logging.getLogger()
-    root.addHandler(ear)
+    handler, root = Recorder(logging.WARNING), logging.getLogger()
+    root.addHandler(handler)
     try:
-        yield heard
+        yield warnings
     finally:
-        root.removeHandler(ear)
+        root.removeHandler(handler)
 
 
 def make_brain() -> Brain:
-    """The bundled model with KEEP."""
+    """Make the bundled model with KEEP."""
     return brain_of(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
 
 
-def kill_all(folder: Path, kills: int, rng: random.Random, tick: Callable[[], None]) -> list[Killed]:
-    """Half of the kills hit agents with a journal, a quarter agents that save, a quarter runs."""
+def kill_all(folder: Path, kills: int, rng: random.Random, tick: Callable[[], None]) -> list[KillResult]:
+    """Kill agents with a journal (half of ``kills``), agents that save (a quarter) and runs (a quarter)."""
     quarter = kills // 4
     rounds = (
         kill_durable(make_brain, folder / "durable", kills - 2 * quarter, rng),
         kill_save(make_brain, folder / "save.memory", quarter, rng),
         kill_eval(folder / "eval", quarter, rng),
     )
-    found: dict[str, Killed] = {}
-    for one in chain.from_iterable(rounds):
-        found[one.what] = one
+    results: dict[str, KillResult] = {}
+    for result in chain.from_iterable(rounds):
+        results[result.name] = result
         tick()
-    return list(found.values())
+    return list(results.values())
 
 
-def kill_table(rows: Sequence[Killed]) -> Table:
-    table = Table(title="killed with SIGKILL")
-    for name in ("what", "kills", "lost", "raw"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    for row in rows:
-        table.add_row(row.what, *map(str, (row.tries, row.lost, row.raw)))
-    table.add_row("all", *(str(sum(values)) for values in zip(*((r.tries, r.lost, r.raw) for r in rows), strict=True)))
+def count_table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[int]]) -> Table:
+    """Return a table of counts by name, with their sums in the last row."""
+    table = Table(title=title)
+    for heading in ("target", *headings):
+        table.add_column(heading, justify="left" if heading == "target" else "right")
+    for name, counts in {**rows, "all": map(sum, zip(*rows.values(), strict=True))}.items():
+        table.add_row(name, *map(str, counts))
     return table
+
+
+def kill_table(results: Sequence[KillResult]) -> Table:
+    rows = {result.name: (result.tries, result.losses, result.raw) for result in results}
+    return count_table("killed with SIGKILL", ("kills", "lost", "raw"), rows)
 
 
 def damage_table(targets: Sequence[Target], title: str) -> Table:
-    table = Table(title=title)
-    for name in ("what", "tries", *OUTCOMES):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    total: Counter[str] = Counter()
-    for target in targets:
-        total += target.counts
-        table.add_row(target.what, str(target.counts.total()), *(str(target.counts[name]) for name in OUTCOMES))
-    table.add_row("all", str(total.total()), *(str(total[name]) for name in OUTCOMES))
-    return table
+    rows = {t.name: (t.counts.total(), *(t.counts[outcome] for outcome in OUTCOMES)) for t in targets}
+    return count_table(title, ("tries", *OUTCOMES), rows)
 
 
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    described.add_argument("--kills", type=int, default=200, metavar="N", help="processes that are killed (200)")
-    described.add_argument("--damages", type=int, default=2500, metavar="N", help="files that are damaged (2500)")
-    described.add_argument("--seed", type=int, default=0, metavar="N")
-    described.add_argument("--markdown", action="store_true", help="for a document")
-    return described
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200, metavar="N", help="number of kills (200)")
+    parser.add_argument("--damages", type=int, default=2500, metavar="N", help="number of damages (2500)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
+    return parser
 
 
 def main() -> None:
@@ -340,25 +335,25 @@ def main() -> None:
     rng, console = random.Random(arguments.seed), make_console()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # no thread draws the bar: a process that has some cannot be forked safely
+        # no refresh thread: a process with threads cannot be forked safely
         bar = stack.enter_context(Progress(console=make_console(stderr=True), transient=True, auto_refresh=False))
         done = bar.add_task("kills", total=arguments.kills)
-        of_runs = list(runs(folder))  # before the kills: it imports what their processes need
+        run_files = list(runs(folder))  # before the kills: it imports the modules that the forked processes need
         load_model(str(BUNDLED), "float32")
-        killed = kill_all(folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
+        results = kill_all(folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
         brain = make_brain()
-        checked = [*agents(brain, folder), *of_runs, *blocks(brain, folder)]
-        free = list(texts(folder))
+        checked = [*agents(brain, folder), *run_files, *blocks(brain, folder)]
+        unchecked = list(texts(folder))
         done = bar.add_task("damages", total=arguments.damages)
-        damage_all([*checked, *free], arguments.damages, rng, lambda: bar.update(done, advance=1, refresh=True))
+        damage_all([*checked, *unchecked], arguments.damages, rng, lambda: bar.update(done, advance=1, refresh=True))
         brain.engine.close()
     if arguments.kills:
-        show(kill_table(killed), arguments.markdown, console)
+        show(kill_table(results), arguments.markdown, console)
     if arguments.damages:
         show(damage_table(checked, "damaged files"), arguments.markdown, console)
-        show(damage_table(free, "files without a checksum"), arguments.markdown, console)
-    bad = sum(one.lost + one.raw for one in killed) + sum(one.counts["raw"] for one in free)
-    bad += sum(one.counts["silent"] + one.counts["raw"] for one in checked)
+        show(damage_table(unchecked, "files without a checksum"), arguments.markdown, console)
+    bad = sum(result.losses + result.raw for result in results) + sum(target.counts["raw"] for target in unchecked)
+    bad += sum(target.counts["silent"] + target.counts["raw"] for target in checked)
     sys.exit(bad > 0)
 
 

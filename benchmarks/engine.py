@@ -1,24 +1,23 @@
-"""Cost of the engine against transformers' own forward, on random weights.
+"""Benchmark of the engine against transformers' own forward, on random weights.
 
     python -m benchmarks.engine [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
 
-Per shape, dtype and prompt length, in milliseconds: ``plain`` is transformers' forward with SDPA and a KV cache (the
-head on the last row only), ``full`` the engine's prefill of every row, ``none`` full reuse, ``keep`` KEEP's
-recomputation with layer-balanced loading, ``score`` a trie of 214 candidates behind the prompt, ``encode`` one changed
-segment. Contenders take turns, so that a busy machine is busy for all of them; the lower quartile is shown.
+Milliseconds per shape, dtype and prompt length: ``plain`` is transformers' forward with SDPA and a KV cache (the head
+on the last row only), ``full`` the engine's prefill of every row, ``none`` full reuse, ``keep`` KEEP's recomputation
+with layer-balanced loading, ``score`` a trie of 214 candidates after the prompt, ``encode`` one changed segment.
+Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from rich.table import Table
 
+from benchmarks.timing import take_turns
 from keep_agent.console import make_console
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
@@ -50,39 +49,27 @@ class Prompt:
     def layout(self, blocks: Sequence[KVBlock]) -> Layout:
         ids = [token for unit in self.units for token in unit] + self.query
         starts = range(0, len(ids) - QUERY, SEGMENT)
-        places = [
+        placements = [
             Placement(Unit("segment", tuple(unit), (Span(str(start), 0, len(unit)),)), start, block)
             for unit, start, block in zip(self.units, starts, blocks, strict=True)
         ]
-        spans = tuple(Span(str(p.start), p.start, p.stop) for p in places)
+        spans = tuple(Span(str(p.start), p.start, p.stop) for p in placements)
         owner = torch.arange(len(ids)) // SEGMENT
         owner[-QUERY:] = -1
         rows = torch.arange(len(ids))
-        return Layout(torch.tensor(ids), rows, 0, len(ids) - QUERY, tuple(places), spans, owner, owner < 0)
+        return Layout(torch.tensor(ids), rows, 0, len(ids) - QUERY, tuple(placements), spans, owner, owner < 0)
 
 
 def candidates(vocab: int) -> list[list[int]]:
-    """214 skills: a verb of two tokens, an object of one or two, an end token."""
+    """Return 214 skills: a verb of two tokens, an object of one or two, and an end token."""
     draw = torch.randint(5, vocab, (4 * OBJECTS + 2 * VERBS,), generator=torch.Generator().manual_seed(1)).tolist()
     verbs = [draw[2 * i : 2 * i + 2] for i in range(VERBS)]
     things = [draw[2 * VERBS + 2 * i :][: 1 + i % 2] for i in range(OBJECTS)]
     return [[*verb, *thing, 4] for verb in verbs for thing in things][:214]
 
 
-def take_turns(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Lower quartile of each contender's milliseconds."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repeats + 2):
-        for name, work in contenders.items():
-            start = time.perf_counter()
-            work()
-            if turn >= 2:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.quantiles(values, n=4)[0] for name, values in times.items()}
-
-
 def measure(engine: Engine, tokens: int, repeats: int) -> tuple[dict[str, float], float]:
-    """Milliseconds by contender, and the share of token-layers that ``keep`` computed."""
+    """Return the milliseconds of each contender, and the share of token-layers that ``keep`` computes."""
     prompt, vocab = Prompt.random(tokens, engine.info.vocab), engine.info.vocab
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     done = engine.prefill(layout, Full(), Serial())
@@ -122,10 +109,10 @@ def main() -> None:
         for dtype in args.dtypes:
             with TransformersEngine(load_model(shape, dtype=dtype, init="random"), args.transport) as engine:
                 for tokens in args.tokens or TOKENS.get(shape, (1024,)):
-                    found, share = measure(engine, tokens, args.repeats)
-                    times = (f"{found[name]:.1f}" for name in names)
-                    ratio = f"{found['full'] / found['plain']:.2f}"
-                    table.add_row(shape, dtype, str(tokens), *times, ratio, f"{share:.2f}")
+                    times, share = measure(engine, tokens, args.repeats)
+                    ratio = f"{times['full'] / times['plain']:.2f}"
+                    cells = (f"{times[name]:.1f}" for name in names)
+                    table.add_row(shape, dtype, str(tokens), *cells, ratio, f"{share:.2f}")
     make_console(140).print(table, f"{args.threads} threads, lower quartile of {args.repeats} turns")
 
 

@@ -1,4 +1,4 @@
-"""A house of any size, in which some things change at every step; all texts are known to the sentence encoder."""
+"""Synthetic house of any size, in which some segments change at every step; all embeddings are cached in advance."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PER_CABINET = 20
 
 
 class House:
-    """``size`` segments: cabinets, things in them (every third refers back to its cabinet), and the agent.
+    """House of ``size`` segments: cabinets, objects in them (every third has its cabinet as parent), and the agent.
 
-    :param steady: only a few things ever change, so all other groups become static; else any may, and groups flip
-    :param store: to be furnished; its own if left out
+    :param steady: only a few objects ever change, so that all other groups become static; otherwise any object may
+    :param store: the store to fill (default: a new one)
     """
 
     def __init__(self, size: int, steady: bool = False, store: SegmentStore | None = None) -> None:
@@ -38,7 +38,7 @@ class House:
         self.store.graph.update(self.store)
 
     def change(self, changed: int) -> None:
-        """One step later the agent has moved, and so have ``changed`` - 1 things."""
+        """Advance by one step, in which the agent and ``changed`` - 1 objects move."""
         self.store.advance()
         self._move_agent()
         among = min(self._things, 2 * changed) if self._steady else self._things
@@ -59,5 +59,5 @@ class House:
 
 
 def encode_text(text: str) -> list[int]:
-    """About a token for every three letters, different for different lines."""
+    """Return about one token id per three letters; different lines have different ids."""
     return [3 + sum(text[i : i + 3].encode()) * (i + 1) % 1000 for i in range(0, len(text), 3)]

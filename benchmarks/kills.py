@@ -1,6 +1,7 @@
-"""Kills: processes that are ended by SIGKILL at random moments, and what is found of what they had acknowledged.
+"""Kill tests: child processes end by SIGKILL at random times; acknowledged work must survive.
 
-Children are forked from a process that has imported everything, so that they begin soon. It must have no threads.
+Children are forked from a process that has already imported all modules, so that they start fast. That process must not
+have threads.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.config.planner_factory import Brain
 from keep_agent.rollout.run_folder import EPISODES, TRACE, find_runs
 
-COMPACT = 9  # acknowledged calls between two whole memories, so that kills hit the writing of one
-LONGEST = 0.3  # seconds that a child works before it is killed
-START = 120.0  # seconds in which it must begin to
-CLOCK = ("seconds",)  # of an episode's line; no two runs have the same
+COMPACT = 9  # acknowledged calls between two compactions; few, so that kills also hit a compaction
+LONGEST = 0.3  # seconds of work before a kill, at most
+START = 120.0  # seconds until a child must start to work
+CLOCK = ("seconds",)  # fields of an episode's line that differ between runs
 Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass
-class Killed:
-    """Results of one kind of kill. ``lost``: kills after which something acknowledged was missing."""
+class KillResult:
+    """Results of one kind of kill."""
 
-    what: str
+    name: str
     tries: int = 0
-    lost: int = 0
+    losses: int = 0  # kills after which acknowledged work was missing
     raw: int = 0  # tracebacks
 
-    def lose(self, problem: str) -> None:
-        self.lost += 1
-        sys.stderr.write(f"{self.what}, kill {self.tries + 1}: {problem}\n")
+    def add_loss(self, problem: str) -> None:
+        self.losses += 1
+        sys.stderr.write(f"{self.name}, kill {self.tries + 1}: {problem}\n")
 
 
-def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
-    """Kill agents that keep a journal; yields after each kill."""
+def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+    """Kill agents with a journal; yield after each kill."""
 
     def work(tell: Tell) -> None:
         agent = DurableAgent(Agent(make().planner("x"), "x", ahead=False, limit=10**6), folder)
-        number = _told(agent.dump())
-        tell({"found": number})
+        number = _facts_in(agent.dump())
+        tell({"start": number})
         while True:
             number += 1
             agent.observe([_fact(number)])
@@ -67,15 +68,15 @@ def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: rando
     yield from _kill_all("agent with a journal (observe, plan, report, compact)", work, kills, rng)
 
 
-def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
-    """Kill agents that save their memory to a file again and again."""
+def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+    """Kill agents that repeatedly save their memory to a file; yield after each kill."""
 
     def work(tell: Tell) -> None:
         agent = Agent(make().planner("x"), "x", ahead=False)
         if path.exists():
             agent.load(path)
-        number = _told(agent.dump())
-        tell({"found": number})
+        number = _facts_in(agent.dump())
+        tell({"start": number})
         while True:
             number += 1
             agent.observe([_fact(number)])
@@ -85,34 +86,34 @@ def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Ran
     yield from _kill_all("Agent.save", work, kills, rng)
 
 
-def kill_eval(folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
-    """Kill and resume a run until it has been killed so often; it must end as one that was left alone."""
+def kill_eval(folder: Path, kills: int, rng: random.Random) -> Iterator[KillResult]:
+    """Kill and resume one run ``kills`` times; its results must equal those of an uninterrupted run."""
     if not kills:
         return
-    found = Killed("eval run, resumed")
+    result = KillResult("eval run, resumed")
     settings = ["planner=random", f"eval.episodes={12 * kills + 50}", "env.skills=grounded", "eval.progress=false"]
-    torn, run = folder / "torn", None
-    while found.tries < kills:
-        size = _committed(torn)
-        child = _Child(lambda tell, again=run: _play(again or [*settings, f"eval.out={torn}"]))
-        ended = child.wait_until(lambda size=size: _committed(torn) > size)
-        time.sleep(0 if ended else rng.uniform(0, LONGEST))
+    killed, arguments = folder / "torn", [*settings, f"eval.out={folder / 'torn'}"]
+    while result.tries < kills:
+        size = _committed(killed)
+        child = _Child(lambda tell, arguments=arguments: _play(arguments))
+        finished = child.wait_until(lambda size=size: _committed(killed) > size)
+        time.sleep(0 if finished else rng.uniform(0, LONGEST))
         child.kill()
-        found.tries += 1
-        found.raw += child.raw
-        if _committed(torn) < size:
-            found.lose("committed lines are gone")
-        run = [f"eval.resume={find_runs(torn)[0]}"]
-        yield found
-    for arguments in (run, [*settings, f"eval.out={folder / 'whole'}"]):
-        _Child(lambda tell, given=arguments: _play(given)).wait()
-    if _rows(torn) != _rows(folder / "whole"):
-        found.lose("the run ended otherwise than one that was left alone")
-    yield found
+        result.tries += 1
+        result.raw += child.raw
+        if _committed(killed) < size:
+            result.add_loss("committed lines are missing")
+        arguments = [f"eval.resume={find_runs(killed)[0]}"]
+        yield result
+    for last in (arguments, [*settings, f"eval.out={folder / 'whole'}"]):
+        _Child(lambda tell, arguments=last: _play(arguments)).wait()
+    if _rows(killed) != _rows(folder / "whole"):
+        result.add_loss("the results differ from those of an uninterrupted run")
+    yield result
 
 
 class _Child:
-    """A forked process that tells its parent what it has done, line by line."""
+    """Forked process that reports its progress to the parent, line by line."""
 
     def __init__(self, work: Callable[[Tell], None]) -> None:
         self.raw = 0
@@ -125,25 +126,25 @@ class _Child:
         self._stream = os.fdopen(read, "rb", buffering=0)
 
     def line(self) -> dict[str, Any] | None:
-        """What it tells next; None if it has ended."""
+        """Return the next message, or None if the process has ended."""
         if not select.select([self._stream], [], [], START)[0]:
             self.kill()
-            raise SystemExit(f"a process told nothing for {START} s")
+            raise SystemExit(f"a child process sent no message within {START} s")
         line = self._stream.readline()
         return self._take(json.loads(line)) if line.endswith(b"\n") else None
 
     def kill(self) -> list[dict[str, Any]]:
-        """End it; what it had told by then."""
+        """Kill the process; return the messages that were not read before."""
         os.kill(self._pid, signal.SIGKILL)
         rest = self._stream.read().splitlines(keepends=True)
-        told = [self._take(json.loads(line)) for line in rest if line.endswith(b"\n")]
+        messages = [self._take(json.loads(line)) for line in rest if line.endswith(b"\n")]
         os.waitpid(self._pid, 0)
         self._stream.close()
-        return told
+        return messages
 
-    def wait_until(self, happened: Callable[[], bool]) -> bool:
-        """Wait for something to happen; whether the process has ended instead."""
-        while not happened():
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition; return whether the process has ended instead."""
+        while not condition():
             if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True
             time.sleep(0.005)
@@ -169,26 +170,26 @@ def _run(work: Callable[[Tell], None], pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _kill_all(what: str, work: Callable[[Tell], None], kills: int, rng: random.Random) -> Iterator[Killed]:
-    found, done = Killed(what), 0
-    while found.tries < kills:
+def _kill_all(name: str, work: Callable[[Tell], None], kills: int, rng: random.Random) -> Iterator[KillResult]:
+    result, done = KillResult(name), 0
+    while result.tries < kills:
         child = _Child(work)
         first = child.line() or {}
-        if first.get("found", -1) < done:
-            found.lose(f"{done} were acknowledged, {first} is there")
+        if first.get("start", -1) < done:
+            result.add_loss(f"{done} facts were acknowledged, but the next process started with {first}")
         time.sleep(rng.uniform(0, LONGEST))
         done = max([done, *(message.get("done", 0) for message in child.kill())])
-        found.tries += 1
-        found.raw += child.raw
-        yield found
+        result.tries += 1
+        result.raw += child.raw
+        yield result
 
 
 def _fact(number: int) -> dict[str, Any]:
     return {"id": f"mug_{number}", "category": "object", "type": "mug", "place": f"cabinet_{number % 5}"}
 
 
-def _told(state: dict[str, Any]) -> int:
-    """Facts that a memory holds, told in order without gaps; -1 if there are gaps."""
+def _facts_in(state: dict[str, Any]) -> int:
+    """Count the consecutive facts in a memory; return -1 if one is missing in between."""
     text = json.dumps(state)
     count = 0
     while f'"mug_{count + 1}"' in text:
@@ -197,7 +198,7 @@ def _told(state: dict[str, Any]) -> int:
 
 
 def _play(arguments: list[str]) -> None:
-    """`eval.alfred` with these arguments, silently."""
+    """Run `eval.alfred` with these arguments, without output."""
     with _silent():
         sys.argv = ["eval.alfred", *arguments]
         try:
@@ -219,7 +220,7 @@ def _committed(folder: Path) -> int:
 
 
 def _rows(folder: Path) -> list[list[dict[str, Any]]]:
-    """Episodes and trace of the one run below a folder, without times and checksums."""
+    """Return episodes and trace of the only run below a folder, without times and checksums."""
     (run,) = find_runs(folder)
-    rows = [[json.loads(line) for line in (run / name).read_bytes().splitlines()] for name in (EPISODES, TRACE)]
-    return [[{key: row[key] for key in row if key not in (*CLOCK, "sum")} for row in one] for one in rows]
+    files = [[json.loads(line) for line in (run / name).read_bytes().splitlines()] for name in (EPISODES, TRACE)]
+    return [[{key: row[key] for key in row if key not in (*CLOCK, "sum")} for row in rows] for rows in files]

@@ -1,24 +1,23 @@
-"""What it costs to choose among stored blocks, and that the choice does not look at their keys.
+"""Benchmark of latent retrieval: selection of stored blocks by their key boxes, without their keys.
 
     python -m benchmarks.latent [tokens in memory ...]
 
-On the shape of qwen2.5-0.5b (24 layers, 14 heads, 2 KV heads, 64 dimensions), blocks of 16 tokens, 32 query tokens,
-float32, one thread; medians in milliseconds over all 24 layers. ``scan`` multiplies the queries with every key, which
-is the least that an exact choice would have to do; ``boxes`` bounds the same products by two vectors per block;
-``softmax`` and ``rank`` are whole choices of 128 blocks, ``one layer`` a choice that asks a single layer; ``append``
-adds the boxes of 32 tokens. When a choice is timed the keys are no longer in memory: nobody could look at them. They
-are random, so only the times mean anything.
+The shape is qwen2.5-0.5b's (24 layers, 14 heads, 2 KV heads, 64 dimensions), with blocks of 16 tokens, 32 query tokens,
+float32 and one thread; times are medians in milliseconds over all 24 layers. ``scan`` multiplies the queries with every
+key, the minimum work of an exact selection; ``boxes`` bounds these products by two vectors per block; ``softmax`` and
+``rank`` are complete selections of 128 blocks, ``one layer`` a selection by a single layer; ``append`` adds the boxes
+of 32 tokens. The keys are deleted before a selection is timed. All values are random: only the times are meaningful.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 
+from benchmarks.timing import timed
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.retrieval.latent import Latent
 
@@ -28,44 +27,40 @@ TOKENS = (1_600, 6_400, 25_600, 100_000)
 
 
 def milliseconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    times = []
-    for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        work()
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times[1:])
+    """Return the median of ``repeats`` calls, after one call to warm up."""
+    return statistics.median([timed(work) for _ in range(repeats + 1)][1:])
 
 
 def scan(keys: torch.Tensor, query: torch.Tensor) -> None:
-    """Every query with every key of its KV head; ``keys`` (layers, kv_heads, tokens, head_dim)."""
+    """Multiply every query with every key of its KV head; ``keys`` (layers, kv_heads, tokens, head_dim)."""
     for layer in range(LAYERS):
         query[layer].reshape(KV_HEADS, -1, DIM) @ keys[layer].mT
 
 
-def remember(tokens: int, query: torch.Tensor) -> tuple[KeyBoxIndex, KeyBoxIndex, float]:
-    """Boxes of all layers, boxes of one, and the time of a scan. The keys are gone when this returns."""
+def make_boxes(tokens: int, query: torch.Tensor) -> tuple[KeyBoxIndex, KeyBoxIndex, float]:
+    """Return boxes of all layers, boxes of one layer, and the time of a scan. The keys are freed on return."""
     keys = torch.randn(LAYERS, KV_HEADS, tokens, DIM, generator=torch.Generator().manual_seed(0))
-    index, one = KeyBoxIndex(range(LAYERS), KV_HEADS, DIM), KeyBoxIndex([LAYERS // 2], KV_HEADS, DIM)
+    indexes = KeyBoxIndex(range(LAYERS), KV_HEADS, DIM), KeyBoxIndex([LAYERS // 2], KV_HEADS, DIM)
     for part in keys.split(256 * BLOCK, 2):
-        for grown in (index, one):
-            grown.append(KeyBoxes.around(part.split(BLOCK, 2), grown.layers))
-    return index, one, milliseconds(lambda: scan(keys, query))
+        for index in indexes:
+            index.append(KeyBoxes.around(part.split(BLOCK, 2), index.layers))
+    return *indexes, milliseconds(lambda: scan(keys, query))
 
 
 def measure(tokens: int) -> list[float]:
-    """Mebibytes of the keys that were and of their boxes, then the times in the order of the table."""
+    """Return the mebibytes of the keys and of their boxes, then the times in the order of the table."""
     query = torch.randn(LAYERS, HEADS, QUERY, DIM, generator=torch.Generator().manual_seed(1))
-    index, one, scanned = remember(tokens, query)
+    index, single, scan_ms = make_boxes(tokens, query)
     new = torch.randn(LAYERS, KV_HEADS, 2 * BLOCK, DIM).split(BLOCK, 2)
-    each = 4 * LAYERS * KV_HEADS * DIM / 2**20
+    vector = 4 * LAYERS * KV_HEADS * DIM / 2**20
     return [
-        each * tokens,
-        each * 2 * len(index),
-        scanned,
+        vector * tokens,
+        vector * 2 * len(index),
+        scan_ms,
         milliseconds(lambda: [index.bound(layer, query[layer]) for layer in range(LAYERS)]),
         milliseconds(lambda: Latent().choose(query, index)),
         milliseconds(lambda: Latent(normalise="rank").choose(query, index), 1),
-        milliseconds(lambda: Latent(layers=[LAYERS // 2]).choose(query[:1], one)),
+        milliseconds(lambda: Latent(layers=[LAYERS // 2]).choose(query[:1], single)),
         milliseconds(lambda: index.append(KeyBoxes.around(new, index.layers)), 20),
     ]
 

@@ -1,10 +1,10 @@
-"""Draws how planner-tiny learned, from the record that its trainer writes beside the weights.
+"""Figure of planner-tiny's learning curve, drawn from the trainer's record.
 
     python -m benchmarks.learning_curve [training.json] [--out docs/img/learning-curve.svg]
 
-Upper panel: share of target lines that are right to the last token, by kind of slot. Lower panel: loss. Each point is
-the median of the reports around it, since a report counts few lines of some kinds. Shades tell the levels of the
-curriculum apart: a new level is harder, so curves may fall where it begins.
+The upper panel shows the share of target lines in which every token is correct, by kind of line; the lower panel shows
+the loss. Each point is the median of neighbouring reports, because a report contains few lines of some kinds. Shades
+mark the levels of the curriculum: a new level is harder, so that curves may fall at its start.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ COLORS = {
     "trajectory": "#3b6fb5",
     "loss": "#52626f",
 }
-AROUND = 7  # reports of about a minute each
-NARROWEST = 0.02  # of the width, from which on a level has room for its number
+WINDOW = 7  # reports in a median; a report covers about a minute
+NARROWEST = 0.02  # share of the width that a level needs for its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
 
 
 def read_curve(path: Path) -> list[dict[str, float]]:
-    """The reports of a training run, in order. Raises DataError for a file without any."""
+    """Read the reports of a training run, in order. Raises DataError for a file without reports."""
     try:
         curve = json.loads(path.read_text())["progress"]["curve"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no training record ({error}); give a training.json of planners.train") from error
     if not curve:
-        raise DataError(f"{path} holds no reports yet; train for longer")
+        raise DataError(f"{path} contains no reports; train for longer")
     return curve
 
 
@@ -59,13 +59,13 @@ def hours(row: dict[str, float]) -> float:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """The median of each value and its neighbours, `AROUND` in all; fewer at the ends, as many on both sides."""
-    reach = [min(AROUND // 2, i, len(values) - 1 - i) for i in range(len(values))]
+    """Return the median of a window of `WINDOW` values around each value; the window shrinks at the ends."""
+    reach = [min(WINDOW // 2, i, len(values) - 1 - i) for i in range(len(values))]
     return [median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
 
 
 def shade_levels(axes: Any, curve: list[dict[str, float]]) -> None:
-    """Every other level of the curriculum on a darker ground, with its number."""
+    """Shade every other level of the curriculum, and write the numbers of the levels."""
     start = 0.0
     for level, rows in groupby(curve, key=lambda row: row["level"]):
         end = hours(list(rows)[-1])
@@ -77,7 +77,7 @@ def shade_levels(axes: Any, curve: list[dict[str, float]]) -> None:
 
 
 def draw(curve: list[dict[str, float]], out: Path) -> None:
-    """Write the figure as SVG (or whatever the name's ending says)."""
+    """Write the figure; the suffix of ``out`` selects the file format."""
     import matplotlib as mpl
     from matplotlib import pyplot
     from matplotlib.ticker import LogLocator
@@ -112,7 +112,7 @@ def draw(curve: list[dict[str, float]], out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", nargs="?", type=Path, default=BUNDLED / HISTORY, help="default: the bundled weights'")
+    parser.add_argument("record", nargs="?", type=Path, default=BUNDLED / HISTORY, help="default: the bundled record")
     parser.add_argument("--out", type=Path, default=Path("docs/img/learning-curve.svg"))
     arguments = parser.parse_args()
     try:

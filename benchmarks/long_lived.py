@@ -1,12 +1,12 @@
-"""Memory of an agent that plans for a long time while facts change: does the process grow?
+"""Benchmark of an agent's memory use while it plans for thousands of steps and facts change.
 
     python -m benchmarks.long_lived [--steps N] [--every N] [--planner NAME] [--model NAME] [--threads N] [--durable]
         [--json FILE] [--csv FILE] [--plot FILE] [KEY=VALUE ...]
 
-One agent in a house of 31 things. In every step two facts change, one skill is planned and its outcome is told; every
-25 steps another task begins. Nine of ten skills succeed. ``rss`` is the process's resident memory, ``heap`` what glibc
-has given out of it, ``kv`` the stored keys and values, all in MiB; ``journal`` is that of a durable agent, in KiB.
-``growth`` compares the last RSS with that of a fifth of the steps.
+The agent lives in a house of 31 entities. In every step two facts change, the agent plans one skill and gets its
+outcome; every 25 steps another task begins. Nine of ten skills succeed. ``rss`` is the resident memory of the process,
+``heap`` the memory allocated by glibc, ``kv`` the stored keys and values, all in MiB; ``journal`` is the journal of a
+durable agent in KiB. The caption compares the last RSS with the RSS after a fifth of the steps.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ TYPES = ("mug", "apple", "knife", "plate", "potato")
 OBJECTS = tuple((f"{type}_{i}", type) for type in TYPES for i in range(1, 5))
 STATES = ("dirty", "hot", "sliced")
 SKILLS = (*(f"go to {place.replace('_', ' ')}" for place in PLACES), "done")
-TASK = 25  # steps
+TASK = 25  # steps per task
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the process and the agent hold after so many steps."""
+    """Memory of the process and the agent after ``step`` steps."""
 
     step: int
     seconds: float
@@ -67,24 +67,24 @@ class _MallInfo(ctypes.Structure):
 
 
 def resident() -> float:
-    """MiB of this process in memory (Linux)."""
+    """Return the resident MiB of this process (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / MIB
 
 
-def given_out() -> float:
-    """MiB that glibc's allocator has given out; 0 with another C library."""
+def heap() -> float:
+    """Return the MiB allocated by glibc; 0 with another C library."""
     try:
-        tell = ctypes.CDLL(None).mallinfo2
+        mallinfo = ctypes.CDLL(None).mallinfo2
     except AttributeError:
         return 0.0
-    tell.restype = _MallInfo
-    found = tell()
-    return (found.uordblks + found.hblkhd) / MIB
+    mallinfo.restype = _MallInfo
+    info = mallinfo()
+    return (info.uordblks + info.hblkhd) / MIB
 
 
 class House:
-    """Facts that change, and the outcomes of skills, by a seed."""
+    """Source of changing facts and of skill outcomes, random with a fixed seed."""
 
     def __init__(self, seed: int = 7) -> None:
         self._rng = random.Random(seed)
@@ -93,57 +93,57 @@ class House:
     def furniture(self) -> list[Fact]:
         places = [Fact(place, "receptacle", place.split("_")[0]) for place in PLACES]
         agent = Fact("agent", "agent", "agent", place="sink_1")
-        return [*places, *(self._placed(*one) for one in OBJECTS), agent]
+        return [*places, *(self._random_fact(*item) for item in OBJECTS), agent]
 
     def live(self, agent: Agent | DurableAgent, step: int) -> None:
-        """One step: facts change, a skill is planned, its outcome is told."""
+        """Run one step: two facts change, the agent plans a skill and gets its outcome."""
         rng = self._rng
-        agent.observe([self._placed(*one) for one in rng.sample(OBJECTS, 2)])
+        agent.observe([self._random_fact(*item) for item in rng.sample(OBJECTS, 2)])
         if step % TASK == 0:
             self._instruction = f"put a {rng.choice(TYPES)} in the fridge"
-        held = rng.choice(OBJECTS)[0].replace("_", " ")
-        agent.plan(self._instruction, [*SKILLS, f"pick up {held}"])
+        target = rng.choice(OBJECTS)[0].replace("_", " ")
+        agent.plan(self._instruction, [*SKILLS, f"pick up {target}"])
         agent.report(Outcome(rng.random() < 0.9, "blocked"))
 
-    def _placed(self, id: str, type: str) -> Fact:
+    def _random_fact(self, id: str, type: str) -> Fact:
         states = tuple(sorted(self._rng.sample(STATES, self._rng.randint(0, 1))))
         return Fact(id, "object", type, place=self._rng.choice(PLACES), states=states)
 
 
-def measure(given: argparse.Namespace) -> Iterator[Row]:
-    """A row before the first step, and one after every ``given.every`` steps."""
-    chosen = f"planner={given.planner}", f"model={given.model}", f"eval.threads={given.threads}"
+def measure(args: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row before the first step, and one after every ``args.every`` steps."""
+    overrides = f"planner={args.planner}", f"model={args.model}", f"eval.threads={args.threads}", *args.overrides
     with ExitStack() as stack:
-        planner = brain_of([*chosen, *given.overrides]).planner("robot")
+        planner = brain_of(overrides).planner("robot")
         stack.callback(planner.close)
         agent, storage = Agent(planner, "robot"), planner.session.method.storage
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        spoken = DurableAgent(agent, folder) if given.durable else agent
-        stack.callback(spoken.close)
-        house, began = House(), time.perf_counter()
-        spoken.observe(house.furniture())
+        facade = DurableAgent(agent, folder) if args.durable else agent
+        stack.callback(facade.close)
+        house, start = House(), time.perf_counter()
+        facade.observe(house.furniture())
 
         def row(step: int) -> Row:
-            held, journal = storage.stats(), folder / JOURNAL
-            written = journal.stat().st_size / 1024 if journal.exists() else 0.0
-            sizes = resident(), given_out(), held["bytes"] / MIB
-            return Row(step, time.perf_counter() - began, *sizes, held["blocks"], agent.segments, written)
+            stats, journal = storage.stats(), folder / JOURNAL
+            kib = journal.stat().st_size / 1024 if journal.exists() else 0.0
+            sizes = resident(), heap(), stats["bytes"] / MIB
+            return Row(step, time.perf_counter() - start, *sizes, stats["blocks"], agent.segments, kib)
 
         yield row(0)
-        for step in track(range(given.steps), "steps", console=make_console(stderr=True), transient=True):
-            house.live(spoken, step)
-            if (step + 1) % given.every == 0:
+        for step in track(range(args.steps), "steps", console=make_console(stderr=True), transient=True):
+            house.live(facade, step)
+            if (step + 1) % args.every == 0:
                 yield row(step + 1)
 
 
 def growth(rows: Sequence[Row]) -> float:
-    """RSS in the end against that of a fifth of the steps: 0.1 is a tenth more."""
+    """Return the relative growth of RSS since a fifth of the steps: 0.1 is ten percent more."""
     fifth = next(row for row in rows if row.step >= rows[-1].step / 5)
     return rows[-1].rss / fifth.rss - 1
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """About ten of the rows."""
+    """Return a table of about ten rows."""
     table = Table(title=f"one agent, {rows[-1].step:,} steps: MiB, and KiB of the journal")
     for field in fields(Row):
         table.add_column(field.name, justify="right")
@@ -155,7 +155,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Resident memory, and what of it is known, over steps."""
+    """Draw resident memory, heap, and keys and values over steps."""
     steps = [row.step for row in rows]
     with figure(file) as (axis,):
         for number, name in enumerate(("rss", "heap", "kv")):
@@ -167,13 +167,13 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         axis.legend(fontsize=8)
 
 
-def write(rows: Sequence[Row], given: argparse.Namespace) -> None:
-    """What was asked for of JSON and CSV, as far as it is measured."""
-    if given.json:
-        found = {"command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
-    if given.csv:
-        with given.csv.open("w", newline="") as stream:
+def write(rows: Sequence[Row], args: argparse.Namespace) -> None:
+    """Write the rows so far to the JSON and CSV files, if given."""
+    if args.json:
+        record = {"command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.csv:
+        with args.csv.open("w", newline="") as stream:
             lines = csv.writer(stream)
             lines.writerow(field.name for field in fields(Row))
             lines.writerows(astuple(row) for row in rows)
@@ -186,20 +186,20 @@ def main() -> None:
     parser.add_argument("--planner", default="keep")
     parser.add_argument("--model", default="planner-tiny")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--durable", action="store_true", help="keep a journal, as a server does")
+    parser.add_argument("--durable", action="store_true", help="use an agent with a journal, as the server does")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    given = parser.parse_intermixed_args()
-    if given.plot:
-        check_figure(given.plot)
+    args = parser.parse_intermixed_args()
+    if args.plot:
+        check_figure(args.plot)
     rows: list[Row] = []
-    for row in measure(given):
+    for row in measure(args):
         rows.append(row)
-        write(rows, given)
-    if given.plot:  # at last: drawing takes memory itself
-        draw(rows, given.plot)
+        write(rows, args)
+    if args.plot:  # after the measurement, because drawing itself takes memory
+        draw(rows, args.plot)
     show(table_of(rows), False, make_console())
 
 

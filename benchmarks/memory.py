@@ -1,18 +1,17 @@
-"""What memory itself costs per step.
+"""Benchmark of the memory session: its own cost per step.
 
     python -m benchmarks.memory [segments in the store ...] [--budget 40 160] [--churn 1 4 16] [--methods keep]
 
-Medians in milliseconds. ``update`` and ``retrieve`` (choice, plan, look-up, layout) are the session's own overhead,
-``overhead`` both and ``p90`` what nine of ten steps stay below; ``policy`` is what the recompute stage adds inside the
-prefill; the rest is the engine or the encoder. ``--churn``: segments that change per step, the agent's with them. With
-``--steady`` these are always among the same few, so that all other groups become static and hardly any flips.
+Times are medians in milliseconds. ``update`` and ``retrieve`` (selection, plan, look-up, layout) are the session's own
+overhead, ``overhead`` is their sum and ``p90`` its 90th percentile; ``policy`` is the recompute stage's part of the
+prefill; the rest belongs to the engine or the encoder. ``--churn`` is the number of segments that change per step,
+including the agent's. With ``--steady`` always the same few segments change, so that all other groups become static.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.house import QUERY, House, encode_text
+from benchmarks.timing import TimedStage
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.static_dynamic import StaticDynamic
@@ -38,22 +38,9 @@ from memory.recompute.none import Nothing
 from memory.retrieval.embedding import Embedding
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
-from memory.stages import Probe
 
-WARM_UP = 15  # steps: groups that stay quiet have become static
+WARM_UP = 15  # steps after which unchanged groups are static
 PARTS = [field.name for field in fields(Timings)]
-
-
-class Timed(MultiHop):
-    """KEEP's stage with a stopwatch; the first question a layer is asked computes its attention masses."""
-
-    seconds = 0.0
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        begin = time.perf_counter()
-        rows = super().narrow(layer, active, probe)
-        Timed.seconds += time.perf_counter() - begin
-        return rows
 
 
 def methods() -> list[MemoryMethod]:
@@ -61,7 +48,7 @@ def methods() -> list[MemoryMethod]:
         MemoryMethod("full_recompute", Embedding(), PerSegment(), Full(), Serial()),
         MemoryMethod("prefix_cache", Embedding(), Prefix(), Nothing(), NextLayer()),
         MemoryMethod("full_reuse", Embedding(), PerSegment(), Nothing(), NextLayer()),
-        MemoryMethod("keep", Embedding(), StaticDynamic(), Timed(), LayerBalanced()),
+        MemoryMethod("keep", Embedding(), StaticDynamic(), TimedStage(MultiHop()), LayerBalanced()),
     ]
 
 
@@ -75,26 +62,27 @@ class Setting:
 
 
 def run(engine: Engine, method: MemoryMethod, setting: Setting) -> Iterator[tuple[Prefill, float]]:
-    """Prefills of steps that each follow a change, and the policy's seconds in them."""
+    """Yield the prefill of each step, and the milliseconds of its recompute stage; the house changes before each."""
     session = MemorySession(engine, method, make_encoder("hashed"), encode_text, setting.budget)
     house = House(setting.size, setting.steady, session.store)
     query = encode_text(f"task {QUERY}\nnext " * 2)
+    times = method.recompute.times if isinstance(method.recompute, TimedStage) else []
     for step in range(WARM_UP + setting.steps):
-        Timed.seconds = 0.0
+        times.clear()
         prefill = session.prefill(QUERY, query)
         if step >= WARM_UP:
-            yield prefill, Timed.seconds
+            yield prefill, sum(times)
         house.change(setting.churn)
 
 
 def summary(done: Sequence[tuple[Prefill, float]]) -> list[Any]:
-    """Cells in the order of the table."""
+    """Return the cells in the order of the table."""
     overhead = [p.timings.update + p.timings.retrieve for p, _ in done]
     return [
         done[-1][0].layout.rows,
         statistics.fmean(len(p.flips) for p, _ in done),
         *(statistics.median(getattr(p.timings, part) for p, _ in done) for part in PARTS),
-        1e3 * statistics.median(seconds for _, seconds in done),
+        statistics.median(policy for _, policy in done),
         statistics.median(p.after_ms for p, _ in done),
         statistics.median(overhead),
         statistics.quantiles(overhead, n=10)[-1],
@@ -115,12 +103,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=35)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    wanted = [method for method in methods() if not args.methods or method.name in args.methods]
+    selection = [method for method in methods() if not args.methods or method.name in args.methods]
     with TransformersEngine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
         for size, budget, churn in product(args.sizes, args.budget, args.churn):
             print(f"\n{size} segments in the store, at most {budget} in the prompt, {churn} changes a step")
             print(f"{'':16}" + row(["rows", "flips", *PARTS, "policy", "after", "overhead", "p90"]))
-            for method in wanted:
+            for method in selection:
                 done = list(run(engine, method, Setting(size, budget, churn, args.steady, args.steps)))
                 print(f"{method.name:16}" + row(summary(done)), flush=True)
 

@@ -1,11 +1,11 @@
-"""Size and cost of keys and values in few bits, against the same in bfloat16.
+"""Benchmark of quantized keys and values: size and attention time, compared with bfloat16.
 
     python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N]
 
-Random keys and values of all layers. ``bytes`` is the share of bfloat16's, ``pack`` microseconds for one token of all
-layers, packed with the others. For some query rows behind the tokens, in milliseconds over all layers: ``dense`` is
-attention over bfloat16, ``tiled`` over packed tiles, ``unpack`` the part of it that makes the tiles. Contenders take
-turns, so that a busy machine is busy for all of them; the lower quartile is shown.
+Keys and values of all layers are random. ``bytes`` is the size relative to bfloat16, ``pack`` the microseconds per
+token of all layers when all tokens are packed together. For query rows after the tokens, in milliseconds over all
+layers: ``dense`` is attention over bfloat16, ``tiled`` over packed tiles, ``unpack`` its part that unpacks the tiles.
+Contenders take turns, so that other load affects all of them equally; the table shows the lower quartile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from rich.table import Table
 from torch.nn import functional
 
-from benchmarks.engine import take_turns
+from benchmarks.timing import take_turns
 from keep_agent.console import make_console
 from memory.engine.attention.kernels import KEY_MULTIPLE, grouped_attention
 from memory.engine.attention.masks import causal_plan
@@ -43,7 +43,7 @@ SHAPES = {"planner-tiny": Shape(12, 6, 6, 32), "qwen2.5-0.5b": Shape(24, 14, 2, 
 
 @dataclass(frozen=True)
 class Memory:
-    """Keys and values of all layers (layers, 1, kv_heads, tokens, head_dim), packed and as they are."""
+    """Keys and values of all layers (layers, 1, kv_heads, tokens, head_dim), in bfloat16 and packed."""
 
     shape: Shape
     k: torch.Tensor
@@ -65,7 +65,7 @@ class Memory:
 
 
 def pack_time(memory: Memory, format: PackFormat, repeats: int) -> float:
-    """Milliseconds for all layers, one after the other as a prefill does."""
+    """Return the milliseconds for all layers, packed one by one as in a prefill."""
 
     def work() -> None:
         pack(memory.k[0], format, format.keys)
@@ -75,15 +75,16 @@ def pack_time(memory: Memory, format: PackFormat, repeats: int) -> float:
 
 
 def contenders(memory: Memory, rows: int) -> dict[str, Callable[[], None]]:
-    """Attention of the last ``rows`` rows at every layer."""
+    """Return the contenders: attention of the last ``rows`` rows at every layer."""
     shape, tokens = memory.shape, memory.packed[0].tokens
     q = torch.randn(1, shape.heads, rows, shape.head_dim, generator=torch.Generator().manual_seed(1)).to(DTYPE)
     every, scale = torch.arange(tokens), shape.head_dim**-0.5
     blocks = causal_plan(every[-rows:], every, DTYPE).blocks(None)
-    k_room, v_room = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (memory.k, memory.v))
+    padded = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (memory.k, memory.v))
+    layers = list(zip(*padded, strict=True))
 
     def dense() -> None:
-        for k, v in zip(k_room, v_room, strict=True):
+        for k, v in layers:
             grouped_attention(q, k, v, blocks, scale)
 
     def tiled() -> None:
@@ -116,8 +117,8 @@ def main() -> None:
                 cost = f"{100 * memory.share:.1f} %", f"{packing:.1f}"
                 for rows in args.rows:
                     times = take_turns(contenders(memory, rows), args.repeats)
-                    shown = (f"{times[part]:.1f}" for part in ("dense", "tiled", "unpack"))
-                    table.add_row(name, str(format.bits), format.keys, *cost, str(rows), *shown)
+                    cells = (f"{times[part]:.1f}" for part in ("dense", "tiled", "unpack"))
+                    table.add_row(name, str(format.bits), format.keys, *cost, str(rows), *cells)
     note = f"{args.tokens} tokens, {args.threads} threads, lower quartile of {args.repeats} turns"
     make_console(140).print(table, note)
 

@@ -1,9 +1,10 @@
-"""How often the inferred receptacle of an object is the one the demonstration shows, each trial left out in turn.
+"""Accuracy of receptacle inference on ALFRED, by leaving out one trial at a time.
 
     python -m benchmarks.receptacle_inference --data PATH/json_2.1.0 [--split train]
 
-Scored are the first pick-ups of each object, whose receptacle the demonstration names. Beside the data's folder, the
-files receptacles.json and initial_receptacles_SPLIT.jsonl[.gz] of another inference are compared with, if present.
+The score covers the first pick-up of each object, for which the demonstration names the receptacle. If the parent of
+the data folder contains receptacles.json and initial_receptacles_SPLIT.jsonl[.gz], the results of another inference,
+the command also prints the agreement with them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import gzip
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,15 @@ from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position
 from keep_agent.errors import KeepError
 
-_SAME = 0.06  # metres between two spellings of one receptacle
+_SAME = 0.06  # metres; receptacles that are closer are the same
 _SOURCES = {"g": "read from the demonstration", "k": "from neighbours", "p": "from positions", "n": "none near"}
 
 
 def score(survey: Survey, trials: frozenset[str]) -> str:
-    """Accuracy and the commonest confusions, as text."""
+    """Format the accuracy and the most frequent confusions."""
     pairs = list(leave_one_out(survey, trials))
     if not pairs:
-        return "no demonstration shows a pick-up from a receptacle"
+        return "no demonstration contains a pick-up from a receptacle"
     wrong = Counter(
         (type_of(label.fixture), type_of(guess) or "nothing") for label, guess in pairs if label.fixture != guess
     )
@@ -52,12 +52,12 @@ def score(survey: Survey, trials: frozenset[str]) -> str:
 
 
 def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: Survey) -> str:
-    """Share of all objects placed as in the reference files, by how the reference knew; "" without such files."""
+    """Format the share of objects with the reference's receptacle, by the reference's source; "" without references."""
     places, lines = _read(folder / "receptacles.json"), _lines(folder, split)
     if places is None or not lines:
         return ""
     episodes = OfficialEpisodes([(trajectory, 0) for trajectory in trajectories], survey)
-    seen: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     same: Counter[str] = Counter()
     for trajectory, episode in zip(trajectories, track(episodes, "comparing with the reference"), strict=True):
         line = lines.get(trajectory.name)
@@ -65,27 +65,28 @@ def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: 
             continue
         things = {item.id: item for item in episode.scene.items}
         for item, index, source in zip(_objects(episode.scene.items), line["receptacle"], line["source"], strict=True):
-            other = places[trajectory.floor_plan][index] if index >= 0 else None
-            seen[source] += 1
-            same[source] += _agree(item, things, other)
-    rows = [f"  {_SOURCES.get(key, key):<28} {same[key] / seen[key]:.2%} of {seen[key]}" for key in sorted(seen)]
-    return "\n".join([f"same as the reference {same.total() / seen.total():.2%} of {seen.total()} objects", *rows])
+            reference = places[trajectory.floor_plan][index] if index >= 0 else None
+            total[source] += 1
+            same[source] += _agree(item, things, reference)
+    rows = [f"  {_SOURCES.get(key, key):<28} {same[key] / total[key]:.2%} of {total[key]}" for key in sorted(total)]
+    return "\n".join([f"same as the reference {same.total() / total.total():.2%} of {total.total()} objects", *rows])
 
 
 def _objects(items: tuple[Item, ...]) -> list[Item]:
-    """The things to pick up, in the order of the official poses."""
+    """Return the objects that can be picked up, in the order of the official poses."""
     return [item for item in items if item.type in PICKUPABLE]
 
 
-def _agree(item: Item, things: dict[str, Item], other: dict[str, Any] | None) -> bool:
-    if item.parent is None or other is None:
-        return item.parent is None and other is None
-    mine = things[item.parent]
-    return mine.type == other["type"] and _near(mine.position, position_of(other["id"]), tuple(other["position"]))
+def _agree(item: Item, things: dict[str, Item], reference: dict[str, Any] | None) -> bool:
+    if item.parent is None or reference is None:
+        return item.parent is None and reference is None
+    parent = things[item.parent]
+    positions = position_of(reference["id"]), tuple(reference["position"])
+    return parent.type == reference["type"] and _near(parent.position, *positions)
 
 
-def _near(mine: Position, *others: Position) -> bool:
-    return any(max(abs(a - b) for a, b in zip(mine, other, strict=True)) < _SAME for other in others)
+def _near(position: Position, *candidates: Position) -> bool:
+    return any(max(abs(a - b) for a, b in zip(position, point, strict=True)) < _SAME for point in candidates)
 
 
 def _read(path: Path) -> Any:
@@ -93,21 +94,19 @@ def _read(path: Path) -> Any:
 
 
 def _lines(folder: Path, split: str) -> dict[str, dict[str, Any]]:
-    return {line["task"]: line for line in _parsed(folder, f"initial_receptacles_{split}.jsonl")}
-
-
-def _parsed(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    name, lines = f"initial_receptacles_{split}.jsonl", {}
     for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
         if path.is_file():
             with opener(path, "rt", encoding="utf-8") as file:
-                yield from map(json.loads, file)
+                lines |= {line["task"]: line for line in map(json.loads, file)}
+    return lines
 
 
 def main() -> int:
-    """Print the figures; 1 with one line on standard error where the data cannot be read."""
+    """Print the results; return 1, with one line on standard error, if the data cannot be read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="ALFRED's folder json_2.1.0")
-    parser.add_argument("--split", default="train", help="whose pick-ups are scored (default: train)")
+    parser.add_argument("--split", default="train", help="split to score (default: train)")
     arguments = parser.parse_args()
     try:
         corpus = Corpus(arguments.data)

@@ -1,14 +1,14 @@
-"""Cost of choosing: the share of a prefill that goes into its recompute stage's choice.
+"""Benchmark of row selection: the recompute stage's share of a prefill.
 
     python -m benchmarks.selection [--threads N] [--repeats N] [--shapes qwen2.5-0.5b] [--tokens 1024 2048]
 
-Random weights, segments of nine tokens that are all stored, a query of 30. ``choice`` is the time inside the stage with
-everything it asks the probe for; ``prefill`` is the whole prefill it steers, choice included. Stages take turns, so
-that a busy machine is busy for all of them; medians are shown.
+Weights are random; all segments have nine tokens and are stored; the query has 30 tokens. ``choice`` is the time in the
+stage, including the probe's computations; ``prefill`` is the whole prefill. Stages take turns, so that other load
+affects all of them equally; the table shows medians.
 
-For a latent retrieval the memory is cut into blocks of 16 tokens, of which 128 are chosen; ``prefill`` is that of the
-query over them, ``choice`` the scoring of the boxes by the early layers (as configured) or by all, ``pass`` the extra
-pass that makes their query states, which a choice layer by layer does without.
+Latent retrieval selects 128 blocks of 16 tokens; ``prefill`` is the query's prefill over them, ``choice`` the scoring
+of the boxes by the early layers (as configured) or by all layers, and ``pass`` the extra pass that computes the query
+states, which per-layer retrieval does not need.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from rich.table import Table
 
 from benchmarks.engine import QUERY, Prompt
+from benchmarks.timing import TimedStage
 from keep_agent.console import make_console
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
@@ -39,7 +40,7 @@ from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.retrieval.latent import Latent
-from memory.stages import Capabilities, Probe, Recompute
+from memory.stages import Recompute
 
 BLOCK = 16
 STAGES: dict[str, Recompute] = {
@@ -49,35 +50,6 @@ STAGES: dict[str, Recompute] = {
     "sparse_query (Sparse-Q)": SparseQuery(),
     "first_tokens (no choice)": FirstTokens(k=2),
 }
-
-
-@dataclass
-class Timed:
-    """A recompute stage with a stop watch."""
-
-    stage: Recompute
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.stage.capabilities
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        began = time.perf_counter()
-        rows = self.stage.first(layout, layers)
-        self._count(began)
-        return rows
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        began = time.perf_counter()
-        rows = self.stage.narrow(layer, active, probe)
-        self._count(began)
-        return rows
-
-    def _count(self, began: float) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +64,36 @@ class Run:
 
 
 def run(engine: Engine, layout: Layout, stage: Recompute) -> Run:
-    timed = Timed(stage)
-    began = time.perf_counter()
+    timed = TimedStage(stage)
+    start = time.perf_counter()
     result = engine.prefill(layout, timed, LayerBalanced())
-    whole = 1e3 * (time.perf_counter() - began)
-    return Run(whole, 1e3 * sum(timed.seconds), result.trace.computed_ratio)
+    whole = 1e3 * (time.perf_counter() - start)
+    return Run(whole, sum(timed.times), result.trace.computed_ratio)
 
 
 def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, Run]:
-    """Medians by stage; the first two rounds warm up."""
+    """Return medians by stage; the first two rounds warm up."""
     prompt = Prompt.random(tokens, engine.info.vocab)
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     runs: dict[str, list[Run]] = {name: [] for name in STAGES}
     for number in range(repeats + 2):
         for name, stage in STAGES.items():
-            one = run(engine, layout, stage)
+            result = run(engine, layout, stage)
             if number >= 2:
-                runs[name].append(one)
-    return {name: _median(own) for name, own in runs.items()}
+                runs[name].append(result)
+    return {name: _median(results) for name, results in runs.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class LatentRun:
-    prefill: float  # ms, of the query over the chosen blocks
-    choice: float  # ms, boxes to block numbers
-    asking: float  # ms, the pass for query states
+    prefill: float  # ms, the query over the selected blocks
+    choice: float  # ms, from boxes to block numbers
+    query_pass: float  # ms, the pass for query states
 
 
-def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> LatentRun:
-    """Medians; the first two rounds warm up."""
-    retrieval = Latent(layers=asked)
+def measure_latent(engine: Engine, tokens: int, repeats: int, scoring_layers: str) -> LatentRun:
+    """Return medians; the first two rounds warm up."""
+    retrieval = Latent(layers=scoring_layers)
     layers = retrieval.voters(engine.info.layers)
     draw = torch.randint(5, engine.info.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
     units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
@@ -129,30 +101,26 @@ def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> Lat
     spec = engine.info
     index = KeyBoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.device)
     index.append(KeyBoxes.around([block.k for block in blocks], layers))
-    times: list[LatentRun] = []
+    times: list[tuple[float, float, float]] = []
     for _ in range(repeats + 2):
         marks = [time.perf_counter()]
         states = engine.query_states(None, query, layers)
         marks.append(time.perf_counter())
-        chosen = retrieval.choose(states, index)
+        top = retrieval.choose(states, index)
         marks.append(time.perf_counter())
-        placed = place([units[i] for i in chosen], 0, [blocks[i] for i in chosen], [True] * len(chosen))
-        layout = lay_out((), placed, query, True, engine.device)
+        placements = place([units[i] for i in top], 0, [blocks[i] for i in top], [True] * len(top))
+        layout = lay_out((), placements, query, True, engine.device)
         marks.append(time.perf_counter())
         engine.prefill(layout, Nothing(), NextLayer())
         marks.append(time.perf_counter())
-        asking, choice, _, prefill = (1e3 * (b - a) for a, b in pairwise(marks))
-        times.append(LatentRun(prefill, choice, asking))
-    return LatentRun(
-        *(statistics.median(getattr(t, part) for t in times[2:]) for part in ("prefill", "choice", "asking"))
-    )
+        query_pass, choice, _, prefill = (1e3 * (b - a) for a, b in pairwise(marks))
+        times.append((prefill, choice, query_pass))
+    return LatentRun(*map(statistics.median, zip(*times[2:], strict=True)))
 
 
 def _median(runs: Sequence[Run]) -> Run:
-    middle = sorted(runs, key=lambda one: one.share)[len(runs) // 2]
-    return Run(
-        statistics.median(one.prefill for one in runs), statistics.median(one.choice for one in runs), middle.computed
-    )
+    prefill, choice = (statistics.median(getattr(run, part) for run in runs) for part in ("prefill", "choice"))
+    return Run(prefill, choice, sorted(runs, key=lambda run: run.share)[len(runs) // 2].computed)
 
 
 def main() -> None:
@@ -168,13 +136,14 @@ def main() -> None:
     for shape in args.shapes:
         with TransformersEngine(load_model(shape, dtype=args.dtype, init="random")) as engine:
             for tokens in args.tokens:
-                for name, one in measure(engine, tokens, args.repeats).items():
-                    times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.share:.1f} %"
-                    table.add_row(shape, str(tokens), name, *times, f"{one.computed:.2f}")
-                for asked in ("early", "all"):
-                    one = measure_latent(engine, tokens, args.repeats, asked)
-                    times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.choice / one.prefill:.1f} %"
-                    table.add_row(shape, str(tokens), f"latent ({asked}; pass {one.asking:.0f} ms)", *times, "")
+                for name, result in measure(engine, tokens, args.repeats).items():
+                    times = f"{result.prefill:.1f}", f"{result.choice:.2f}", f"{100 * result.share:.1f} %"
+                    table.add_row(shape, str(tokens), name, *times, f"{result.computed:.2f}")
+                for layers in ("early", "all"):
+                    latent = measure_latent(engine, tokens, args.repeats, layers)
+                    share = f"{100 * latent.choice / latent.prefill:.1f} %"
+                    name = f"latent ({layers}; pass {latent.query_pass:.0f} ms)"
+                    table.add_row(shape, str(tokens), name, f"{latent.prefill:.1f}", f"{latent.choice:.2f}", share, "")
     make_console(140).print(table, f"{args.dtype}, {args.threads} threads, medians of {args.repeats} rounds")
 
 

@@ -1,12 +1,11 @@
-"""Many robots on one server: errors, p95 and throughput, memory; and what a kill -9 in the middle loses.
+"""Benchmark of a server with many robots: errors, latency, throughput, memory, and losses after SIGKILL.
 
     python -m benchmarks.server --agents 50 --plans 20 --kill
     python -m benchmarks.server memory=keep --agents 1 --plans 60 --motion 0.3
 
-Each robot lives in a generated house of its own and does what it is told: observe, plan, act, report. ``--motion`` is
-the seconds that a skill takes; what it changes is observed when it begins. ``--kill`` ends the server without a word
-when half of the plans are done, starts it again on the same folder, and looks whether everything that was acknowledged
-is remembered.
+Each robot acts in its own generated house: it observes, plans, executes the skill and reports. ``--motion`` is the
+duration of a skill in seconds; the robot observes the effects at the start of the skill. ``--kill`` kills the server
+after half of the plans, restarts it with the same folder, and checks that all acknowledged data are still there.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from planners.prompts.styles import PlainStyle
 
 @dataclass
 class Server:
-    """``keep-agent serve`` in a process of its own, on one port whatever happens to it."""
+    """``keep-agent serve`` in a separate process, which keeps its port after a restart."""
 
     folder: Path
     overrides: Sequence[str] = ()
@@ -71,19 +70,19 @@ class Server:
         return self.process.wait(60)
 
     def megabytes(self) -> float:
-        """Resident now."""
+        """Return the resident memory of the process."""
         assert self.process is not None
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
         except OSError:
             return 0.0
-        found = [line for line in status.splitlines() if line.startswith("VmRSS")]
-        return int(found[0].split()[1]) / 1024 if found else 0.0
+        sizes = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
+        return sizes[0] / 1024 if sizes else 0.0
 
 
 @dataclass
 class Robot:
-    """One client: what it did, what was acknowledged, and how long it waited for its plans."""
+    """Robot with one client; records the latencies of its plans and the acknowledged facts."""
 
     number: int
     plans: int
@@ -114,7 +113,7 @@ class Robot:
             decision = agent.plan(obs["instruction"], info["skills"])
             self.seconds.append(time.perf_counter() - began)
             self.traces.append(dict(decision.trace))
-            skill = decision.skill if decision.skill != "done" else info["skills"][0]  # or the episode would be over
+            skill = decision.skill if decision.skill != "done" else info["skills"][0]  # done would end the episode
             obs, _, terminated, truncated, info = env.step(skill)
             self._observe(agent, info["facts"])
             time.sleep(self.motion)
@@ -126,8 +125,8 @@ class Robot:
         agent.observe(facts)
         self.known.update((fact.id, fact) for fact in facts)
 
-    def lost(self, client: Client, folder: Path) -> list[str]:
-        """What was acknowledged and is not remembered."""
+    def losses(self, client: Client, folder: Path) -> list[str]:
+        """List the acknowledged data that are missing in the server's memory."""
         file = folder / f"{self.name}.memory"
         client.agent(self.name, create=False).save(file)
         state = read_memory(file)
@@ -144,7 +143,7 @@ class Result:
     seconds: float
     start_megabytes: float
     peak_megabytes: float
-    lost: list[str]
+    losses: list[str]
     down_seconds: float
 
     @property
@@ -161,13 +160,13 @@ def _is_up(client: Client) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return made.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overrides: Sequence[str] = ()) -> Result:
-    """Serve and be served."""
+    """Start a server, run all robots, and collect the results."""
     server = Server(folder / "server", overrides)
     server.folder.mkdir(parents=True)
     server.start()
@@ -175,7 +174,7 @@ def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overr
         robots = [Robot(number, plans, motion) for number in range(agents)]
         threads = [threading.Thread(target=robot.live, args=(server.url,)) for robot in robots]
         first, began = server.megabytes(), time.perf_counter()
-        with _sampled(server) as sizes:
+        with _sample_memory(server) as sizes:
             for thread in threads:
                 thread.start()
             down = _kill_half_way(server, robots, agents * plans) if kill else 0.0
@@ -183,14 +182,14 @@ def load(agents: int, plans: int, motion: float, kill: bool, folder: Path, overr
                 thread.join()
         took = time.perf_counter() - began
         with Client(server.url) as client:
-            lost = [line for robot in robots if not robot.error for line in robot.lost(client, folder)]
-        return Result(robots, took, first, max(sizes), lost, down)
+            losses = [line for robot in robots if not robot.error for line in robot.losses(client, folder)]
+        return Result(robots, took, first, max(sizes), losses, down)
     finally:
         server.stop()
 
 
 def _kill_half_way(server: Server, robots: Sequence[Robot], total: int) -> float:
-    """Seconds for which nobody was served."""
+    """Kill and restart the server after half of the plans; return the seconds until it serves again."""
     while sum(len(robot.seconds) for robot in robots) < total // 2 and not all(robot.error for robot in robots):
         time.sleep(0.01)
     server.kill()
@@ -200,7 +199,7 @@ def _kill_half_way(server: Server, robots: Sequence[Robot], total: int) -> float
 
 
 @contextmanager
-def _sampled(server: Server) -> Iterator[list[float]]:
+def _sample_memory(server: Server) -> Iterator[list[float]]:
     sizes, over = [server.megabytes()], threading.Event()
 
     def sample() -> None:
@@ -217,40 +216,39 @@ def _sampled(server: Server) -> Iterator[list[float]]:
 
 
 def show(result: Result, agents: int, plans: int) -> None:
-    seconds = 1e3 * np.array([one for robot in result.robots for one in robot.seconds])
-    traces = [trace for robot in result.robots for trace in robot.traces[1:] if trace]  # the first is cold
+    times = 1e3 * np.array([seconds for robot in result.robots for seconds in robot.seconds])
+    traces = [trace for robot in result.robots for trace in robot.traces[1:] if trace]  # the first plan is cold
     encoded = [trace["counts"].get("encoded_token_layers", 0) / trace["counts"]["layers"] for trace in traces]
     ahead = sum(trace.get("ahead", {}).get("tokens", 0) for trace in traces)
-    p50, p95 = np.percentile(seconds, (50, 95))
+    p50, p95 = np.percentile(times, (50, 95))
     print(
-        f"{agents} agents x {plans} plans: {len(seconds)} plans in {result.seconds:.1f} s, "
-        f"{len(seconds) / result.seconds:.1f} plans/s, {len(result.errors)} errors"
+        f"{agents} agents x {plans} plans: {len(times)} plans in {result.seconds:.1f} s, "
+        f"{len(times) / result.seconds:.1f} plans/s, {len(result.errors)} errors"
     )
-    print(f"plan: p50 {p50:.0f} ms, p95 {p95:.0f} ms, slowest {max(seconds):.0f} ms")
+    print(f"plan: p50 {p50:.0f} ms, p95 {p95:.0f} ms, slowest {max(times):.0f} ms")
     print(
-        f"encoded while a plan waited: p50 {np.percentile(encoded, 50):.0f}, p95 {np.percentile(encoded, 95):.0f} "
-        f"tokens a plan; ahead: {ahead} tokens in all"
+        f"encoded during a plan: p50 {np.percentile(encoded, 50):.0f}, p95 {np.percentile(encoded, 95):.0f} tokens; "
+        f"encoded between plans: {ahead} tokens in total"
     )
-    print(f"memory: {result.start_megabytes:.0f} MiB at first, {result.peak_megabytes:.0f} MiB at most")
+    print(f"memory: {result.start_megabytes:.0f} MiB at the start, {result.peak_megabytes:.0f} MiB at most")
     if result.down_seconds:
-        print(f"killed and back after {result.down_seconds:.1f} s; acknowledged and lost: {len(result.lost)}")
-    for line in (*result.errors, *result.lost)[:10]:
+        print(f"killed and back after {result.down_seconds:.1f} s; lost acknowledged data: {len(result.losses)}")
+    for line in (*result.errors, *result.losses)[:10]:
         print(line)
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for keep-agent serve")
+    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of keep-agent serve")
     p.add_argument("--agents", type=int, default=50)
-    p.add_argument("--plans", type=int, default=20, help="of each agent")
-    p.add_argument("--motion", type=float, default=0.0, help="seconds that a skill takes")
-    p.add_argument("--kill", action="store_true", help="end the server in the middle, without a word")
-    given = p.parse_intermixed_args()
+    p.add_argument("--plans", type=int, default=20, help="plans per agent")
+    p.add_argument("--motion", type=float, default=0.0, help="duration of a skill in seconds")
+    p.add_argument("--kill", action="store_true", help="kill the server with SIGKILL after half of the plans")
+    args = p.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
-        place = given.agents, given.plans, given.motion, given.kill, Path(folder)
-        result = load(*place, given.overrides)
-        show(result, given.agents, given.plans)
-        if result.errors or result.lost:
+        result = load(args.agents, args.plans, args.motion, args.kill, Path(folder), args.overrides)
+        show(result, args.agents, args.plans)
+        if result.errors or result.losses:
             print((Path(folder) / "server.log").read_text()[-2000:], file=sys.stderr)
             sys.exit(1)
 

@@ -1,13 +1,12 @@
-"""Several agents on one model: decoding together against one by one, and a short request behind a long one.
+"""Benchmark of serving several agents: batched against sequential decoding, and a short request during a long one.
 
     python -m benchmarks.serving [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--agents N]
 
-Random weights in bfloat16. First table: tokens per second of all agents, ``together`` in a batch and ``alone`` one step
-after the other, over caches as they were computed (paged) and packed in 4 bits; contenders take turns, so that a busy
-machine is busy for all of them, and the ratio is the median of the turns'. Second table: agent A brings a long prompt;
-when its first chunk is done, agent B asks something short. Milliseconds from B's request to its first token, and from
-A's request to A's: ``interleaved`` by the scheduler, against ``in order of arrival``, in which B waits until A has its
-answer.
+Weights are random, in bfloat16. The first table shows tokens per second of all agents, ``together`` in a batch and
+``alone`` one after another, over paged bfloat16 caches and over caches of 4 bits; the two take turns, so that other
+load affects both equally, and the ratio is the median over the turns. In the second table agent A sends a long prompt,
+and agent B a short one after A's first chunk. It shows the milliseconds from each request to its first token:
+``interleaved`` by the scheduler, or ``in order of arrival``, in which B waits for A's complete answer.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from rich.table import Table
 
+from benchmarks.timing import timed
 from keep_agent.console import make_console
 from memory.engine.base import Engine
 from memory.engine.chunking import ChunkSchedule
@@ -37,7 +36,7 @@ from memory.kv_cache.quantized import QuantizedCache
 
 SHAPES = ("planner-tiny", "qwen2.5-0.5b")
 FORMATS = {"bfloat16": None, "4 bits": PackFormat(4)}
-LONG = {"planner-tiny": 3072, "qwen2.5-0.5b": 2048}  # tokens of A's prompt
+LONG = {"planner-tiny": 3072, "qwen2.5-0.5b": 2048}  # tokens in A's prompt
 SHORT, ANSWER = 32, 16
 
 
@@ -53,7 +52,7 @@ def empty(engine: Engine, format: PackFormat | None) -> Member:
 
 
 def agents(engine: Engine, format: PackFormat | None, count: int, tokens: int) -> list[Member]:
-    """Caches of about ``tokens`` rows each, no two of them alike, in one pool if they are paged."""
+    """Return caches of about ``tokens`` rows each, all different; paged caches share one pool."""
     first = empty(engine, format)
     caches = [first, *(empty(engine, format) if format else PagedCache(first.pool) for _ in range(count - 1))]
     for number, cache in enumerate(caches):
@@ -70,7 +69,7 @@ class Rates:
 
 @torch.inference_mode()
 def rates(engine: Engine, format: PackFormat | None, count: int, tokens: int, repeats: int) -> Rates:
-    """Medians of ``repeats`` turns, the first two left out."""
+    """Return medians of ``repeats`` turns, after two turns to warm up."""
     caches, batched = (agents(engine, format, count, tokens) for _ in range(2))
     batch = merge(engine.decoder, batched)
 
@@ -80,43 +79,35 @@ def rates(engine: Engine, format: PackFormat | None, count: int, tokens: int, re
 
     turns = [(timed(lambda: batch.step([7] * count)), timed(alone)) for _ in range(repeats + 2)][2:]
     together, single = (statistics.median(times) for times in zip(*turns, strict=True))
-    return Rates(count / together, count / single, statistics.median(b / a for a, b in turns))
-
-
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    return Rates(1e3 * count / together, 1e3 * count / single, statistics.median(b / a for a, b in turns))
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds to the first tokens."""
+    """Seconds from each request to its first token."""
 
-    late: float
+    short: float
     long: float
 
 
 def staggered(engine: Engine, format: PackFormat | None, rows: int, few: int, interleaved: bool) -> Waits:
-    """A long request, and a short one behind its first chunk."""
-    pacing = SchedulerConfig(ChunkSchedule(steps=(), rest=few), few=few)
-    scheduler = Scheduler(engine, pacing, automatic=False)
-    started, a, b = time.perf_counter(), empty(engine, format), empty(engine, format)
+    """Run a long request, and a short one that arrives after the first chunk of the long one."""
+    config = SchedulerConfig(ChunkSchedule(steps=(), rest=few), few=few)
+    scheduler = Scheduler(engine, config, automatic=False)
+    start, a, b = time.perf_counter(), empty(engine, format), empty(engine, format)
     long = scheduler.submit("A", a, some_ids(rows), ANSWER)
     scheduler.turn()
     scheduler.turn()
-    asked = time.perf_counter()
-    if interleaved:
-        late = scheduler.submit("B", b, some_ids(SHORT, 1), ANSWER)
-        return Waits(until_first(scheduler, late) - asked, until_first(scheduler, long) - started)
-    first = until_first(scheduler, long)
-    scheduler.run_until_idle()
-    late = scheduler.submit("B", b, some_ids(SHORT, 1), ANSWER)
-    return Waits(until_first(scheduler, late) - asked, first - started)
+    arrival = time.perf_counter()
+    if not interleaved:
+        first = until_first(scheduler, long)
+        scheduler.run_until_idle()
+    short = until_first(scheduler, scheduler.submit("B", b, some_ids(SHORT, 1), ANSWER))
+    return Waits(short - arrival, (until_first(scheduler, long) if interleaved else first) - start)
 
 
 def until_first(scheduler: Scheduler, stream: Stream) -> float:
-    """The time when the stream's first token is out."""
+    """Run the scheduler until the stream's first token; return the time."""
     while stream.first is None:
         scheduler.turn()
     return time.perf_counter()
@@ -128,8 +119,8 @@ def decoding(args: argparse.Namespace) -> Table:
         with TransformersEngine(load_model(shape, dtype="bfloat16", init="random")) as engine:
             for name, format in FORMATS.items():
                 for tokens in args.tokens:
-                    found = rates(engine, format, args.agents, tokens, args.repeats)
-                    numbers = f"{found.together:.1f}", f"{found.alone:.1f}", f"{found.ratio:.1f}"
+                    result = rates(engine, format, args.agents, tokens, args.repeats)
+                    numbers = f"{result.together:.1f}", f"{result.alone:.1f}", f"{result.ratio:.1f}"
                     table.add_row(shape, name, str(tokens), *numbers)
     return table
 
@@ -139,13 +130,12 @@ def waiting(args: argparse.Namespace) -> Table:
     for shape in args.shapes:
         with TransformersEngine(load_model(shape, dtype="bfloat16", init="random")) as engine:
             for name, format in FORMATS.items():
-                found: dict[bool, list[Waits]] = {True: [], False: []}
+                results: dict[str, list[Waits]] = {"interleaved": [], "in order of arrival": []}
                 for _ in range(args.staggers):
-                    for interleaved, waits in found.items():
-                        waits.append(staggered(engine, format, LONG[shape], args.few, interleaved))
-                for interleaved, waits in found.items():
-                    times = (1e3 * statistics.median(getattr(one, who) for one in waits) for who in ("late", "long"))
-                    order = "interleaved" if interleaved else "in order of arrival"
+                    for order, waits in results.items():
+                        waits.append(staggered(engine, format, LONG[shape], args.few, order == "interleaved"))
+                for order, waits in results.items():
+                    times = (1e3 * statistics.median(getattr(w, name) for w in waits) for name in ("short", "long"))
                     table.add_row(shape, name, str(LONG[shape]), order, *(f"{ms:.0f}" for ms in times))
     return table
 
@@ -158,7 +148,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 2048])
     parser.add_argument("--agents", type=int, default=8)
-    parser.add_argument("--few", type=int, default=256, help="rows of a chunk")
+    parser.add_argument("--few", type=int, default=256, help="rows per chunk")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     console, threads = make_console(140), f"{args.threads} threads"

@@ -1,12 +1,12 @@
-"""Speed of the episode viewer on a long trace, in a real browser.
+"""Benchmark of the episode viewer on a long trace, in a real browser.
 
     python -m benchmarks.viewer [--steps N] [--layers N] [--segments N] [--presses N] [--screenshot FILE]
 
-Writes a run of 1,000 steps x 48 layers x 200 segments, serves it as `keep-agent view` does, opens it in headless
-Chromium (needs chromium and chromedriver) and presses keys. A press counts from the key event to the first frame
-painted after the new step is drawn: ``next`` are arrow keys one after the other, each waiting for the one before, with
-the neighbour fetched ahead; ``leap`` are shift and arrow to a step that was not fetched. ``open`` is from the request
-to the first step painted, with the trace read already; ``index`` is the server's first look at the trace.
+The command writes a run of 1,000 steps x 48 layers x 200 segments, serves it with `keep-agent view`, opens it in
+headless Chromium (needs chromium and chromedriver) and presses keys. A press is measured from the key event to the
+first frame with the new step. ``next``: arrow keys, one after another, to a step that is prefetched; ``leap``: shift
+and arrow, to a step that is not. ``open``: from the request to the first painted step, with the trace already indexed;
+``index``: the server's indexing of the trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ document.querySelector(".keep-viewer").addEventListener("keep-step", () => {
     done.port1.onmessage = () => window.presses.push(performance.now() - began); done.port2.postMessage(0); });
 });
 """
-OPENED = """
+FIRST_PAINT = """
 const asked = performance.now(); const done = arguments[0];
 const look = () => document.querySelector(".keep-viewer .action") ? requestAnimationFrame(() => done(performance.now()))
   : requestAnimationFrame(look);
@@ -47,7 +47,7 @@ look();
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     name: str
     milliseconds: Sequence[float]
 
@@ -61,28 +61,28 @@ class Measured:
         return self.name, str(len(ordered)), f"{self.median:.1f}", f"{late:.1f}"
 
 
-def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measured]:
-    """Next, leap, open and index, in this order."""
+def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measurement]:
+    """Measure next, leap, open and index, in this order."""
     began = time.perf_counter()
     episodes = Library(folder).runs()[0].index.refresh()
     index = 1e3 * (time.perf_counter() - began)
     key, episode = next(iter(episodes.items()))
     with serving(folder) as address, browser() as driver:
         page = f"{address}/episode?run=.&episode={key}&step={len(episode.places) // 2}"
-        driver.get(page)  # the server reads the trace
-        driver.execute_async_script(OPENED)
+        driver.get(page)  # the server indexes the trace
+        driver.execute_async_script(FIRST_PAINT)
         driver.get(page)
-        opened = driver.execute_async_script(OPENED)
+        open_ms = driver.execute_async_script(FIRST_PAINT)
         driver.execute_script(WATCH)
-        one = Measured("next: ← and →", pressed(driver, presses, False))
-        far = Measured("leap: shift ← and →", pressed(driver, presses, True))
+        step = Measurement("next: ← and →", press_keys(driver, presses, False))
+        leap = Measurement("leap: shift ← and →", press_keys(driver, presses, True))
         if screenshot:
             driver.save_screenshot(str(screenshot))
-    return [one, far, Measured("open", [opened]), Measured("index", [index])]
+    return [step, leap, Measurement("open", [open_ms]), Measurement("index", [index])]
 
 
-def pressed(driver: webdriver.Chrome, presses: int, shift: bool) -> list[float]:
-    """Milliseconds of so many presses, half of them to the right and half back."""
+def press_keys(driver: webdriver.Chrome, presses: int, shift: bool) -> list[float]:
+    """Press a key ``presses`` times, half of them to the right and half back; return the milliseconds."""
     driver.execute_script("window.presses = []")
     body = driver.find_element(By.TAG_NAME, "body")
     for number in range(presses):
@@ -92,11 +92,11 @@ def pressed(driver: webdriver.Chrome, presses: int, shift: bool) -> list[float]:
     return driver.execute_script("return window.presses")
 
 
-def _await(driver: webdriver.Chrome, wanted: int) -> None:
+def _await(driver: webdriver.Chrome, count: int) -> None:
     deadline = time.monotonic() + 30
-    while driver.execute_script("return window.presses.length") < wanted:
+    while driver.execute_script("return window.presses.length") < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"press {wanted} was not painted within 30 s")
+            raise TimeoutError(f"press {count} was not painted within 30 s")
         time.sleep(0.01)
 
 
@@ -107,13 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--segments", type=int, default=200)
     parser.add_argument("--presses", type=int, default=60)
     parser.add_argument("--screenshot", type=Path, help="of the page at the end")
-    given = parser.parse_args(arguments)
-    size = Size(given.steps, given.layers, given.segments)
+    args = parser.parse_args(arguments)
+    size = Size(args.steps, args.layers, args.segments)
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder) / "run", size)
         megabytes = (run / "trace.jsonl").stat().st_size / 1e6
         table = Table("ms", "times", "p50", "p95", title=f"{size}, a trace of {megabytes:.0f} MB")
-        for measured in measure(run, given.presses, given.screenshot):
+        for measured in measure(run, args.presses, args.screenshot):
             table.add_row(*measured.row())
     make_console().print(table)
 

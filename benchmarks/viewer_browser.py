@@ -1,4 +1,4 @@
-"""A real browser before the viewer: headless Chromium that reaches this machine only, and the command behind it."""
+"""Headless Chromium that can only reach this machine, and the viewer's command for it to open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE
 CHROMIUM, DRIVER = ("chromium", "chromium-browser", "google-chrome"), "chromedriver"
 FLAGS = (
     "--headless=new",
-    "--no-sandbox",  # a container's root has none
+    "--no-sandbox",  # root in a container cannot use the sandbox
     "--disable-gpu",
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
@@ -30,13 +30,13 @@ FLAGS = (
 
 
 def chromium() -> str | None:
-    """Its path, where it and its driver are installed."""
+    """Return the path of Chromium, or None unless it and its driver are installed."""
     return next(filter(None, map(which, CHROMIUM)), None) if which(DRIVER) else None
 
 
 @contextmanager
 def browser(width: int = 1440, height: int = 900) -> Iterator[webdriver.Chrome]:
-    """Chromium with its console and network logged."""
+    """Start Chromium with logs of its console and network."""
     options = Options()
     options.binary_location = chromium() or ""
     for flag in (*FLAGS, f"--window-size={width},{height}"):
@@ -54,7 +54,7 @@ def browser(width: int = 1440, height: int = 900) -> Iterator[webdriver.Chrome]:
 
 @contextmanager
 def serving(root: Path) -> Iterator[str]:
-    """``keep-agent view`` in a process of its own; the address of its list."""
+    """Run ``keep-agent view`` in a separate process; yield the address of its list of runs."""
     port = free_port()
     command = [sys.executable, "-m", "keep_agent.cli", "view", str(root), "--no-browser", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

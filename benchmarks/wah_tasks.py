@@ -1,7 +1,7 @@
-"""The tasks of a folder of plans and apartments, as they are laid out: `python -m benchmarks.wah_tasks --data FOLDER`.
+"""List of Watch-And-Help tasks in a folder of plans and apartments: `python -m benchmarks.wah_tasks --data FOLDER`.
 
-One line a task: its id, apartment, goal, and where each thing that the goal asks for lies at the start. With
-``--expert`` also how many of them the scripted expert solves under LoTA-Bench's rules.
+Each line shows a task's id, apartment and goal, and the initial places of the objects in the goal. ``--expert`` also
+prints the number of tasks that the scripted expert solves under LoTA-Bench's rules.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from keep_agent.errors import KeepError
 
 
 def places(home: HomeState, episode: Episode) -> Iterator[str]:
-    """``apple_1 in fridge_1`` for every instance of what the goal asks for."""
+    """Yield a text like ``apple_1 in fridge_1`` for every instance of an object in the goal."""
     name = home.things.name
-    for kind in sorted({one.thing for one in parse_goal(episode.tasks[0].goal) if one.thing}):
+    for kind in sorted({condition.thing for condition in parse_goal(episode.tasks[0].goal) if condition.thing}):
         for thing in home.graph.of_class(kind):
             holder = home.holder(thing)
             where = home.graph.room(thing) if holder is None else holder
@@ -30,14 +30,14 @@ def places(home: HomeState, episode: Episode) -> Iterator[str]:
 
 
 def solved(setting: WahSetting, episode: Episode) -> bool:
-    """Whether the scripted expert reaches the goal within the limit of skills."""
+    """Return whether the scripted expert reaches the goal within the limit of skills."""
     home, task = setting.begin(episode), episode.tasks[0]
     demonstrate(setting, home, task, setting.max_steps)
     return goal_reached(setting, home, task)
 
 
-def tell(episodes: Sequence[Episode], with_expert: bool) -> None:
-    """Print them."""
+def show(episodes: Sequence[Episode], with_expert: bool) -> None:
+    """Print the tasks."""
     setting, won = WahSetting(), 0
     for episode in episodes:
         task = episode.tasks[0]
@@ -50,11 +50,11 @@ def tell(episodes: Sequence[Episode], with_expert: bool) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with apartments/ and tasks/")
-    parser.add_argument("--seed", type=int, default=0, help="where things lie (default 0)")
-    parser.add_argument("--expert", action="store_true", help="let the scripted expert play them")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial places (default 0)")
+    parser.add_argument("--expert", action="store_true", help="let the scripted expert play the tasks")
     arguments = parser.parse_args()
     try:
-        tell(load_episodes(arguments.data, "", seed=arguments.seed), arguments.expert)
+        show(load_episodes(arguments.data, "", seed=arguments.seed), arguments.expert)
     except KeepError as error:
         parser.error(str(error))
     return 0

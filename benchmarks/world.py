@@ -1,7 +1,7 @@
-"""Skill steps per second of the symbolic worlds on one core: `python -m benchmarks.world [alfred] [wah] [--data PATH]`.
+"""Benchmark of the symbolic worlds in steps per second: `python -m benchmarks.world [alfred] [wah] [--data PATH]`.
 
-Each step executes a random skill in a house (a random verb first, so that none is drowned), updates what the
-agent knows and lists the admissible skills. The environment's own column adds observations, goal conditions, info and
+Each step executes a random skill (first a random verb, so that all verbs are equally frequent), updates the agent's
+knowledge and lists the admissible skills. The column ``environment`` adds observations, goal conditions, info and
 resets.
 """
 
@@ -23,12 +23,12 @@ from keep_agent.errors import KeepError
 SETTINGS = tuple((skills, known) for skills in ("lota", "grounded") for known in ("full", "partial"))
 HOUSES = 8
 EPISODE_STEPS = 50
-SECONDS = 2.0  # per row
+SECONDS = 2.0  # minimum duration of a measurement
 REQUIRED = 5_000  # steps per second
 
 
 def draw(skills: tuple[str, ...], random: Random) -> str:
-    """A skill: a verb first, then one of it; never ``done``."""
+    """Draw a verb and then a skill with this verb; never ``done``."""
     groups: dict[str, list[str]] = defaultdict(list)
     for skill in skills:
         groups[skill.split()[0]].append(skill)
@@ -37,7 +37,7 @@ def draw(skills: tuple[str, ...], random: Random) -> str:
 
 
 def bare(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
-    """A rollout of the world alone; returns the seconds it took, without the reset and the draws."""
+    """Return a rollout of the world alone, which returns its seconds without the reset and the draws."""
     random, houses = Random(0), cycle(episodes)
 
     def rollout() -> float:
@@ -57,7 +57,7 @@ def bare(setting: Setting, episodes: Sequence[Episode]) -> Callable[[], float]:
 
 
 def whole_environment(env: gymnasium.Env) -> Callable[[], float]:
-    """A rollout of the gymnasium environment; returns the seconds it took, with the reset, without the draws."""
+    """Return a rollout of the gymnasium environment, which returns its seconds with the reset, without the draws."""
     random = Random(0)
 
     def rollout() -> float:
@@ -74,7 +74,7 @@ def whole_environment(env: gymnasium.Env) -> Callable[[], float]:
 
 
 def rate(rollout: Callable[[], float]) -> float:
-    """Steps per second over at least ``SECONDS``."""
+    """Return the steps per second over at least ``SECONDS``."""
     rollout()
     rollouts, seconds = 0, 0.0
     while seconds < SECONDS:
@@ -98,15 +98,15 @@ def measure(name: str, world: World, episodes: Sequence[Episode]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("worlds", nargs="*", help=f"of {', '.join(GENERATED)} (default: all)")
-    parser.add_argument("--data", help="play tasks of this file or folder, not generated ones; name one world")
-    parser.add_argument("--split", default="valid_seen", help="of a folder with splits (default %(default)s)")
+    parser.add_argument("worlds", nargs="*", help=f"from {', '.join(GENERATED)} (default: all)")
+    parser.add_argument("--data", help="use tasks of this file or folder instead of generated ones; name one world")
+    parser.add_argument("--split", default="valid_seen", help="split of the folder (default %(default)s)")
     arguments = parser.parse_args()
     names = arguments.worlds or list(GENERATED)
-    if strange := set(names) - set(GENERATED):
-        parser.error(f"no world is called {', '.join(sorted(strange))}; choose from {', '.join(GENERATED)}")
+    if unknown := set(names) - set(GENERATED):
+        parser.error(f"unknown world {', '.join(sorted(unknown))}; choose from {', '.join(GENERATED)}")
     if arguments.data and len(names) > 1:
-        parser.error(f"--data={arguments.data} is of one world; name it: {' or '.join(GENERATED)}")
+        parser.error(f"--data={arguments.data} belongs to one world; name it: {' or '.join(GENERATED)}")
     print(f"{HOUSES} houses of each world, one core; required: {REQUIRED:,} steps/s\n")
     print(f"{'world':8}{'skills':10}{'observability':15}{'world':>12}{'environment':>14}  steps/s")
     rates = []

@@ -1,4 +1,4 @@
-"""Every benchmark of a stage runs, once and small: so none of them rots unseen."""
+"""Benchmarks of the stages: each runs once with a small size, so that a broken benchmark is noticed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOPICS = sorted(path.name for path in (ROOT / "benchmarks").glob("bench_*.py"))
-LARGE = "10000 or whole_house"  # seconds each; the same code as the smaller ones
+LARGE = "10000 or whole_house"  # slow cases of the same code
 
 
 class Outcomes:
-    """Counts what became of the tests of a file."""
+    """Counter of passed tests."""
 
     def __init__(self) -> None:
         self.passed = 0
@@ -34,7 +34,7 @@ def test_benchmarks_run(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_kills_and_damage_lose_nothing_silently() -> None:
+def test_kills_and_damage_cause_no_silent_loss() -> None:
     command = [sys.executable, "-m", "benchmarks.damage", "--kills", "8", "--damages", "200"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

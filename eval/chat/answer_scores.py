@@ -1,7 +1,7 @@
-"""How good a short answer is: token F1, BLEU-1, similarity of embeddings, BERTScore, and whether it abstains.
+"""Scores of short answers: token F1, BLEU-1, embedding similarity, BERTScore, and detection of abstention.
 
-Text is compared as SQuAD does (arXiv 1606.05250): lower case, without punctuation and English articles. All figures
-are from 0 to 1, but cosines, which may be negative.
+Texts are normalised as in SQuAD (arXiv 1606.05250): lower case, no punctuation, no English articles. All scores lie
+between 0 and 1, except cosines, which may be negative.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _ABSTAINS = re.compile(
 
 
 def normalise(text: str) -> list[str]:
-    """The words that count."""
+    """Return the words of ``text`` in lower case, without punctuation and articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall of words, repetitions counted. Two empty texts agree."""
-    found, wanted = normalise(answer), normalise(gold)
-    if not found or not wanted:
-        return float(found == wanted)
-    common = sum((Counter(found) & Counter(wanted)).values())
-    return 2 * common / (len(found) + len(wanted))
+    """Return the harmonic mean of precision and recall of words, with repetitions. Two empty texts score 1."""
+    words, gold_words = normalise(answer), normalise(gold)
+    if not words or not gold_words:
+        return float(words == gold_words)
+    common = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * common / (len(words) + len(gold_words))
 
 
 def bleu1(answer: str, gold: str) -> float:
-    """Clipped unigram precision times the brevity penalty exp(1 - gold words / answer words), at most 1."""
-    found, wanted = normalise(answer), normalise(gold)
-    if not found or not wanted:
-        return float(found == wanted)
-    precision = sum((Counter(found) & Counter(wanted)).values()) / len(found)
-    return precision * min(1.0, math.exp(1 - len(wanted) / len(found)))
+    """Return clipped unigram precision times the brevity penalty min(1, exp(1 - gold words / answer words))."""
+    words, gold_words = normalise(answer), normalise(gold)
+    if not words or not gold_words:
+        return float(words == gold_words)
+    precision = sum((Counter(words) & Counter(gold_words)).values()) / len(words)
+    return precision * min(1.0, math.exp(1 - len(gold_words) / len(words)))
 
 
 def similarity(answer: str, gold: str, encoder: SentenceEncoder) -> float:
-    """Cosine of the two texts' sentence embeddings; 0 for an empty answer."""
+    """Return the cosine of the two texts' sentence embeddings; 0 for an empty answer."""
     if not answer.strip():
         return 0.0
     first, second = encoder.encode([answer, gold])
@@ -58,38 +58,36 @@ def similarity(answer: str, gold: str, encoder: SentenceEncoder) -> float:
 
 
 def abstains(answer: str) -> bool:
-    """Does it say that the conversations do not tell?"""
+    """Return whether the answer says that the conversations do not contain the information."""
     text = " ".join(answer.lower().translate(_PUNCTUATION).split())
     return _ABSTAINS.search(text) is not None
 
 
 def check_bertscore(model: str) -> None:
-    """Raises ConfigError unless the package bert-score is there."""
+    """Raise ConfigError unless the package bert-score is installed."""
     try:
         import bert_score  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"bertscore={model} needs the extra 'bertscore': pip install 'keep-agent[bertscore]', or leave it null"
+            f"bertscore={model} needs the extra 'bertscore': pip install 'keep-agent[bertscore]', or use bertscore=null"
         ) from error
 
 
 def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> list[float]:
-    """BERTScore F1 (arXiv 1904.09675) of every answer under ``model``, not rescaled; 0 for an empty answer.
+    """Return the BERTScore F1 (arXiv 1904.09675) of every answer under ``model``, not rescaled; 0 for an empty answer.
 
-    :raises ConfigError: without the package bert-score, or if it cannot load the model.
+    :raises ConfigError: the package bert-score is missing or cannot load the model
     """
     check_bertscore(model)
     from bert_score import score
 
-    asked = [number for number, answer in enumerate(answers) if answer.strip()]
-    found = [0.0] * len(answers)
-    if asked:
+    nonempty = [number for number, answer in enumerate(answers) if answer.strip()]
+    scores = [0.0] * len(answers)
+    if nonempty:
         try:
-            _, _, f1 = score([answers[i] for i in asked], [golds[i] for i in asked], model_type=model)
-        except (OSError, KeyError) as error:  # no such model; a model whose layer is not known
-            raise ConfigError(
-                f"bertscore={model} cannot be loaded ({error}); name one that bert-score knows"
-            ) from error
-        for number, value in zip(asked, f1.tolist(), strict=True):
-            found[number] = value
-    return found
+            _, _, f1 = score([answers[i] for i in nonempty], [golds[i] for i in nonempty], model_type=model)
+        except (OSError, KeyError) as error:  # unknown model, or a model without a default layer
+            raise ConfigError(f"bertscore={model} cannot be loaded ({error}); name a model of bert-score") from error
+        for number, value in zip(nonempty, f1.tolist(), strict=True):
+            scores[number] = value
+    return scores

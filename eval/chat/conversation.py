@@ -1,4 +1,4 @@
-"""Conversations that are remembered, and questions about them. Plain data; loaders and generators make it."""
+"""Conversations and questions about them: plain data, produced by loaders and generators."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 UNITS = ("turn", "session")
-ADVERSARIAL = "adversarial"  # the category of questions that the conversation does not answer
+ADVERSARIAL = "adversarial"  # category of questions that the conversation does not answer
 
 
 def one_line(text: str) -> str:
-    """A segment is one line: no newline may come from outside."""
+    """Join the words of a text into one line: a segment must not contain a newline of its source."""
     return " ".join(text.split())
 
 
@@ -26,7 +26,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Turns said on one occasion; ``date`` as the source writes it, "" if it does not."""
+    """Turns of one occasion; ``date`` has the format of the source, "" if unknown."""
 
     id: str
     date: str
@@ -35,15 +35,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question. With ``choices`` it is multiple choice, and ``answer`` is one of them."""
+    """Question about a conversation. With ``choices`` it is multiple choice, and ``answer`` is one of them."""
 
     id: str
     text: str
-    answer: str  # "" where nothing but abstaining is right
+    answer: str  # "" if only abstention is correct
     category: str
     choices: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()  # ids of the turns, or sessions, that tell the answer
-    date: str = ""  # when it is asked
+    evidence: tuple[str, ...] = ()  # ids of the turns or sessions that contain the answer
+    date: str = ""  # date of the question
 
     @property
     def adversarial(self) -> bool:
@@ -52,40 +52,39 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What one memory holds while ``questions`` are asked.
+    """Sessions that fill one memory, and the questions asked about them.
 
-    Conversations of one ``group`` follow one another in the same memory: what was encoded for one stays for the next.
-    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question, and
-    the rows of that prompt stay for the next as well.
+    Conversations of one ``group`` share a memory, one after another: blocks encoded for one stay for the next.
+    ``incremental``: the sessions enter the memory one by one before the questions; otherwise the conversation is only
+    read in the prompt of its question, whose rows also stay for the next conversation of the group.
     """
 
     id: str
     sessions: tuple[Session, ...]
     questions: tuple[Question, ...]
     group: str = ""
-    lived: bool = True
+    incremental: bool = True
 
     def __post_init__(self) -> None:
         ids = [turn.id for session in self.sessions for turn in session.turns] + [s.id for s in self.sessions]
         if len(set(ids)) < len(ids):
             twice = next(id for id in ids if ids.count(id) > 1)
-            raise DataError(f"conversation {self.id}: two turns or sessions are called {twice!r}; ids must differ")
+            raise DataError(f"conversation {self.id}: two turns or sessions have the id {twice!r}; ids must differ")
         for question in self.questions:
             if question.choices and question.answer not in question.choices:
                 raise DataError(
                     f"conversation {self.id}: the answer {question.answer!r} of question {question.id} is none of its "
-                    f"{len(question.choices)} choices"
+                    f"{len(question.choices)} choices; correct the data"
                 )
 
-
-def together(one: Conversation, other: Conversation) -> bool:
-    """Are they remembered in one memory, because they are of one group or the same?"""
-    return one is other or (one.group != "" and one.group == other.group)
+    def shares_memory(self, conversation: Conversation) -> bool:
+        """Return whether both use one memory: they are the same conversation or have the same group."""
+        return self is conversation or (self.group != "" and self.group == conversation.group)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A segment to be written: one line."""
+    """Segment to store: one line."""
 
     id: str
     category: str
@@ -94,29 +93,29 @@ class Piece:
 
 
 def check_unit(unit: str) -> str:
-    """``unit``, if it is one of `UNITS`. Raises ConfigError."""
+    """Return ``unit`` if it is one of `UNITS`. Raises ConfigError otherwise."""
     if unit not in UNITS:
         raise ConfigError(f"unit={unit} is unknown; choose one of: {', '.join(UNITS)}{did_you_mean(str(unit), UNITS)}")
     return unit
 
 
 def pieces(session: Session, unit: str) -> list[Piece]:
-    """The segments of a session: one per turn behind one for the date, or all of it as one (``unit=session``)."""
-    told = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
+    """Split a session into segments: the date and then one per turn, or a single one (``unit=session``)."""
+    lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = f"conversation on {one_line(session.date)}" if session.date else ""
     if unit == "session":
-        text = " | ".join([*([head] if head else []), *(line for _, line in told)])
-        return [Piece(session.id, "session", text + "\n")] if told else []
-    header = [Piece(session.id, "session", head + "\n")] if head and told else []
+        text = " | ".join([*([head] if head else []), *(line for _, line in lines)])
+        return [Piece(session.id, "session", text + "\n")] if lines else []
+    header = [Piece(session.id, "session", head + "\n")] if head and lines else []
     parent = session.id if header else None
-    return header + [Piece(id, "turn", line + "\n", parent) for id, line in told]
+    return header + [Piece(id, "turn", line + "\n", parent) for id, line in lines]
 
 
-Asked = tuple[Conversation, Question]
+Item = tuple[Conversation, Question]  # one evaluated question, with its conversation
 
 
-def draw(conversations: Sequence[Conversation], limit: int | None, seed: int) -> list[Asked]:
-    """All questions in order, or ``limit`` of them drawn with ``seed``, in the same order."""
+def draw(conversations: Sequence[Conversation], limit: int | None, seed: int) -> list[Item]:
+    """Return all questions in order, or ``limit`` of them drawn with ``seed``, in the same order."""
     questions = [(conversation, question) for conversation in conversations for question in conversation.questions]
     if limit is None or limit >= len(questions):
         return questions

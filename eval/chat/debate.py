@@ -1,8 +1,8 @@
-"""Debates made up from a seed: agents read each other's contributions between new lines of their own.
+"""Debates generated from a seed: each agent reads the contributions of the others, interleaved with its own notes.
 
-Each prompt is [new][reused][new][reused]...: a line of the reader's own stands before every contribution it reads.
-The contributions are those of the round before and come in another order for every reader, so that nothing but the
-first line could be found as a prefix. The prompts of one debate follow one another in one memory.
+A prompt is [new][reused][new][reused]...: a note of the reader precedes every contribution of the other agents in the
+same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most the first
+line. All prompts of a debate share one memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What an agent said in a round: the same words wherever it is read."""
+    """Contribution of an agent in a round: every reader gets the same text."""
 
     agent: str
     round: int
@@ -37,9 +37,9 @@ class Contribution:
 
 
 def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
-    """One conversation per prompt: every agent reads all others in each of ``rounds`` rounds of a debate."""
+    """Return one conversation per prompt: in each of ``rounds`` rounds every agent reads all others."""
     if not 2 <= agents <= len(PEOPLE):
-        raise ConfigError(f"generated.agents={agents} does not work; give 2 to {len(PEOPLE)}")
+        raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")
     return [prompt for number in range(1, count + 1) for prompt in _debate(number, agents, rounds, seed)]
 
 
@@ -47,10 +47,10 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for turn in range(1, rounds + 1):
-        said = [_contribution(agent, turn, topic, rng) for agent in people]
+        contributions = [_contribution(agent, turn, topic, rng) for agent in people]
         for reader in people:
-            others = [contribution for contribution in said if contribution.agent != reader]
-            yield _prompt(f"debate-{number}", reader, turn, topic, rng.sample(others, len(others)))
+            texts = [contribution for contribution in contributions if contribution.agent != reader]
+            yield _prompt(f"debate-{number}", reader, turn, topic, rng.sample(texts, len(texts)))
 
 
 def _contribution(agent: str, turn: int, topic: str, rng: random.Random) -> Contribution:
@@ -62,17 +62,16 @@ def _contribution(agent: str, turn: int, topic: str, rng: random.Random) -> Cont
 def _prompt(debate: str, reader: str, turn: int, topic: str, read: list[Contribution]) -> Conversation:
     turns: list[Turn] = []
     for place, contribution in enumerate(read, 1):
-        own = f"{reader} weighs in round {turn} what {contribution.agent} says:"
-        turns.append(Turn(f"new-{place}", "note", own))
+        note = f"{reader} weighs in round {turn} what {contribution.agent} says:"
+        turns.append(Turn(f"new-{place}", "note", note))
         turns.append(Turn(f"{contribution.agent}-{turn}", contribution.agent, contribution.text))
-    asked = read[0]
+    target = read[0]
     question = Question(
         "q1",
-        f"How many {topic} are there according to {asked.agent} in round {turn}?",
-        str(asked.figure),
+        f"How many {topic} are there according to {target.agent} in round {turn}?",
+        str(target.figure),
         CATEGORY,
-        evidence=(f"{asked.agent}-{turn}",),
+        evidence=(f"{target.agent}-{turn}",),
     )
-    return Conversation(
-        f"{debate}-{turn}-{reader}", (Session("D1", "", tuple(turns)),), (question,), group=debate, lived=False
-    )
+    session = Session("D1", "", tuple(turns))
+    return Conversation(f"{debate}-{turn}-{reader}", (session,), (question,), group=debate, incremental=False)

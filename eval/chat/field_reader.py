@@ -1,4 +1,4 @@
-"""Fields of what others wrote, which are there and what they should be."""
+"""Reader of fields in external data files: checks that a field exists and has the right type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
-    """``row[name]``, which has to be there and of ``kind``; ``where`` names the file and the place in it."""
+    """Return ``row[name]`` of type ``kind``. Raises DataError, in which ``where`` names the file and the entry."""
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
     if name not in row:
@@ -21,6 +21,6 @@ def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> 
     value = row[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(k.__name__ for k in kinds)
-        raise DataError(f"{where}: the field {name!r} should be {wanted}, but it is {type(value).__name__}")
+        types = " or ".join(k.__name__ for k in kinds)
+        raise DataError(f"{where}: the field {name!r} should be {types}, but it is {type(value).__name__}")
     return value

@@ -1,7 +1,7 @@
-"""Conversations made up from a seed: people tell each other facts, some of which change later.
+"""Conversations generated from a seed: people tell each other facts, some of which change later.
 
-Every kind of question of LoCoMo is asked, what was changed, and multiple choice. They are as easy as can be for a model
-that reads: what they check is the harness, and which memory method loses what.
+The questions cover all of LoCoMo's categories, changed facts, and multiple choice. They are as easy as possible for a
+model with the full conversation: they test the evaluation itself and show what each memory method loses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keep_agent.errors import ConfigError
 PEOPLE = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana")
 FIRST_DAY = date(2023, 1, 9)
 CHOICES = 4
-CHANGES = 0.3  # share of told facts that are told anew, with another value
+CHANGES = 0.3  # share of facts that later change their value
 FILLERS = (
     "How was your week?",
     "The weather has been strange lately.",
@@ -32,12 +32,12 @@ FILLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What can be told about a person, and asked."""
+    """Kind of fact about a person, with its sentences and possible values."""
 
     name: str
-    told: str  # in the first person
-    changed: str
-    asked: str
+    statement: str  # in the first person
+    update: str
+    question: str
     values: tuple[str, ...]
 
 
@@ -55,14 +55,14 @@ RELATIONS = (
              "Where does {} keep the spare key?",
              ("drawer", "cabinet", "fridge", "shelf", "dresser", "safe", "microwave", "sofa")),
 )  # fmt: skip
-TRIP = "trip"  # told once, and asked for its date
+TRIP = "trip"  # mentioned once; the question asks for its date
 TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a person told in a turn. ``first`` is False for a later word on the same thing."""
+    """Fact that a person states in a turn. ``first`` is False for a later change of the same relation."""
 
     person: str
     relation: str
@@ -72,56 +72,56 @@ class Fact:
     first: bool = True
 
 
-Latest = Mapping[tuple[str, str], Fact]  # by person and relation: the last word
+Latest = Mapping[tuple[str, str], Fact]  # latest fact by person and relation
 
 
-def generated(count: int, sessions: int, turns: int, speakers: int, seed: int) -> list[Conversation]:
-    """``count`` conversations between ``speakers`` people in ``sessions`` dated sessions of ``turns`` turns each."""
+def generate_conversations(count: int, sessions: int, turns: int, speakers: int, seed: int) -> list[Conversation]:
+    """Generate ``count`` conversations: ``speakers`` people, ``sessions`` sessions, ``turns`` turns per session."""
     if not 2 <= speakers <= len(PEOPLE):
-        raise ConfigError(f"generated.speakers={speakers} does not work; give 2 to {len(PEOPLE)}")
+        raise ConfigError(f"generated.speakers={speakers} is out of range; use 2 to {len(PEOPLE)}")
     return [_conversation(number, sessions, turns, speakers, seed) for number in range(1, count + 1)]
 
 
 def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: int) -> Conversation:
     rng = random.Random(f"{seed} {number}")
     people = rng.sample(PEOPLE, speakers)
-    told = iter(_spread(_facts(people, sessions * turns // 2, rng), sessions * turns, rng))
+    facts = iter(_spread(_facts(people, sessions * turns // 2, rng), sessions * turns, rng))
     latest: dict[tuple[str, str], Fact] = {}
-    held, day = [], FIRST_DAY
+    talks, day = [], FIRST_DAY
     for session in range(1, sessions + 1):
         day += timedelta(rng.randint(1, 30))
         date_text = f"{day.day} {day:%B} {day.year}"
-        said = [_say(next(told), f"D{session}:{turn}", date_text, latest, people, rng) for turn in range(1, turns + 1)]
-        held.append(Session(f"D{session}", date_text, tuple(said)))
+        lines = [_turn(next(facts), f"D{session}:{i}", date_text, latest, people, rng) for i in range(1, turns + 1)]
+        talks.append(Session(f"D{session}", date_text, tuple(lines)))
     questions = tuple(replace(question, id=f"q{i}") for i, question in enumerate(_questions(latest, people, rng), 1))
-    return Conversation(f"generated-{number}", tuple(held), questions)
+    return Conversation(f"generated-{number}", tuple(talks), questions)
 
 
 def _facts(people: Sequence[str], room: int, rng: random.Random) -> list[Fact]:
-    """What will be told, at most ``room`` facts; what changes later comes behind everything else."""
+    """Draw at most ``room`` facts; changes come after all initial facts."""
     facts = [Fact(person, relation.name, rng.choice(relation.values)) for person in people for relation in RELATIONS]
     facts += [Fact(person, TRIP, trip) for person, trip in zip(people, rng.sample(TRIPS, len(people)), strict=True)]
     rng.shuffle(facts)
     facts = facts[:room]
     for fact in list(facts):
         if fact.relation != TRIP and len(facts) < room and rng.random() < CHANGES:
-            facts.append(replace(fact, value=_other(fact, rng), first=False))
+            facts.append(replace(fact, value=_new_value(fact, rng), first=False))
     return facts
 
 
-def _other(fact: Fact, rng: random.Random) -> str:
+def _new_value(fact: Fact, rng: random.Random) -> str:
     return rng.choice([value for value in BY_NAME[fact.relation].values if value != fact.value])
 
 
 def _spread(facts: Sequence[Fact], turns: int, rng: random.Random) -> list[Fact | None]:
-    """The facts in their order over all turns; None is small talk."""
+    """Distribute the facts in order over all turns; None is small talk."""
     spread: list[Fact | None] = [None] * turns
     for place, fact in zip(sorted(rng.sample(range(turns), len(facts))), facts, strict=True):
         spread[place] = fact
     return spread
 
 
-def _say(
+def _turn(
     fact: Fact | None, id: str, day: str, latest: dict[tuple[str, str], Fact], people: Sequence[str], rng: random.Random
 ) -> Turn:
     if fact is None:
@@ -130,54 +130,54 @@ def _say(
     if fact.relation == TRIP:
         return Turn(id, fact.person, f"Today I came back from {fact.value}.")
     relation = BY_NAME[fact.relation]
-    return Turn(id, fact.person, (relation.told if fact.first else relation.changed).format(fact.value))
+    return Turn(id, fact.person, (relation.statement if fact.first else relation.update).format(fact.value))
 
 
 def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
     for fact in latest.values():
         if fact.relation == TRIP:
-            asked = f"When did {fact.person} come back from {fact.value}?"
-            yield Question("", asked, fact.day, "temporal", evidence=(fact.turn,))
+            text = f"When did {fact.person} come back from {fact.value}?"
+            yield Question("", text, fact.day, "temporal", evidence=(fact.turn,))
         else:
-            yield _about(fact, rng)
-    yield from _joined(latest, people)
-    yield from _inferred(latest, people, rng)
+            yield _single_fact(fact, rng)
+    yield from _multi_hop(latest, people)
+    yield from _open_domain(latest, people, rng)
     yield from _unanswerable(latest, people, rng)
 
 
-def _about(fact: Fact, rng: random.Random) -> Question:
-    """The last word on one thing; one in four shows its answer among others."""
+def _single_fact(fact: Fact, rng: random.Random) -> Question:
+    """Ask for the latest value of a fact; one in four questions is multiple choice."""
     relation = BY_NAME[fact.relation]
-    asked = relation.asked.format(fact.person)
+    text = relation.question.format(fact.person)
     if rng.random() < 1 / CHOICES:
-        others = [value for value in relation.values if value != fact.value]
-        choices = tuple(rng.sample([fact.value, *rng.sample(others, CHOICES - 1)], CHOICES))
-        return Question("", asked, fact.value, "multiple-choice", choices, (fact.turn,))
-    return Question("", asked, fact.value, "single-hop" if fact.first else "update", evidence=(fact.turn,))
+        wrong = [value for value in relation.values if value != fact.value]
+        choices = tuple(rng.sample([fact.value, *rng.sample(wrong, CHOICES - 1)], CHOICES))
+        return Question("", text, fact.value, "multiple-choice", choices, (fact.turn,))
+    return Question("", text, fact.value, "single-hop" if fact.first else "update", evidence=(fact.turn,))
 
 
-def _joined(latest: Latest, people: Sequence[str]) -> Iterator[Question]:
+def _multi_hop(latest: Latest, people: Sequence[str]) -> Iterator[Question]:
     for person in people:
         pet, city = latest.get((person, "pet")), latest.get((person, "city"))
         alike = [fact for fact in latest.values() if pet and (fact.relation, fact.value) == ("pet", pet.value)]
         if pet and city and len(alike) == 1:
-            asked = f"In which city does the owner of the dog {pet.value} live?"
-            yield Question("", asked, city.value, "multi-hop", evidence=(pet.turn, city.turn))
+            text = f"In which city does the owner of the dog {pet.value} live?"
+            yield Question("", text, city.value, "multi-hop", evidence=(pet.turn, city.turn))
 
 
-def _inferred(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
+def _open_domain(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
     for person in people:
         hobby = latest.get((person, "hobby"))
         if hobby:
-            one, two = rng.sample([hobby.value, _other(hobby, rng)], 2)
-            asked = f"Would {person} be happier with a book on {one} or on {two}?"
-            yield Question("", asked, hobby.value, "open-domain", evidence=(hobby.turn,))
+            first, second = rng.sample([hobby.value, _new_value(hobby, rng)], 2)
+            text = f"Would {person} be happier with a book on {first} or on {second}?"
+            yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
 
 
 def _unanswerable(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
-    """About somebody who told it of nothing: a speaker where there is one, else somebody unknown."""
+    """Ask about a relation that a person never mentioned: a speaker if possible, otherwise a person who is absent."""
     strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
     for relation in rng.sample(RELATIONS, 2):
         silent = [person for person in people if (person, relation.name) not in latest]
         person = rng.choice(silent or strangers)
-        yield Question("", relation.asked.format(person), "", ADVERSARIAL)
+        yield Question("", relation.question.format(person), "", ADVERSARIAL)

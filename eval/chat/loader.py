@@ -1,4 +1,4 @@
-"""Conversations from a file or folder, whatever of the known formats they are written in."""
+"""Loader of conversations from a file or folder in any supported format."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem'
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """All conversations of a file, or of the files in a folder in the order of their names. Raises DataError."""
+    """Load the conversations of a file, or of a folder's files in the order of their names. Raises DataError."""
     files = [path] if not path.is_dir() else _files_of(path)
-    found = [conversation for file in files for conversation in _of_file(file)]
-    check_once([one.id for one in found], f"{path}: conversation", "give files without repetitions")
-    return found
+    conversations = [conversation for file in files for conversation in _load_file(file)]
+    check_once([item.id for item in conversations], f"{path}: conversation", "give files without repetitions")
+    return conversations
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -33,18 +33,18 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def _of_file(path: Path) -> list[Conversation]:
+def _load_file(path: Path) -> list[Conversation]:
     if path.suffix == ".csv":
         return personamem(path)
     content, name = read_json(path, REMEDY), path.name.partition(".")[0]
     if isinstance(content, list):
-        return [_of_row(row, f"{name}-{number}", f"{path}, entry {number}") for number, row in enumerate(content, 1)]
-    return [_of_row(content, name, str(path))]
+        return [_parse(row, f"{name}-{number}", f"{path}, entry {number}") for number, row in enumerate(content, 1)]
+    return [_parse(content, name, str(path))]
 
 
-def _of_row(row: Any, id: str, where: str) -> Conversation:
+def _parse(row: Any, id: str, where: str) -> Conversation:
     if isinstance(row, Mapping) and "haystack_sessions" in row:
         return longmemeval(row, where)
     if isinstance(row, Mapping) and "qa" in row:
         return locomo(row, str(row.get("sample_id", id)), where)
-    raise DataError(f"{where}: neither a field 'qa' nor 'haystack_sessions'; give {KNOWN}")
+    raise DataError(f"{where}: there is neither a field 'qa' nor 'haystack_sessions'; give {KNOWN}")

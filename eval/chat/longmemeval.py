@@ -1,4 +1,4 @@
-"""LongMemEval (arXiv 2410.10813): every question with a haystack of dated chats between a user and an assistant."""
+"""LongMemEval (arXiv 2410.10813): each question has its own haystack of dated chats between a user and an assistant."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session,
 from eval.chat.field_reader import field
 from keep_agent.errors import DataError
 
-ABSTENTION = "_abs"  # how the ids of unanswerable questions end
+ABSTENTION = "_abs"  # suffix of the ids of unanswerable questions
 _DATED = re.compile(r"\d{4}/\d\d/\d\d")
 
 
 def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
-    """One instance: its sessions and its question. Raises DataError."""
+    """Parse one instance: its sessions and its question. Raises DataError."""
     id = field(row, "question_id", str, where)
-    told, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
-    if len(told) != len(dates):
-        raise DataError(f"{where}: {len(told)} haystack_sessions but {len(dates)} haystack_dates; one each is needed")
+    chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
+    if len(chats) != len(dates):
+        raise DataError(
+            f"{where}: {len(chats)} haystack_sessions but {len(dates)} haystack_dates; each needs the other"
+        )
     sessions, evidence = [], []
-    for number, index in enumerate(_in_time(dates), 1):
-        turns, date = told[index], dates[index]
+    for number, index in enumerate(_order(dates), 1):
+        turns, date = chats[index], dates[index]
         place = f"{where}, haystack_sessions {index + 1}"
         if not isinstance(turns, list):
             raise DataError(f"{place}: a list of turns was expected, not {type(turns).__name__}")
@@ -36,8 +38,8 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
     return Conversation(id, tuple(sessions), (question,))
 
 
-def _in_time(dates: Sequence[Any]) -> list[int]:
-    """Sessions by date, which is how they were held; the file with the evidence alone has them in disorder."""
+def _order(dates: Sequence[Any]) -> list[int]:
+    """Order the sessions by date; the file that contains only evidence sessions is not sorted."""
     order = list(range(len(dates)))
     return sorted(order, key=lambda i: dates[i]) if all(_DATED.match(str(date)) for date in dates) else order
 

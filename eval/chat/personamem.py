@@ -1,6 +1,7 @@
-"""Multiple choice after PersonaMem (arXiv 2504.14225): a CSV of questions beside a JSONL of shared contexts.
+"""PersonaMem (arXiv 2504.14225): multiple choice, in a CSV file of questions and a JSONL file of shared contexts.
 
-A question sees the first ``end_index_in_shared_context`` messages of its context. A system message begins a session.
+A question refers to the first ``end_index_in_shared_context`` messages of its context. A system message begins a
+session.
 """
 
 from __future__ import annotations
@@ -23,36 +24,33 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 
 
 def personamem(questions: Path) -> list[Conversation]:
-    """Questions that see the same messages make one conversation. Raises DataError."""
+    """Load the questions; those with the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
     contexts = _contexts(contexts_file)
-    seen: dict[tuple[str, int], list[Question]] = {}
+    groups: dict[tuple[str, int], list[Question]] = {}
     for number, row in enumerate(csv.DictReader(io.StringIO(read_text(questions, REMEDY))), 1):
         where = f"{questions}, question {number}"
-        context, end = (
-            field(row, "shared_context_id", str, where),
-            field(row, "end_index_in_shared_context", str, where),
-        )
+        context, end = (field(row, key, str, where) for key in ("shared_context_id", "end_index_in_shared_context"))
         if context not in contexts:
             raise DataError(f"{where}: shared_context_id {context!r} is not in {contexts_file}")
         if not end.isdecimal():
             raise DataError(f"{where}: the field 'end_index_in_shared_context' should be a number, but it is {end!r}")
-        seen.setdefault((context, int(end)), []).append(_question(row, where))
-    return [
-        Conversation(f"{context}:{end}", _sessions(contexts[context][:end], f"{contexts_file}, {context}"),
-                     tuple(asked), group=context)
-        for (context, end), asked in sorted(seen.items())
-    ]  # fmt: skip
+        groups.setdefault((context, int(end)), []).append(_question(row, where))
+    conversations = []
+    for (context, end), group in sorted(groups.items()):
+        sessions = _sessions(contexts[context][:end], f"{contexts_file}, {context}")
+        conversations.append(Conversation(f"{context}:{end}", sessions, tuple(group), group=context))
+    return conversations
 
 
 def _contexts(path: Path) -> dict[str, list[Any]]:
-    """Messages by context id: one object with one key per line."""
-    found: dict[str, list[Any]] = {}
+    """Read the messages by context id; each line is an object of one key."""
+    contexts: dict[str, list[Any]] = {}
     for number, line in enumerate(read_text(path, REMEDY).split("\n"), 1):
         row = parsed(line, f"{path}:{number}", REMEDY) if line.strip() else {}
         for key in row:
-            found[key] = field(row, key, list, f"{path}:{number}")
-    return found
+            contexts[key] = field(row, key, list, f"{path}:{number}")
+    return contexts
 
 
 def _sessions(messages: Sequence[Any], where: str) -> tuple[Session, ...]:
@@ -79,11 +77,11 @@ def _question(row: Mapping[str, Any], where: str) -> Question:
 
 
 def _options(text: str, where: str) -> list[str]:
-    """The list of choices, written as JSON or as Python writes a list."""
+    """Parse the list of choices, in JSON or Python syntax."""
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deep nesting
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options

@@ -1,4 +1,4 @@
-"""Prompt of a question to a model: ``[instruction][memory][question]``, in its chat template where it has one."""
+"""Prompt of a question: ``[instruction][memory][question]``, in the model's chat template if it has one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHOICES = ("letters", "texts")
-CUE = "Answer:"  # where there is no chat template
+CUE = "Answer:"  # used without a chat template
 
 
 class QuestionPrompt:
-    """Token ids of the parts of a prompt; the instruction is the context prefix of every block.
+    """Encoder of the parts of a prompt; the instruction is the context prefix of every block.
 
-    ``choices=letters`` shows the choices and scores their letters; ``texts`` scores what they say.
+    ``choices=letters`` lists the choices in the prompt and scores their letters; ``texts`` scores their texts.
     """
 
     def __init__(
@@ -34,23 +34,23 @@ class QuestionPrompt:
         self._chat = bool(getattr(tokenizer, "chat_template", None))
         parts = template_parts(tokenizer, one_line(instruction) + f"\n{PLACEHOLDER}") if self._chat else None
         before, self._after = parts or (one_line(instruction) + "\n", CUE)
-        own = None if self._chat else tokenizer.bos_token_id  # a template writes its own
-        first = own if start is None else self._splice.token(start)
+        default = None if self._chat else tokenizer.bos_token_id  # a template contains its start token
+        first = default if start is None else self._splice.token(start)
         self._context = ([] if first is None else [first]) + self._splice.lines(before)
 
     def context(self) -> list[int]:
         return list(self._context)
 
     def line(self, text: str) -> list[int]:
-        """Token ids of a segment."""
+        """Return the token ids of a segment."""
         return self._splice.lines(text)
 
     def pause(self) -> list[int]:
-        """A query that asks nothing."""
+        """Return an empty query, to prefill the memory without a question."""
         return [self._splice.newline]
 
     def query(self, question: Question) -> list[int]:
-        """Everything behind the memory, up to where the answer begins."""
+        """Return the token ids after the memory, up to the beginning of the answer."""
         lines = [f"Today is {one_line(question.date)}."] if question.date else []
         lines.append(f"Question: {one_line(question.text)}")
         if question.choices and self._letters:
@@ -60,22 +60,22 @@ class QuestionPrompt:
         return self._splice.lines(text + self._after if self._chat else f"{text}\n{self._after}")
 
     def candidates(self, question: Question) -> list[list[int]]:
-        """What is scored for each choice."""
+        """Return the token ids to score for each choice."""
         gap = "" if self._chat else " "
         texts = [f"({_letter(i)})" if self._letters else one_line(c) for i, c in enumerate(question.choices)]
         return [self._splice.raw(gap + text) for text in texts]
 
     @property
     def reduce(self) -> str:
-        """Texts differ in length, letters do not."""
+        """Reduction of token scores: texts differ in length, letters do not."""
         return "sum" if self._letters else "mean"
 
     def stops(self) -> set[int]:
-        """Tokens that end an answer."""
+        """Return the tokens that end an answer."""
         return {token for token in (self._splice.newline, self._tokenizer.eos_token_id) if token is not None}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The answer's first line."""
+        """Return the first line of the answer."""
         lines = self._tokenizer.decode(ids, skip_special_tokens=True).strip().splitlines()
         return lines[0].strip() if lines else ""
 

@@ -1,4 +1,4 @@
-"""Reads conversations into a memory session and answers questions from it."""
+"""Reader: stores conversations in a memory session and answers questions from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval.chat.conversation import Asked, Conversation, Question, check_unit, pieces, together
+from eval.chat.conversation import Conversation, Item, Question, check_unit, pieces
 
 if TYPE_CHECKING:
     from eval.chat.prompt import QuestionPrompt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading a conversation cost before the first question: rows computed / layers, and ms."""
+    """Cost of reading a conversation before its first question: rows computed / layers, and ms."""
 
     tokens: float = 0.0
     ms: float = 0.0
@@ -26,23 +26,23 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``tokens`` were decoded, or scored rows for multiple choice; ``score_ms`` is what that took of ``wall_ms``."""
+    """Answer to a question, and its cost."""
 
     text: str
     prefill: Prefill
-    tokens: int
+    tokens: int  # generated tokens, or scored rows for multiple choice
     kv_length: int  # rows in the working cache at the last token
     wall_ms: float
-    score_ms: float
+    score_ms: float  # part of wall_ms for generation or scoring
     split: Split | None = None
 
 
 class Reader:
-    """One memory that reads conversations one after another.
+    """Reader with one memory session, which reads conversations one after another.
 
-    ``unit``: a segment is a turn or a whole session. Time passes by one step per segment. ``replay``: where a
-    conversation was lived through, a prompt is prefilled at the end of each of its sessions, for methods that harvest
-    rows; None: if the method does.
+    :param unit: a segment is a turn or a whole session; each segment advances time by one step
+    :param replay: prefill a prompt at the end of each session of an incremental conversation, so that methods can
+        harvest rows; None: only for methods that harvest
     """
 
     def __init__(
@@ -60,47 +60,46 @@ class Reader:
         self._read: Conversation | None = None
 
     def read(self, conversation: Conversation) -> Reading:
-        """Make it what the memory holds; costs nothing if it is already."""
+        """Store the conversation in the memory, unless the memory already holds it."""
         before, self._read = self._read, conversation
         if before is conversation:
             return Reading()
         began, tokens = time.perf_counter(), 0.0
-        self._session.reset(blocks=before is None or not together(before, conversation))
+        self._session.reset(blocks=before is None or not before.shares_memory(conversation))
         for session in conversation.sessions:
             last = ""
             for piece in pieces(session, self._unit):
                 self._session.store.put(piece.id, piece.category, piece.text, piece.parent)
                 self._session.advance()
                 last = piece.text
-            if self._replay and conversation.lived and last:
+            if self._replay and conversation.incremental and last:
                 tokens += computed(self._session.prefill(last, self._prompt.pause()))
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
 
-    def remind(self, asked: Asked) -> None:
-        """Make the memory what it was behind a question that an earlier run has answered, and told the cost of."""
-        conversation, question = asked
-        self.read(conversation)
-        self._prefill(question)
+    def restore(self, item: Item) -> None:
+        """Restore the state of the memory after a question that an earlier run has already answered."""
+        self.read(item[0])
+        self._prefill(item[1])
 
     def answer(self, question: Question) -> Answer:
-        """Greedy text, or the likeliest choice.
+        """Answer with greedy text, or with the most likely choice.
 
-        Nothing of a question about a lived conversation stays: each is asked as if it were the first. A prompt that
-        was not lived through is all there is to harvest: its rows stay for the next of its group.
+        A question about an incremental conversation leaves no rows in the memory: each is answered as if it were the
+        first. Rows of other prompts stay for the next conversation of the group.
         """
         stopwatch = self._stopwatch
         with stopwatch.running() if stopwatch else nullcontext():
             began = time.perf_counter()
             prefill = self._prefill(question)
-            asked = time.perf_counter()
+            scoring = time.perf_counter()
             text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
             done = time.perf_counter()
-        wall, score = 1e3 * (done - began), 1e3 * (done - asked)
+        wall, score = 1e3 * (done - began), 1e3 * (done - scoring)
         split = stopwatch.split(prefill, wall) if stopwatch else None
         return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
 
     def _prefill(self, question: Question) -> Prefill:
-        lasting = self._read is not None and not self._read.lived
+        lasting = self._read is not None and not self._read.incremental
         return self._session.prefill(question.text, self._prompt.query(question), lasting=lasting)
 
     def _write(self, prefill: Prefill) -> tuple[str, int, int]:
@@ -108,12 +107,12 @@ class Reader:
         return self._prompt.decode(ids), len(ids), len(ids)
 
     def _choose(self, prefill: Prefill, question: Question) -> tuple[str, int, int]:
-        """Ties go to the first choice; what was scored leaves the working cache as it was."""
+        """Score the choices; the first of equal ones wins. Scoring leaves the working cache unchanged."""
         result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
         return question.choices[int(result.scores.argmax())], result.computed_tokens, 0
 
 
 def computed(prefill: Prefill) -> float:
-    """Rows a prompt computed, blocks it had to encode included, in rows over all layers."""
+    """Return the rows computed for a prompt, including blocks encoded for it, averaged over the layers."""
     counts = prefill.counts
     return (counts.token_layers + counts.encoded_token_layers) / counts.layers

@@ -1,4 +1,4 @@
-"""One line per answered question: what was said, how good it was, what it cost. Plain data that survives JSON."""
+"""Answer rows: one line per question with the answer, its scores and its cost. Plain data for JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from eval.chat.answer_scores import abstains, bleu1, similarity, token_f1
-from eval.chat.conversation import Conversation, Question
+from eval.chat.conversation import Item, Question
 from eval.chat.reader import Answer, Reading
 from eval.chat.time_split import Split
 from keep_agent.rollout.results import StepNumbers
@@ -23,10 +23,10 @@ ANSWERS = "answers.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Texts are compared where there is one to compare with; ``correct`` is for what is right or wrong."""
+    """Scores of an answer: text metrics for open questions, ``correct`` for the others."""
 
     abstained: bool = False
-    correct: bool | None = None  # multiple choice: the right one; adversarial: abstained, or gave the answer there is
+    correct: bool | None = None  # multiple choice: right choice; adversarial: abstention, or the reference answer
     f1: float | None = None
     bleu1: float | None = None
     similarity: float | None = None
@@ -36,7 +36,7 @@ class Scores:
 class AnswerRow:
     index: int
     id: str  # conversation/question
-    conversation: str  # or the group of those that share a memory
+    conversation: str  # its id, or the group of conversations that share a memory
     category: str
     choice: bool  # multiple choice
     question: str
@@ -45,18 +45,18 @@ class AnswerRow:
     scores: Scores
     numbers: StepNumbers
     kv_length: int  # rows of the working cache at the answer's last token
-    evidence: float | None = None  # share of the evidence that was in the prompt
-    reading: Reading = field(default_factory=Reading)  # of the conversation, if it was read for this question
+    evidence: float | None = None  # share of the evidence in the prompt
+    reading: Reading = field(default_factory=Reading)  # cost of the conversation, if this question is its first
     split: Split | None = None
 
     @property
     def prefill_tokens(self) -> float:
-        """Prompt rows that were computed, in rows over all layers; what had to be encoded first is not in it."""
+        """Prompt rows computed, averaged over the layers, without newly encoded blocks."""
         return self.numbers.token_layers / self.numbers.layers
 
     @property
     def encoded_tokens(self) -> float:
-        """Rows encoded for blocks that this question was the first to need."""
+        """Rows of newly encoded blocks, averaged over the layers."""
         return self.numbers.encoded_token_layers / self.numbers.layers
 
     def to_json(self) -> dict[str, Any]:
@@ -65,22 +65,22 @@ class AnswerRow:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> AnswerRow:
-        """The row of ``to_json``; raises KeyError or TypeError when it is not one."""
-        values = {each.name: row[each.name] for each in fields(cls)}
+        """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
+        values = {item.name: row[item.name] for item in fields(cls)}
         values |= {"scores": Scores(**row["scores"]), "numbers": StepNumbers(**row["numbers"])}
-        values |= {"reading": Reading(**row["reading"]), "split": row["split"] and Split(**row["split"])}
+        values |= {"reading": Reading(**row["reading"]), "split": row["split"] and Split.from_json(row["split"])}
         return cls(**values)
 
 
 class AnswerFolder(RunFolder):
-    """The folder of a run that answers questions."""
+    """Run folder of answered questions."""
 
     lines = ANSWERS
     result = AnswerRow
 
 
 def score(answer: str, question: Question, encoder: SentenceEncoder) -> Scores:
-    """How good ``answer`` is."""
+    """Score an answer."""
     gave_up = abstains(answer) and not question.choices
     if question.choices:
         return Scores(correct=answer == question.answer)
@@ -91,19 +91,17 @@ def score(answer: str, question: Question, encoder: SentenceEncoder) -> Scores:
     return Scores(gave_up, None, token_f1(answer, gold), bleu1(answer, gold), similarity(answer, gold, encoder))
 
 
-def row_id(asked: tuple[Conversation, Question]) -> str:
-    conversation, question = asked
+def row_id(item: Item) -> str:
+    conversation, question = item
     return f"{conversation.id}/{question.id}"
 
 
-def answer_row(
-    index: int, asked: tuple[Conversation, Question], reading: Reading, answer: Answer, encoder: SentenceEncoder
-) -> AnswerRow:
-    conversation, question = asked
+def answer_row(index: int, item: Item, reading: Reading, answer: Answer, encoder: SentenceEncoder) -> AnswerRow:
+    conversation, question = item
     decision = Decision("", (), answer.prefill, answer.score_ms, answer.tokens)
     return AnswerRow(
         index=index,
-        id=row_id(asked),
+        id=row_id(item),
         conversation=conversation.group or conversation.id,
         category=question.category,
         choice=bool(question.choices),
@@ -113,19 +111,19 @@ def answer_row(
         scores=score(answer.text, question, encoder),
         numbers=step_numbers(decision, 0, answer.wall_ms),
         kv_length=answer.kv_length,
-        evidence=evidence_share(asked, answer),
+        evidence=evidence_share(item, answer),
         reading=reading,
         split=answer.split,
     )
 
 
-def evidence_share(asked: tuple[Conversation, Question], answer: Answer) -> float | None:
-    """Share of the evidence turns that the prompt held, as themselves or within their session; None without any."""
-    conversation, question = asked
-    holder = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
-    wanted = [id for id in question.evidence if id in holder]
-    if not wanted:
+def evidence_share(item: Item, answer: Answer) -> float | None:
+    """Return the share of evidence turns in the prompt, alone or within their session; None without evidence."""
+    conversation, question = item
+    session_of = {turn.id: session.id for session in conversation.sessions for turn in session.turns}
+    evidence = [id for id in question.evidence if id in session_of]
+    if not evidence:
         return None
-    told = {id for unit in answer.prefill.units for id in unit.segments}
-    whole = not told & holder.keys()  # unit=session: sessions stand in the prompt, not turns
-    return sum(id in told or (whole and holder[id] in told) for id in wanted) / len(wanted)
+    prompt = {id for unit in answer.prefill.units for id in unit.segments}
+    whole = not prompt & session_of.keys()  # unit=session: the prompt contains sessions, not turns
+    return sum(id in prompt or (whole and session_of[id] in prompt) for id in evidence) / len(evidence)

@@ -1,4 +1,4 @@
-"""One run: read conversations, answer their questions, write the folder, show the tables. Resumable."""
+"""Resumable run over conversations: read them, answer their questions, write the run folder, print the tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eval.chat.answer_scores import bert_scores, check_bertscore
-from eval.chat.conversation import Asked, Conversation, draw, together
+from eval.chat.conversation import Conversation, Item, draw
 from eval.chat.debate import debates
-from eval.chat.generated import generated
+from eval.chat.generated import generate_conversations
 from eval.chat.loader import load_conversations
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
@@ -50,13 +50,12 @@ OPTIONAL = ("limit", "eval.threads")
 SWITCHES = ("profile", "eval.progress")
 
 
-def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` into ``folder``, or the one it resumes; returns the summary that was written.
+def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Answer the questions of ``config`` into ``folder``, or into the run to resume; return the summary.
 
-    ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
-    folder is touched.
+    ``overrides`` are those of the command line. The input is checked before the folder is created.
     """
-    with begin(AnswerFolder, config, folder, given, _check) as (earlier, config, create):
+    with begin(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
 
@@ -66,7 +65,7 @@ def _evaluate(
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    # for a latency split nothing may run beside anything else
+    # a latency split needs transfers inline, so that parts do not overlap
     with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
@@ -77,29 +76,29 @@ def _evaluate(
         run = earlier or create(OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
             todo = len(run.finished) < len(questions)
-            answered: list[Asked] = []  # by an earlier run, and not in this memory
-            for index, asked in enumerate(questions):
+            skipped: list[Item] = []  # answered by an earlier run, so that this memory lacks their effects
+            for index, item in enumerate(questions):
                 if index in run.finished:
-                    answered.append(asked)
+                    skipped.append(item)
                     continue
-                _remind(reader, answered, asked)
-                answered.clear()
-                run.commit(_ask(reader, index, asked, encoder))
+                _restore(reader, skipped, item)
+                skipped.clear()
+                run.commit(_ask(reader, index, item, encoder))
                 tell()
     return _finish(run, config, console, versions_of(run, todo))
 
 
 def make_conversations(config: DictConfig) -> list[Conversation]:
-    """What ``data`` holds, or what the seed makes up."""
+    """Load the conversations of ``data``, or generate them from the seed."""
     if config.data is not None:
         return load_conversations(Path(config.data))
-    made, seed = config.generated, config.eval.seed
-    told = generated(made.conversations, made.sessions, made.turns, made.speakers, seed)
-    return told + debates(made.debates, made.agents, made.rounds, seed)
+    sizes, seed = config.generated, config.eval.seed
+    talks = generate_conversations(sizes.conversations, sizes.sessions, sizes.turns, sizes.speakers, seed)
+    return talks + debates(sizes.debates, sizes.agents, sizes.rounds, seed)
 
 
 def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:
-    """A memory of the config's method, with everything loaded that loads lazily."""
+    """Make a reader with the config's method; a first encoding loads everything that loads lazily."""
     method, tokenizer = make_method(config.memory), make_tokenizer(config.model, engine.model)
     prompt = QuestionPrompt(tokenizer, config.prompt.instruction, config.choices, config.prompt.start)
     session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())
@@ -113,37 +112,38 @@ def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
     check_settings(config, LEAST, OPTIONAL, SWITCHES)
-    make_method(config.memory)  # refuses what does not go together before a model is loaded
+    make_method(config.memory)  # refuses impossible compositions before a model is loaded
     if config.replay not in (None, True, False):
-        raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
+        raise ConfigError(f"replay={config.replay} is invalid; use true, false or null")
     if config.bertscore is not None:
         check_bertscore(config.bertscore)
 
 
-def _check_questions(run: AnswerFolder, questions: Sequence[Asked]) -> None:
-    """Raises ConfigError if what was answered is not what ``questions`` has there: the data have changed."""
-    asked = {index: (row_id(one), one[1].text) for index, one in enumerate(questions)}
+def _check_questions(run: AnswerFolder, questions: Sequence[Item]) -> None:
+    """Check that the run's answers belong to the current data. Raises ConfigError otherwise."""
+    current = {index: (row_id(item), item[1].text) for index, item in enumerate(questions)}
     for row in run.results:
-        if asked.get(row.index) != (row.id, row.question):
-            raise ConfigError(f"{run.path} answered {row.id}, which the data no longer have there; start a new run")
+        if current.get(row.index) != (row.id, row.question):
+            raise ConfigError(
+                f"{run.path} answered {row.id} as question {row.index}, but the data have changed; start a new run"
+            )
 
 
-def _remind(reader: Reader, answered: Sequence[Asked], asked: Asked) -> None:
-    """Bring back what the questions before ``asked`` have left in its memory."""
-    for earlier in answered:
-        if together(earlier[0], asked[0]):
-            reader.remind(earlier)
+def _restore(reader: Reader, skipped: Sequence[Item], item: Item) -> None:
+    """Restore the effects of ``skipped`` questions on the memory of ``item``."""
+    for earlier in skipped:
+        if earlier[0].shares_memory(item[0]):
+            reader.restore(earlier)
 
 
-def _ask(reader: Reader, index: int, asked: Asked, encoder: CachedEncoder) -> AnswerRow:
-    conversation, question = asked
-    reading = reader.read(conversation)
-    return answer_row(index, asked, reading, reader.answer(question), encoder)
+def _ask(reader: Reader, index: int, item: Item, encoder: CachedEncoder) -> AnswerRow:
+    reading = reader.read(item[0])
+    return answer_row(index, item, reading, reader.answer(item[1]), encoder)
 
 
 def _so_far(run: AnswerFolder) -> str:
-    found = [row.scores.f1 for row in run.results if row.scores.f1 is not None]
-    return f"F1 {100 * sum(found) / len(found):.1f}" if found else ""
+    scores = [row.scores.f1 for row in run.results if row.scores.f1 is not None]
+    return f"F1 {100 * sum(scores) / len(scores):.1f}" if scores else ""
 
 
 def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
@@ -157,7 +157,7 @@ def _finish(run: AnswerFolder, config: DictConfig, console: Console, versions: M
     try:
         bert = _bert(rows, config.bertscore)
     except ConfigError as error:
-        raise ConfigError(f"{error}; no answer is lost: eval.resume={run.path} bertscore=NAME, or null") from error
+        raise ConfigError(f"{error}; to keep all answers: eval.resume={run.path} bertscore=NAME, or null") from error
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     summary = {
         **summarize(rows, bert),

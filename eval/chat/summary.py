@@ -1,4 +1,4 @@
-"""From answered questions to the numbers of a summary; the definitions are in docs/conversations.md."""
+"""Summary of answered questions; docs/conversations.md defines its numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from eval.common.intervals import mean_interval, share_interval
 from eval.common.metrics import costs, spread
 
 TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
-Bert = Mapping[int, float]  # BERTScore by a row's index; empty if nobody asked for it
+Bert = Mapping[int, float]  # BERTScore by row index; empty if disabled
 
 
 def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
-    """Quality by category, for all answerable questions and the adversarial ones apart, and cost over all."""
+    """Return quality by category, for all answerable and for all adversarial questions, and cost over all questions."""
     categories = dict.fromkeys(row.category for row in rows)
     answerable = [row for row in rows if row.category != ADVERSARIAL]
     numbers = [row.numbers for row in rows]
@@ -40,20 +40,19 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
 
 
 def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
-    """Means over the rows a figure exists for, None where it exists for none.
+    """Return means over the rows that have a value, None without any.
 
-    ``average`` is over the text metrics; ``accuracy`` over multiple choice and adversarial questions, and its interval
-    is clustered by conversation (None for one conversation).
+    ``average`` is over the text metrics; ``accuracy`` is over multiple choice and adversarial questions, and its
+    interval is clustered by conversation (None for a single conversation).
     """
     texts = [row for row in rows if row.scores.f1 is not None]
-    found = {name: _mean([value for row in texts if (value := _text_metric(row, name, bert)) is not None])
-             for name in TEXT_METRICS}  # fmt: skip
-    shown = [value for value in found.values() if value is not None]
+    metrics = {name: _mean([value for row in texts if (value := _text_metric(row, name, bert)) is not None])
+               for name in TEXT_METRICS}  # fmt: skip
     free = [row for row in rows if not row.choice]
     return {
         "questions": len(rows),
-        **found,
-        "average": _mean(shown),
+        **metrics,
+        "average": _mean([value for value in metrics.values() if value is not None]),
         "accuracy": _mean([row.scores.correct for row in rows if row.scores.correct is not None]),
         "accuracy_interval": share_interval(_by_conversation(rows, "correct")),
         "abstained": _mean([row.scores.abstained for row in free]),
@@ -77,6 +76,8 @@ def _by_conversation(rows: Sequence[AnswerRow], score: str) -> dict[str, list[fl
 
 
 def _split(rows: Sequence[AnswerRow]) -> dict[str, float] | None:
-    """Mean milliseconds of each part; None if nobody measured."""
-    found = [row.split for row in rows if row.split is not None]
-    return {part: sum(getattr(split, part) for split in found) / len(found) for part in PARTS} if found else None
+    """Return the mean milliseconds of each part; None without measurements."""
+    splits = [row.split for row in rows if row.split is not None]
+    if not splits:
+        return None
+    return {part: sum(getattr(split, name) for split in splits) / len(splits) for part, name in PARTS.items()}

@@ -1,4 +1,4 @@
-"""Tables of a run that answers questions."""
+"""Tables of a question-answering run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answ
 
 
 def quality_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Quality by category, then over all questions that have an answer."""
+    """Return quality by category, then over all answerable questions."""
     metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
     interval = bounds(summary["f1_interval"], 100, 1)
     unclear = ", too few conversations to tell" if summary["conversations"] < FEW else ""
@@ -24,24 +24,24 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
     table.add_column("category", no_wrap=True)
     for heading in ("questions", *(HEADINGS[name] for name in metrics), "average", "accuracy %", "abstained %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, found in [*summary["per_category"].items(), ("answerable", summary["answerable"])]:
+    for name, quality in [*summary["per_category"].items(), ("answerable", summary["answerable"])]:
         if name == "answerable":
             table.add_section()
-        texts = (percent(found[metric]) for metric in (*metrics, "average"))
-        right = share(found["accuracy"], found["accuracy_interval"])
-        table.add_row(name, str(found["questions"]), *texts, right, percent(found["abstained"]))
+        texts = (percent(quality[metric]) for metric in (*metrics, "average"))
+        accuracy = share(quality["accuracy"], quality["accuracy_interval"])
+        table.add_row(name, str(quality["questions"]), *texts, accuracy, percent(quality["abstained"]))
     return table
 
 
 def tokens_table(summary: Mapping[str, Any]) -> Table:
-    """Rows per question."""
+    """Return the numbers of rows per question."""
     table = Table(title="tokens of a question")
     table.add_column("")
     for heading in ("p50", "p95", "mean"):
         table.add_column(heading, justify="right")
     for name in ROWS:
-        found = summary[name]
-        spread = found if isinstance(found, Mapping) else {"mean": found}
+        value = summary[name]
+        spread = value if isinstance(value, Mapping) else {"mean": value}
         table.add_row(name, *(number(spread[key], 1) if key in spread else "" for key in ("p50", "p95", "mean")))
     table.add_section()
     table.add_row("evidence_recall", "", "", number(summary["evidence_recall"]))
@@ -49,7 +49,7 @@ def tokens_table(summary: Mapping[str, Any]) -> Table:
 
 
 def split_table(summary: Mapping[str, Any]) -> Table | None:
-    """Where the time of an answer goes; None if nobody measured."""
+    """Return the time of an answer by part; None without measurements."""
     if summary["split_ms"] is None:
         return None
     total = sum(summary["split_ms"].values())

@@ -1,15 +1,15 @@
-"""Where the time of an answer goes: attention, MLP, RoPE, top-k, memory operations, as MemArt splits it (its table 4).
+"""Latency split of an answer: attention, MLP, RoPE, top-k and memory operations, as in MemArt's table 4.
 
-Hooks stand around the attention and MLP modules of every layer and around the rotation of stored keys. On CUDA each
-part is waited for, so a measured run is slower than others: its parts say how time is divided, not how much there is.
+Hooks measure the attention and MLP modules of every layer and the rotation of stored keys. On CUDA every part is
+synchronised, which slows the run: the parts show shares of the time, not the time of an unmeasured run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,25 +21,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Milliseconds of one answer, from the question to its last token, in parts that add up."""
+    """Milliseconds of one answer, from the question to its last token; the parts add up."""
 
-    attention: float = 0.0  # attention modules; the rotation of the rows they compute is in it
+    attention: float = 0.0  # attention modules, including the rotation of newly computed rows
     mlp: float = 0.0
-    rope: float = 0.0  # stored keys rotated to their positions
-    topk: float = 0.0  # what chooses the memory: sentence encoder, choice, plan and look-up; no pass through the layers
+    rope: float = 0.0  # rotation of stored keys to their positions
+    topk: float = 0.0  # retrieval outside the layers: sentence encoder, selection, plan and look-up
     memory: float = 0.0  # groups, transfers into the working cache, harvest
-    other: float = 0.0  # embeddings, norms, the head, the choice of rows, and whatever nobody claims
+    remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; "other" in files
 
     def to_json(self) -> dict[str, float]:
-        return {name: round(value, 3) for name, value in asdict(self).items()}
+        return {part: round(getattr(self, name), 3) for part, name in PARTS.items()}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, float]) -> Split:
+        return cls(**{PARTS[part]: value for part, value in row.items()})
 
 
-Span = tuple[float, float]  # from, to: seconds
-PARTS = tuple(field.name for field in fields(Split))
+Span = tuple[float, float]  # start and end in seconds
+PARTS = {field.name: field.name for field in fields(Split)[:-1]} | {"other": "remainder"}  # names in files and tables
 
 
 class Stopwatch:
-    """Counts the time of an engine's parts while ``running``. The engine's transfers have to run inline."""
+    """Stopwatch of an engine's parts, active within ``running``. The engine's transfers must run inline."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,53 +63,53 @@ class Stopwatch:
             yield
 
     def split(self, prefill: Prefill, wall_ms: float) -> Split:
-        """The parts of what ran, of which ``prefill`` tells the memory's and ``wall_ms`` the whole."""
+        """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
         times, attention = prefill.timings, self._ran["attention"]
         loads = [(load.start, load.end) for load in prefill.trace.loads]
         loading = _within(self._ran["rope"], loads)  # rotations that are part of a transfer
         rotating = [span for span in self._ran["rope"] if span not in loading]
         parts = {part: _length(spans) for part, spans in self._ran.items()}
-        parts["attention"] -= _length(_within([*loads, *rotating], attention))  # layers that choose load by themselves
+        parts["attention"] -= _length(_within([*loads, *rotating], attention))  # per-layer retrieval loads in attention
         parts["topk"] = times.embed + times.retrieve
         parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
-        return Split(**parts, other=wall_ms - sum(parts.values()))
+        return Split(**parts, remainder=wall_ms - sum(parts.values()))
 
-    def _now(self) -> float:
+    def _time(self) -> float:
         if self._cuda:
-            import torch  # here: what reads the splits of a run loads none
+            import torch  # lazy: reading the splits of a finished run must not load torch
 
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def _begin(self, *_: Any) -> None:
-        self._began = self._now()
+        self._began = self._time()
 
     def _ender(self, part: str) -> Callable[..., None]:
-        return lambda *_: self._ran[part].append((self._began, self._now()))
+        return lambda *_: self._ran[part].append((self._began, self._time()))
 
     @contextmanager
     def _rotating(self) -> Iterator[None]:
         rope = self._engine.decoder.rope
         plain = rope.rotate_layers
 
-        def timed(*given: Any, **named: Any) -> torch.Tensor:
-            start = self._now()
-            rotated = plain(*given, **named)
-            self._ran["rope"].append((start, self._now()))
-            return rotated
+        def rotate_and_time(*args: Any, **kwargs: Any) -> torch.Tensor:
+            start = self._time()
+            keys = plain(*args, **kwargs)
+            self._ran["rope"].append((start, self._time()))
+            return keys
 
-        rope.rotate_layers = timed
+        rope.rotate_layers = rotate_and_time
         try:
             yield
         finally:
-            del rope.rotate_layers  # the class's own again
+            del rope.rotate_layers  # restores the method of the class
 
 
 def _length(spans: Sequence[Span]) -> float:
-    """ms"""
+    """Return the total length in ms."""
     return 1e3 * sum(stop - start for start, stop in spans)
 
 
-def _within(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Those of ``spans`` that lie in one of ``others``."""
-    return [(a, b) for a, b in spans if any(start <= a and b <= stop for start, stop in others)]
+def _within(spans: Sequence[Span], limits: Sequence[Span]) -> list[Span]:
+    """Return the ``spans`` that lie within one of ``limits``."""
+    return [(a, b) for a, b in spans if any(start <= a and b <= stop for start, stop in limits)]

@@ -1,7 +1,8 @@
-"""Quality beside speed: how often a method decides as full recomputation does, against how much it recomputes.
+"""Agreement curve: how often a method chooses full recomputation's skill, against the share of rows it computes.
 
-Full recomputation plays real episodes; before every step each variant decides too, by its own prompt. The share of rows
-a variant recomputes is its own knob (an average, a ratio, the first k rows of a unit); what it computed is measured.
+Full recomputation plays episodes; before every step each variant also chooses a skill, from its own prompt. A knob of
+the method sets how many rows it recomputes (an average, a ratio, the first k rows of a unit); the curve shows the
+measured share.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from memory.prompt.report import Prefill
 
 FIRST = "memory.recompute.first_tokens.FirstTokens"
-FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
-KNOBS = {  # that say how much a recompute stage recomputes: a share, or so many rows
+FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit; a memory line has four to nine
+KNOBS = {  # the option of a recompute stage that sets its share or number of recomputed rows
     FIRST: "memory.recompute.k",
     "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
     "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
@@ -51,17 +52,17 @@ KNOBS = {  # that say how much a recompute stage recomputes: a share, or so many
 
 @dataclass
 class Variant:
-    """A method at one setting of its knob, over the steps of all episodes."""
+    """Measurements of a method at one value of its knob, over the steps of all episodes."""
 
     method: str
-    base: str  # what it is composed of, without the knob
-    knob: str  # "" for methods without one
+    base: str  # the method's composition, without the knob
+    knob: str  # "" for methods without a knob
     value: float
     same_skill: dict[int, list[float]] = field(default_factory=dict)  # per episode, step by step
-    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(ruler || variant) of the next token
+    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(first method || variant) of the next token
     computed: list[float] = field(default_factory=list)
     recomputed: list[float] = field(default_factory=list)
-    episode: int = 0  # the one that is played
+    episode: int = 0  # index of the current episode
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ class Variant:
 
     @property
     def text(self) -> str:
-        """As `compose_variants` reads it."""
+        """The variant in the form of `compose_variants`."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
@@ -99,7 +100,7 @@ class Point:
     """One point of the curve; intervals are clustered by episode."""
 
     method: str
-    variant: str  # as the command line names it
+    variant: str  # name on the command line
     knob: str
     value: float
     steps: int
@@ -116,15 +117,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """The settings of a method's knob.
+    """Return a method at each value of its knob.
 
-    A method without one, one whose ``base`` sets it, or any without ``ratios``, is a single point.
+    A method without a knob, or whose ``base`` sets it, is a single point; without ``ratios`` every method is.
     """
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
         return [Variant(label, base, "", 0.0)]
-    if config.memory.recompute.get("limit") is not None:  # else it would bound the knob
+    if config.memory.recompute.get("limit") is not None:  # the limit would cap the knob
         base = f"{base}+memory.recompute.limit=null"
     return [Variant(label, base, knob, value) for value in (FIRSTS if target == FIRST else ratios)]
 
@@ -137,17 +138,17 @@ def measure_curve(
     overrides: Sequence[str],
     watch: Callable[[int, int], None] | None = None,
 ) -> list[Point]:
-    """Points of all methods, of which the first leads; ``watch`` hears how many of how many episodes are done."""
+    """Measure the points of all methods; the first leads. ``watch`` gets the number of finished and of all episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
-        one
+        variant
         for text, (label, config) in zip(methods, configs.items(), strict=True)
-        for one in variants_of(label, text.removeprefix(f"{label}:"), config, ratios)
+        for variant in variants_of(label, text.removeprefix(f"{label}:"), config, ratios)
     ]
-    named = {variant.name: variant for variant in variants}
     composed = compose_variants([variant.text for variant in variants], overrides)
     setting = next(iter(configs.values()))
-    shadow = Shadow(engine, make_planners(engine, tokenizer, composed), named)
+    records = {variant.name: variant for variant in variants}
+    shadow = Shadow(engine, make_planners(engine, tokenizer, composed), records)
     for index in play(shadow, setting):
         for variant in variants:
             variant.episode = index
@@ -157,57 +158,57 @@ def measure_curve(
 
 
 def curve_table(points: Sequence[Point]) -> Table:
-    table = Table(title=f"next skill as full recomputation's, over {points[0].steps} steps that it led")
+    table = Table(title=f"agreement with full recomputation's next skill, over its {points[0].steps} steps")
     for heading in ("method", "knob"):
         table.add_column(heading, no_wrap=True)
     for heading in ("recomputed", "computed", "same skill %", "95 % interval", "KL, nats"):
         table.add_column(heading, justify="right")
-    for one in points:
-        knob = f"{one.knob.rpartition('.')[2]}={one.value:g}" if one.knob else ""
-        shares = number(one.recomputed_ratio), number(one.computed_ratio)
-        agreement = percent(one.same_skill), bounds(one.same_skill_interval, 100, 1)
-        table.add_row(one.method, knob, *shares, *agreement, f"{one.kl:.2e}")
+    for point in points:
+        knob = f"{point.knob.rpartition('.')[2]}={point.value:g}" if point.knob else ""
+        shares = number(point.recomputed_ratio), number(point.computed_ratio)
+        agreement = percent(point.same_skill), bounds(point.same_skill_interval, 100, 1)
+        table.add_row(point.method, knob, *shares, *agreement, f"{point.kl:.2e}")
     return table
 
 
 def curve_figure(points: Sequence[Point], file: Path) -> None:
-    """Agreement and KL against the share of token-layers computed."""
+    """Draw agreement and KL against the share of token-layers computed."""
     panels: tuple[tuple[str, Callable[[Point], float]], ...] = (
-        ("same next skill, %", lambda one: 100 * one.same_skill),
-        ("KL to full recomputation, nats", lambda one: one.kl),
+        ("same next skill, %", lambda point: 100 * point.same_skill),
+        ("KL to full recomputation, nats", lambda point: point.kl),
     )
     with figure(file, 2) as axes:
         for axis, (label, height) in zip(axes, panels, strict=True):
-            axis.set_xlabel("token-layers computed / all", fontsize=8)
+            axis.set_xlabel("share of token-layers computed", fontsize=8)
             axis.set_ylabel(label, fontsize=8)
-            for index, (method, own) in enumerate(groupby(points[1:], key=lambda one: one.method), 1):
-                line = sorted(own, key=lambda one: one.computed_ratio)
-                axis.plot([one.computed_ratio for one in line], list(map(height, line)), label=method, **style(index))
+            for index, (method, group) in enumerate(groupby(points[1:], key=lambda point: point.method), 1):
+                line = sorted(group, key=lambda point: point.computed_ratio)
+                axis.plot([p.computed_ratio for p in line], list(map(height, line)), label=method, **style(index))
         axes[1].set_yscale("log")
         axes[0].legend(fontsize=7)
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Of each method the point that computes least and decides in at least this share of steps as the ruler does.
+    """Return each method's point of least computation with at least this agreement with the first method.
 
-    The name of a method that has none.
+    A method without such a point is represented by its name.
     """
-    found: list[Point | str] = []
-    for method, own in groupby(points[1:], key=lambda one: one.method):
-        enough = [one for one in own if one.same_skill >= agreement]
-        found.append(min(enough, key=lambda one: one.computed_ratio, default=method))
-    return found
+    results: list[Point | str] = []
+    for method, group in groupby(points[1:], key=lambda point: point.method):
+        enough = [point for point in group if point.same_skill >= agreement]
+        results.append(min(enough, key=lambda point: point.computed_ratio, default=method))
+    return results
 
 
 def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
-    """What `cheapest` found, and how to time it."""
-    found = cheapest(points, agreement)
-    reached = [one for one in found if isinstance(one, Point)]
-    told = [f"{one.variant} ({100 * one.same_skill:.1f} %, computes {one.computed_ratio:.2f})" for one in reached]
-    told += [f"{name} does not reach it" for name in found if isinstance(name, str)]
-    lines = [f"{100 * agreement:g} % agreement: {one}" for one in told]
-    planners = ",".join(f'"{one.variant}"' for one in reached)
-    return [*lines, f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"] if reached else lines
+    """Describe the result of `cheapest`, with a command that measures its latency."""
+    results = cheapest(points, agreement)
+    successes = [point for point in results if isinstance(point, Point)]
+    texts = [f"{p.variant} ({100 * p.same_skill:.1f} %, computes {p.computed_ratio:.2f})" for p in successes]
+    texts += [f"{name} does not reach it" for name in results if isinstance(name, str)]
+    lines = [f"{100 * agreement:g} % agreement: {text}" for text in texts]
+    planners = ",".join(f'"{point.variant}"' for point in successes)
+    return [*lines, f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"] if successes else lines
 
 
 def report_curve(
@@ -218,7 +219,7 @@ def report_curve(
     arguments: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Measure the curve with the model of ``config``, show it, and write the files that are asked for."""
+    """Measure the curve with the model of ``config``, print it, and write the output files."""
     with (
         TransformersEngine(make_model(config.model, config.eval.seed)) as engine,
         Progress(console=console, transient=True) as progress,

@@ -1,4 +1,4 @@
-"""Memory methods measured beside an acting expert: how far their logits are from transformers' own forward."""
+"""Deviation of memory methods: distance of their logits from transformers' own forward, while an expert acts."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
-    """Nats, KL(reference || method) of the token behind the prompt; ``reference`` (vocabulary,) are logits."""
-    found = prefill.logits[0].double().log_softmax(-1)
-    return float(F.kl_div(found, reference.double().log_softmax(-1), reduction="sum", log_target=True))
+    """Return KL(reference || method) of the next token in nats; ``reference`` (vocabulary,) are logits."""
+    log_probs = prefill.logits[0].double().log_softmax(-1)
+    return float(F.kl_div(log_probs, reference.double().log_softmax(-1), reduction="sum", log_target=True))
 
 
 @dataclass
 class Deviation:
-    """Of one method from the plain forward of its own prompts: logits of the last prompt row, over all steps."""
+    """Deviation of one method from the plain forward of its prompts: logits of the last prompt row, over all steps."""
 
     model: str
     method: str
     steps: int = 0
     max_abs: float = 0.0  # largest |difference| of a logit
     largest: float = 0.0  # largest |logit| of the plain forward
-    sum_abs: float = 0.0  # of the steps' mean |difference|
+    sum_abs: float = 0.0  # sum over steps of the mean |difference|
     sum_kl: float = 0.0  # nats, KL(plain || method)
     same_token: int = 0
     same_skill: int = 0
@@ -52,25 +52,22 @@ class Deviation:
     possible: int = 0  # prompt rows x layers
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
-        """``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
-        found, plain = prefill.logits[0].double(), reference.double()
-        gap = (found - plain).abs()
+        """Add a step; ``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
+        actual, plain = prefill.logits[0].double(), reference.double()
+        gap = (actual - plain).abs()
         self.steps += 1
         self.max_abs = max(self.max_abs, float(gap.max()))
         self.largest = max(self.largest, float(plain.abs().max()))
         self.sum_abs += float(gap.mean())
         self.sum_kl += divergence(prefill, plain)
-        self.same_token += int(found.argmax() == plain.argmax())
+        self.same_token += int(actual.argmax() == plain.argmax())
         self.same_skill += choice.same
         self.token_layers += prefill.counts.token_layers
         self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "method": self.method,
-            "steps": self.steps,
-            "max_abs": self.max_abs,
+        plain = {name: getattr(self, name) for name in ("model", "method", "steps", "max_abs")}
+        return plain | {
             "mean_abs": self.sum_abs / self.steps,
             "relative": self.max_abs / self.largest,
             "kl": self.sum_kl / self.steps,
@@ -82,7 +79,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A method's skill, that of the method it is compared with, and the one that is executed."""
+    """Skill of a method, skill of the first method, and the executed skill."""
 
     skill: str
     first: str
@@ -94,15 +91,15 @@ class Choice:
 
 
 class Record(Protocol):
-    """What is kept of one method's prompts."""
+    """Record of one method's steps."""
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
-        """``reference`` (vocabulary,) are the logits that the prompt's are held against."""
+        """Add a step; the prefill's logits are compared with the logits ``reference`` (vocabulary,)."""
         ...
 
 
 class Shadow:
-    """Several planners decide beside each other and are measured; one skill is executed."""
+    """Planner that runs several planners on the same observations, records them, and executes one skill."""
 
     name = "shadow"
 
@@ -114,12 +111,11 @@ class Shadow:
         oracle: Oracle | None = None,
         common: bool = False,
     ) -> None:
-        """The first of ``planners`` is the one whose skills the others' are compared with.
+        """Create the planner; all skills are compared with those of the first of ``planners``.
 
-        With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
-        own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
-        So they are, with or without an oracle, where all have a ``common`` transcript, which goes on with what the
-        first planner wrote.
+        :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
+            planner's own prompt the reference of its logits; otherwise the first planner's logits are
+        :param common: all planners continue the transcript of the first planner, whose logits are the reference
         """
         self.weights = engine.model_key
         self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
@@ -135,30 +131,30 @@ class Shadow:
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
-        leader, *others = self._planners.values()
+        leader, *followers = self._planners.values()
         if self._common:
-            leader.understand()  # before anything is measured: the others take over what it says
+            leader.understand()  # before the measurement; the followers adopt its result
         decisions = {}
         for name, planner in self._planners.items():
             if self._common:
-                planner.adopt(leader)  # what the task asks for, before this planner asks for itself
+                planner.adopt(leader)  # the leader's goals, so that this planner does not derive its own
             decisions[name] = planner.decide(admissible, info)
         first = next(iter(decisions.values()))
         executed = self._oracle(info) if self._oracle else first.skill
         for name, decision in decisions.items():
-            own = self._oracle and not self._common
-            reference = self._plain(decision.prefill.layout, plain) if own else first.prefill.logits[0]
+            use_plain = self._oracle and not self._common
+            reference = self._plain(decision.prefill.layout, plain) if use_plain else first.prefill.logits[0]
             self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
         if self._common:
-            for planner in others:
+            for planner in followers:
                 planner.adopt(leader)
         return Decision(executed)
 
-    def _plain(self, layout: Layout, known: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
+    def _plain(self, layout: Layout, cache: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
         key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
-        if key not in known:
-            known[key] = plain_logits(self._engine, layout)
-        return known[key]
+        if key not in cache:
+            cache[key] = plain_logits(self._engine, layout)
+        return cache[key]
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         for planner in self._planners.values():
@@ -172,7 +168,7 @@ class Shadow:
 def make_planners(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig]
 ) -> dict[str, KVPlanner]:
-    """Planners of one setting that share the engine, the prompt format and the encoder."""
+    """Make the planners of one setting; they share the engine, the prompt format and the encoder."""
     setting = next(iter(configs.values()))
     examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
     prompt_format = format_of(setting.prompt, engine.model, tokenizer, examples)
@@ -184,29 +180,29 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model.
+    """Measure the deviations of the methods in ``configs`` (of one setting) with the engine's model.
 
-    :raises ConfigError: a method has no prompt that could be computed plainly
+    :raises ConfigError: a method has no single prompt for a plain forward
     """
     setting = next(iter(configs.values()))
-    found = {name: Deviation(model, name) for name in configs}
+    deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
     for name, planner in planners.items():
         if planner.session.method.capabilities.per_layer:
             raise ConfigError(
-                f"--methods {name}: with memory.retrieval.layers=each every layer holds other rows, so there is no one "
-                "prompt for a plain forward; choose other layers, or hold it against full recomputation: planner=NAME"
+                f"--methods {name}: with memory.retrieval.layers=each every layer has different rows, so no single "
+                "prompt exists for a plain forward; use other layers, or compare with full recomputation: planner=NAME"
             )
-    shadow = Shadow(engine, planners, found, expert_oracle(setting.env))
+    shadow = Shadow(engine, planners, deviations, expert_oracle(setting.env))
     for _ in play(shadow, setting):
-        """Every episode counts; nothing is left to do in between."""
-    return list(found.values())
+        pass  # the shadow records every step
+    return list(deviations.values())
 
 
 def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play the episodes of a setting from number ``first`` on; yields the number of each before it begins.
+    """Play the episodes of a setting from index ``first``; yield each index before its episode starts.
 
-    :raises KeepError: with the traceback, if an episode crashes
+    :raises KeepError: an episode crashed; the message is its traceback
     """
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)

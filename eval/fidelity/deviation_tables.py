@@ -1,4 +1,4 @@
-"""Tables of deviations: tiny random models of each family, which obey the laws, and trained ones."""
+"""Tables of laws and deviations: tiny random models of each family, and trained models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POSITIONS = 8192
 def families(
     names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
 ) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
-    """Deviations and laws of a tiny random float32 model of each family."""
+    """Measure deviations and laws of a tiny random float32 model of each family."""
     deviations: list[Deviation] = []
     laws: dict[str, dict[str, float]] = {}
     tokenizer = load_tokenizer(tokenizer_folder) if names else None
@@ -42,7 +42,7 @@ def families(
 
 
 def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
-    """Deviations of models by name or folder, as ``model=NAME`` takes them."""
+    """Measure deviations of trained models; ``names`` are names or folders, as in ``model=NAME``."""
     deviations: list[Deviation] = []
     seed = next(iter(configs.values())).eval.seed
     for name in names:
@@ -54,10 +54,11 @@ def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Dev
 
 
 def deviation_table(deviations: Sequence[Deviation]) -> Table:
-    table = Table(title="from plain recomputation of the same prompt: logits of the last row")
+    table = Table(title="deviation from plain recomputation of the same prompt: logits of the last row")
     for heading in ("model", "method"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("steps", "max |Δ|", "mean |Δ|", "max / largest", "KL, nats", "token %", "skill %", "computed"):
+    headings = ("steps", "max |Δ|", "mean |Δ|", "max |Δ| / max |logit|", "KL, nats", "token %", "skill %", "computed")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in (deviation.summary() for deviation in deviations):
         shares = percent(row["same_token"]), percent(row["same_skill"]), number(row["computed_ratio"])
@@ -79,12 +80,12 @@ def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
 def report_deviations(
     random: Sequence[str], configs: Mapping[str, DictConfig], arguments: argparse.Namespace, console: Console
 ) -> None:
-    """Measure the ``random`` families and the trained models, show the tables, and write the file that is asked for."""
+    """Measure the ``random`` families and the trained models, print the tables, and write the JSON file."""
     deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
     deviations += trained(arguments.model, configs)
     if laws:
         console.print(law_table(laws))
     console.print(deviation_table(deviations))
     if arguments.json:
-        found: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
-        write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
+        record: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
+        write_atomic(arguments.json, json.dumps(record, indent=2) + "\n")

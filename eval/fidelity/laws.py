@@ -1,11 +1,12 @@
-"""The engine's laws as numbers: how far two ways to the same logits lie apart on random prompts.
+"""Laws of the engine as numbers: difference between two computations of the same logits, on random prompts.
 
-Each figure is the largest difference of the last row's logits over their largest magnitude.
+Each number is the largest difference of the last row's logits, relative to their largest magnitude.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -23,11 +24,11 @@ from memory.recompute.schedule import Schedule
 from memory.stages import Loading, Recompute
 
 LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens
-ONE_MASK = ("llama", "mistral", "qwen3_moe")  # families whose forward takes one mask, not one per kind of layer
+ONE_MASK = ("llama", "mistral", "qwen3_moe")  # families whose forward takes a single mask, not one per layer type
 
 
 class RandomPrompt:
-    """Units of random tokens, each encoded alone, and a query."""
+    """Prompt of random tokens: units that are encoded separately, and a query."""
 
     def __init__(self, engine: Engine, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -45,18 +46,18 @@ class RandomPrompt:
         return self.engine.encode([(None, unit.token_ids) for unit in self.units])
 
     def layout(self, blocks: Sequence[KVBlock | None]) -> Layout:
-        placed = place(self.units, 0, list(blocks), [block is not None for block in blocks])
-        return lay_out((), placed, self.query, True, self.engine.device)
+        placements = place(self.units, 0, list(blocks), [block is not None for block in blocks])
+        return lay_out((), placements, self.query, True, self.engine.device)
 
     def logits(self, recompute: Recompute, loading: Loading | None = None) -> torch.Tensor:
-        """(vocabulary,) logits of the last row over the units' blocks."""
+        """Return the logits (vocabulary,) of the last row, with the units' blocks as memory."""
         layout = self.layout(self.blocks())
         return self.engine.prefill(layout, recompute, loading or Serial()).logits[0]
 
 
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest expected magnitude."""
-    return float((found.float() - expected.float()).abs().max() / expected.float().abs().max())
+def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest difference relative to the largest expected magnitude."""
+    return float((actual.float() - expected.float()).abs().max() / expected.float().abs().max())
 
 
 def recompute_everything(engine: Engine) -> float:
@@ -65,7 +66,7 @@ def recompute_everything(engine: Engine) -> float:
 
 
 def recompute_nothing(engine: Engine) -> float:
-    """Against one forward in which every unit sees only itself."""
+    """Compare with a plain forward in which every unit attends only to itself."""
     prompt = RandomPrompt(engine)
     layout = prompt.layout(prompt.blocks())
     owner, rows = layout.segment_of, torch.arange(layout.rows, device=layout.token_ids.device)
@@ -75,7 +76,7 @@ def recompute_nothing(engine: Engine) -> float:
 
 
 def reuse_a_prefix(engine: Engine) -> float:
-    """Rows of an earlier prompt's beginning, and something new behind them."""
+    """Compare a prompt that reuses the first 48 rows of an earlier prompt with a plain forward."""
     prompt = RandomPrompt(engine, lengths=(48, 24))
     whole = prompt.layout([None, None])
     run = engine.prefill(whole, Full(), Serial(), keep_raw=True)
@@ -85,48 +86,41 @@ def reuse_a_prefix(engine: Engine) -> float:
 
 
 def move_a_block(engine: Engine) -> float:
-    """The same two blocks in the same prompt, 64 positions further on."""
+    """Compare a prompt of two blocks with the same prompt shifted by 64 positions."""
     prompt = RandomPrompt(engine, lengths=(48, 24))
     layout = prompt.layout(prompt.blocks())
-    here = engine.prefill(layout, Nothing(), Serial()).logits[0]
-    return relative(_shifted(engine, layout, 64), here)
-
-
-def _shifted(engine: Engine, layout: Layout, by: int) -> torch.Tensor:
-    moved = Layout(
-        layout.token_ids, layout.positions + by, layout.context, layout.query, layout.placements, layout.segments,
-        layout.segment_of, layout.fresh,
-    )  # fmt: skip
-    return engine.prefill(moved, Nothing(), Serial()).logits[0]
+    expected = engine.prefill(layout, Nothing(), Serial()).logits[0]
+    shifted = replace(layout, positions=layout.positions + 64)
+    return relative(engine.prefill(shifted, Nothing(), Serial()).logits[0], expected)
 
 
 def load_otherwise(engine: Engine) -> float:
-    """KEEP's recomputation, choosing at every layer, under every loading stage; the figure is exactly 0."""
+    """Compare the loading stages under KEEP's recomputation, which chooses rows at every layer; exactly 0."""
     prompt, recompute = RandomPrompt(engine), MultiHop(Schedule("linear"))
     expected = prompt.logits(recompute, Serial())
     return max(relative(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
 
 
 def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
-    """(vocabulary,) logits of transformers' own forward of a prompt's rows, each at its own position.
+    """Return the logits (vocabulary,) of transformers' own forward of a prompt's rows at their positions.
 
-    Where positions leave gaps the masks are ours: by itself, transformers takes a gap for the end of a text.
+    Positions with gaps need explicit masks, because transformers takes a gap for the start of another text.
     """
-    places = layout.positions
-    gaps = bool((places.diff() != 1).any())
-    masks = _masks(engine, places[None] <= places[:, None], places) if gaps else None
-    return engine.forward_plain(layout.token_ids, masks, places[None])[-1]
+    positions = layout.positions
+    gaps = bool((positions.diff() != 1).any())
+    masks = _masks(engine, positions[None] <= positions[:, None], positions) if gaps else None
+    return engine.forward_plain(layout.token_ids, masks, positions[None])[-1]
 
 
-def _masks(engine: Engine, visible: torch.Tensor, places: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks as the family's own forward takes them, for rows at the positions ``places``."""
+def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Return additive masks in the form that the family's forward takes, for rows at the positions ``positions``."""
     config = engine.model.module.config
     window = getattr(config, "sliding_window", None)
 
     def additive(width: int | None) -> torch.Tensor:
-        seen = visible if width is None else visible & (places[None] > places[:, None] - width)
-        mask = torch.zeros(1, 1, *seen.shape, dtype=engine.model.module.dtype, device=seen.device)
-        return mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
+        allowed = visible if width is None else visible & (positions[None] > positions[:, None] - width)
+        mask = torch.zeros(1, 1, *allowed.shape, dtype=engine.model.module.dtype, device=allowed.device)
+        return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)
 
     if config.model_type in ONE_MASK:
         return additive(window)

@@ -1,12 +1,13 @@
-"""Does a memory method still know what full recomputation knows? ``python -m eval.recall [KEY=VALUE ...]``.
+"""Long-memory probes: how much each memory method still recalls. ``python -m eval.recall [KEY=VALUE ...]``.
 
-Long-memory probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`): lines that only make
-sense together, and one question whose cue stands behind them, before them, or on both sides; exact match. And RULER's
-(mq_niah, vt, cwe, fwe: see eval/recall/ruler.py), for any model: a segment is a document, an answer counts by the share
-of what was asked for. All methods get the same probes; greedy decoding. Methods that harvest what they computed meet
-the segments once before: told in an earlier turn (`append` layout), or stored one by one (SparseX).
+Two families of probes. Probes in planner-tiny's language (needle, two_hop, tracking: `recall_probes`) are lines that
+must be combined to answer one question; the question's cue comes before the lines, after them, or both, and the answer
+must match exactly. RULER's tasks (mq_niah, vt, cwe, fwe: `eval/recall/ruler.py`) suit any model: each segment is a
+document, and an answer scores the share of the expected words that it contains. All methods get the same probes and
+decode greedily. Methods that harvest computed rows prefill the segments once before the question: in an earlier turn
+(`append` layout), or one by one (SparseX).
 
-A method may carry overrides and a name of its own:
+A method may have overrides and a label of its own:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
 """
 
@@ -42,63 +43,54 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
-# Every line is in every prompt, in the order in which it was told: a group is a header with its lines and takes in none
-# that is similar. A threshold of 1 would not do: to the encoder `watch_1 box_2` and `watch_2 box_1` are the same.
+# Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a
+# similarity threshold of 1 could not, because the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
 READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
 INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
-FREE = ("out", "mark", "ranks")  # options that change no answer: they may differ when a recall goes on
+FREE = ("out", "mark", "ranks")  # options that do not affect answers: they may differ when a run resumes
 
 
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="keep-eval-recall", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = described.add_argument
+    add = parser.add_argument
+    kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
+    out = "write answers, recall.json and figures there; the same command resumes the run"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
-    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the first is the ruler")
-    add(
-        "--kinds",
-        type=names,
-        default=list(KINDS),
-        metavar="A,B",
-        help=f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}",
-    )
+    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the others are compared with the first")
+    add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=kinds)
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
     add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
-    add("--segment-tokens", type=int, metavar="N", help=f"of a document (default {SEGMENT_TOKENS})")
+    add("--segment-tokens", type=int, metavar="N", help=f"tokens per document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
-    add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
-    add("--filler", type=int, default=0, metavar="N", help="lines told between them, for methods like memart (0)")
-    add("--mark", type=float, default=0.9, help="share of right answers of the ruler that a memory must allow (0.9)")
+    add("--quiet", type=int, default=0, help="steps before the question in which groups may become static (0)")
+    add("--filler", type=int, default=0, metavar="N", help="irrelevant lines before the question, for memart (0)")
+    add("--mark", type=float, default=0.9, help="accuracy of the first method that defines its largest memory (0.9)")
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
-    add(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="write answers, recall.json and figures there; the same command goes on",
-    )
-    return described
+    add("--out", type=Path, metavar="FOLDER", help=out)
+    return parser
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Says what cannot be asked, and what would be ignored. Raises `ConfigError`."""
+    """Refuse options that are out of range, repeated, unknown or without effect. Raises `ConfigError`."""
     if not all(size.isascii() and size.isdecimal() for size in arguments.segments or ()):
-        raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
+        raise ConfigError(f"--segments {','.join(arguments.segments)} are not whole numbers; use numbers such as 20,40")
     for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use --{option} {least} or more")
     if not 0 < arguments.mark <= 1:
-        raise ConfigError(f"--mark {arguments.mark:g} is a share of right answers; use a number up to 1, such as 0.9")
+        raise ConfigError(f"--mark {arguments.mark:g} is no share of right answers; use a number up to 1, such as 0.9")
     for option in ("methods", "kinds", "cues", "segments"):
         values = getattr(arguments, option)
         if values is not None and not values:
-            raise ConfigError(f"--{option} names nothing to ask; name at least one, or leave it out")
+            raise ConfigError(f"--{option} is empty; name at least one value, or omit the option")
         if values is not None and len(set(map(int, values) if option == "segments" else values)) < len(values):
-            raise ConfigError(f"--{option} {','.join(values)} names one of them twice")
+            raise ConfigError(f"--{option} {','.join(values)} names a value twice; name each once")
     unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
     if unknown:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
@@ -106,27 +98,27 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def _check_kinds(arguments: argparse.Namespace, tasks: Sequence[str]) -> None:
-    """Options and overrides that only one of the two families of probes knows."""
-    if arguments.ranks and tasks:
-        raise ConfigError(f"--ranks ranks lines, but {', '.join(tasks)} have none; use --ranks 0 with them")
-    if arguments.filler and tasks:
-        raise ConfigError(f"--filler tells lines, but {', '.join(tasks)} have none; use --filler 0 with them")
+    """Refuse options and overrides that do not apply to a family of probes, given RULER's ``tasks`` among the kinds."""
+    for option in ("ranks", "filler"):
+        if getattr(arguments, option) and tasks:
+            raise ConfigError(
+                f"--{option} applies to lines, but {', '.join(tasks)} have none; use --{option} 0 with them"
+            )
     if arguments.segment_tokens is not None and not tasks:
         raise ConfigError(
             f"--segment-tokens {arguments.segment_tokens} is the size of documents, but {', '.join(arguments.kinds)} "
-            f"have lines; leave it out, or ask {', '.join(TASKS)}"
+            f"have lines; omit it, or use --kinds {','.join(TASKS)}"
         )
     check_overrides(arguments.overrides, READ, INSTEAD)
     if len(tasks) == len(arguments.kinds) and "prompt.format" in map(key_of, arguments.overrides):
-        raise ConfigError(f"prompt.format is of lines, but {', '.join(tasks)} have a format of their own; leave it out")
+        raise ConfigError(f"prompt.format applies to lines, but {', '.join(tasks)} have their own format; omit it")
 
 
 def cells_of(arguments: argparse.Namespace) -> list[Cell]:
-    """Every kind with every cue and size. Raises `ConfigError` for a cue or size there is not."""
-    given = arguments.segments or ()
+    """Return a cell for every kind, cue and size. Raises `ConfigError` for an unknown cue or an impossible size."""
     cells = []
     for kind, cue in product(arguments.kinds, arguments.cues):
-        sizes = sorted(map(int, given)) if given else DOCUMENTS if kind in TASKS else SIZES
+        sizes = sorted(map(int, arguments.segments or ())) or (DOCUMENTS if kind in TASKS else SIZES)
         cells += [Cell(kind, cue, size) for size in sizes]
     for cell in cells:
         if cell.kind in TASKS:
@@ -137,7 +129,7 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
-    """Everything that can be wrong with the input or with --out is found before the model is made."""
+    """Check the input and --out before the model is loaded, then run the probes."""
     check_options(arguments)
     if arguments.segment_tokens is None:
         arguments.segment_tokens = SEGMENT_TOKENS
@@ -145,28 +137,28 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], MEMORY_KEYS)
     check_methods(configs)
     settings = settings_of(arguments, configs)
-    with _earlier(arguments.out, settings) or nullcontext() as run:
+    with _resume(arguments.out, settings) or nullcontext() as run:
         use_threads(next(iter(configs.values())))
-        from eval.recall.run import run_probes  # here: it loads torch, and what is mistyped is refused before
+        from eval.recall.run import run_probes  # lazy, because it loads torch: typing errors are reported before
 
         run_probes(arguments, cells, configs, settings, run, console)
 
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
-    """What decides the answers: the options, and what was composed of them."""
+    """Return everything that affects the answers: the options and the configs composed from them."""
     options = {key: value for key, value in vars(arguments).items() if key not in FREE}
-    options["overrides"] = [one for one in arguments.overrides if not one.startswith("eval.")]  # torch threads
+    options["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
     return {"options": options, "configs": composed}
 
 
-def _earlier(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | None:
-    """The answers to go on with, if any."""
+def _resume(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | None:
+    """Return the run folder to resume, if there is one."""
     if out is None:
         return None
     check_figure(out / ACCURACIES)
-    return RecallFolder.earlier(out, settings)
+    return RecallFolder.find(out, settings)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Answers on disk, each as it comes, so that a recall that was cut short goes on where it stopped."""
+"""Answer log of a recall run: each answer is appended to disk at once, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROBES = "probes.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of `PROBES`."""
+    """One line of the file `PROBES`."""
 
-    index: int  # over all probes and methods, in the order in which they are asked
+    index: int  # position among all probes and methods, in the order of evaluation
     answer: Answer
 
     @property
@@ -36,25 +36,25 @@ class Row:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Row:
-        """The row of ``to_json``; raises KeyError or TypeError when it is not one."""
+        """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
         values = {key: value for key, value in row.items() if key != "index"}
         return cls(row["index"], Answer(**values | {"cell": Cell(**row["cell"])}))
 
 
 class RecallFolder(RunFolder):
-    """The folder of a recall: its settings, and its answers so far.
+    """Run folder of a recall run: settings and answers.
 
-    The settings have three parts: ``options`` of the command line, composed ``configs``, and the ``weights`` asked.
+    The settings have three parts: ``options`` of the command line, composed ``configs``, and the model's ``weights``.
     """
 
     lines = PROBES
     result = Row
 
     @classmethod
-    def earlier(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
-        """What was asked under the same ``settings`` (weights left out), or None where nothing was.
+    def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
+        """Open the run at ``path`` if it has the same ``settings`` (weights excluded); return None if there is no run.
 
-        :raises ConfigError: the folder holds other answers than these
+        :raises ConfigError: the folder belongs to another run
         """
         if not (path / CONFIG).exists():
             for name in (PROBES, SUMMARY):
@@ -64,17 +64,17 @@ class RecallFolder(RunFolder):
         saved = read_config(path)
         if saved.keys() != settings.keys() | {"weights"}:
             raise ConfigError(f"{path} holds a run of another command; give --out another folder")
-        for part in settings:  # what was typed says more than what came of it
-            if found := changed_settings(settings[part], saved[part]):
-                shown = ", ".join(f"{key}={change}" for key, change in sorted(found.items()))
-                raise ConfigError(f"{path} was asked otherwise: {shown}; ask the same, or give --out another folder")
+        for part in settings:  # options first: they explain more than the configs composed from them
+            if changed := changed_settings(settings[part], saved[part]):
+                text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
+                raise ConfigError(f"{path} has other settings: {text}; use the same, or give --out another folder")
         return cls.resume(path)
 
 
 def ask_all(
     probers: Mapping[str, Prober], cells: Sequence[Cell], trials: int, seed: int, known: Collection[int] = ()
 ) -> Iterator[Row]:
-    """The answers to every probe of every cell, probe by probe, but those ``known``; ``probers`` by kind."""
+    """Yield the answers to every probe of every cell, except those at the indices ``known``; ``probers`` by kind."""
     for number, (cell, trial) in enumerate(product(cells, range(trials))):
         prober = probers[cell.kind]
         first = number * len(prober.methods)

@@ -1,4 +1,4 @@
-"""Cells of probes, and answers to them: plain data, made and read without a model."""
+"""Cells of probes and answers to them: plain data that needs no model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from planners.training.recall_probes import Fact, make_probe
 
 
 class Probe(Protocol):
-    """Segments, a question about them, and what an answer is worth."""
+    """Segments, a question about them, and a grading function."""
 
-    front: str  # read before the segments; a whole line, or ""
+    front: str  # a complete line before the segments, or ""
     facts: tuple[Fact, ...]
-    question: str  # the prompt's end
+    question: str  # the end of the prompt
 
     def room(self, length: Callable[[str], int]) -> int:
-        """Tokens an answer may take, given how long a text is."""
+        """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""
         ...
 
-    def grade(self, said: str) -> float:
-        """0 to 1."""
+    def grade(self, answer: str) -> float:
+        """Return a score from 0 to 1."""
         ...
 
 
@@ -31,7 +31,7 @@ Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Probes of one kind: what is asked, where the cue stands, and how many segments there are."""
+    """Probes that share a kind, a cue position and a number of segments. Its repr seeds them: do not rename fields."""
 
     kind: str
     cue: str
@@ -43,13 +43,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One method's answer to one probe, and what its question turn computed."""
+    """Answer of one method to one probe, with the cost of its question turn."""
 
     cell: Cell
     trial: int
     method: str
-    right: float  # 0 to 1
+    right: float  # score from 0 to 1
     memory_tokens: int
-    prefill_tokens: float  # rows computed for the question, mean over the layers
+    prefill_tokens: float  # rows computed in the question turn, averaged over the layers
     computed_ratio: float
     recomputed_ratio: float

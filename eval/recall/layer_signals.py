@@ -1,17 +1,17 @@
-"""At which layer does a signal know what matters? The needle's rank per layer, as in SparseX's figures 5 and 6.
+"""Rank of the needle per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-Three signals rank the rows of a memory whose blocks were encoded line by line, while every row is recomputed: the
-deviation of fresh from cached values (CacheBlend), the attention of the last query row, and that of all new rows
-(Sparse-Q). The needle is the line that the question names and the line that holds the answer.
+The memory's blocks are encoded line by line, and every row is recomputed. Three signals rank the memory rows at each
+layer: the deviation of fresh from cached values (CacheBlend), the attention of the last query row, and the attention
+of all new rows (Sparse-Q). There are two needles: the line that the question names and the line with the answer.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from rich.table import Table
@@ -32,17 +32,17 @@ SIGNALS = ("deviation", "last query", "Sparse-Q")
 
 
 @dataclass
-class Watch:
-    """Recomputes every row and notes the three signals of every layer."""
+class RecordSignals:
+    """Recompute stage that recomputes every row and records the three signals at every layer."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
-    seen: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # per signal: (memory rows,) of each layer
+    signals: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # per signal: (memory rows,) of each layer
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         self._new = layout.fresh.nonzero()[:, 0]
         self._known = (~layout.fresh).nonzero()[:, 0]
         self._known = self._known[self._known >= layout.context]
-        self.seen = {signal: [] for signal in SIGNALS}
+        self.signals = {signal: [] for signal in SIGNALS}
         return torch.arange(layout.context, layout.rows)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
@@ -50,57 +50,69 @@ class Watch:
         (cached,) = probe.cached_kv(layer + 1, self._known, "v")
         attention = (probe.mass_on_rows(rows)[self._known] for rows in (self._new[-1:], self._new))
         for signal, values in zip(SIGNALS, ((fresh - cached).pow(2).sum((0, 2)), *attention), strict=True):
-            self.seen[signal].append(values)
+            self.signals[signal].append(values)
         return active
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Median over probes of the needle's rank, in % of the memory rows (0 is the top), per layer."""
+    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top)."""
 
     cell: Cell
     signal: str
-    named: list[float]  # the line that the question names
-    holds: list[float]  # the line that holds the answer
+    question_line: list[float]  # the line that the question names
+    answer_line: list[float]  # the line with the answer
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cell": asdict(self.cell), "signal": self.signal, "named": self.question_line, "holds": self.answer_line
+        }  # fmt: skip
 
 
-def watch(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
-    """Per signal the ranks of one probe's two needles in %, layer by layer: the best row of a line counts."""
+def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
+    """Return per signal the ranks of a probe's two needles in %, layer by layer: the rank of a line's best row."""
     context = format.context()
-    before = engine.encode([(None, context)])[0] if context else None
+    context_block = engine.encode([(None, context)])[0] if context else None
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]
-    blocks = engine.encode([(before, unit.token_ids) for unit in units])
-    front = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
-    placed = place([*front, *units], len(context), [*([None] * len(front)), *blocks], [False] * (len(front + units)))
-    layout = lay_out(context, placed, format.line(question.question), True, engine.device)
-    stage = Watch()
-    engine.prefill(layout, stage, Serial(), before)
+    blocks = engine.encode([(context_block, unit.token_ids) for unit in units])
+    front_units = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
+    placements = place(
+        [*front_units, *units],
+        len(context),
+        [*([None] * len(front_units)), *blocks],
+        [False] * (len(front_units + units)),
+    )
+    layout = lay_out(context, placements, format.line(question.question), True, engine.device)
+    stage = RecordSignals()
+    engine.prefill(layout, stage, Serial(), context_block)
     first = len(context) + len(format.line(question.front))
     spans = {span.segment: (span.start - first, span.stop - first) for span in layout.segments}
-    ends, found = (question.needles[0], question.needles[-1]), {}
-    for signal, layers in stage.seen.items():
-        ranks = [[_rank(values, *spans[needle]) for values in layers] for needle in ends]
-        found[signal] = (ranks[0], ranks[1])
-    return found
+    first_needle, last_needle = (spans[question.needles[index]] for index in (0, -1))
+    return {
+        signal: (
+            [_rank(values, *first_needle) for values in layers],
+            [_rank(values, *last_needle) for values in layers],
+        )
+        for signal, layers in stage.signals.items()
+    }
 
 
 def _rank(values: torch.Tensor, start: int, stop: int) -> float:
-    """How many of the rows are above the best of ``start:stop``, in %."""
+    """Return the share of rows above the best row of ``start:stop``, in %."""
     return 100 * float((values > values[start:stop].max()).sum()) / len(values)
 
 
 def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials: int, seed: int) -> list[Ranks]:
-    """Medians over ``trials`` probes of every kind and cue, at its largest number of lines."""
-    found = []
+    """Return medians over ``trials`` probes for every kind and cue, each at its largest number of lines."""
+    medians = []
     largest: dict[tuple[str, str], Cell] = {}
     for cell in cells:
         largest[cell.kind, cell.cue] = max(cell, largest.get((cell.kind, cell.cue), cell), key=lambda c: c.segments)
     for cell in largest.values():
-        runs = [watch(engine, format, cell.probe(trial, seed)) for trial in range(trials)]
+        runs = [needle_ranks(engine, format, cell.probe(trial, seed)) for trial in range(trials)]
         for signal in SIGNALS:
-            both = [_median(run[signal][needle] for run in runs) for needle in (0, 1)]
-            found.append(Ranks(cell, signal, *both))
-    return found
+            medians.append(Ranks(cell, signal, *(_median(run[signal][needle] for run in runs) for needle in (0, 1))))
+    return medians
 
 
 def _median(ranks: Sequence[list[float]]) -> list[float]:
@@ -108,28 +120,28 @@ def _median(ranks: Sequence[list[float]]) -> list[float]:
 
 
 def rank_table(ranks: Sequence[Ranks]) -> Table:
-    layers = len(ranks[0].named)
+    layers = len(ranks[0].question_line)
     table = Table(title="rank of the line that the question names, in % of the memory rows (median; 0 is the top)")
     for heading in ("kind", "cue", "lines", "signal"):
         table.add_column(heading, no_wrap=True)
     for layer in range(layers):
         table.add_column(f"L{layer}", justify="right")
-    for one in ranks:
-        figures = (f"{value:.0f}" for value in one.named)
-        table.add_row(one.cell.kind, one.cell.cue, str(one.cell.segments), one.signal, *figures)
+    for rank in ranks:
+        figures = (f"{value:.0f}" for value in rank.question_line)
+        table.add_row(rank.cell.kind, rank.cell.cue, str(rank.cell.segments), rank.signal, *figures)
     return table
 
 
 def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:
-    """Solid: the line that the question names; dashed: the line that holds the answer."""
-    panels = sorted(dict.fromkeys(one.cell for one in ranks), key=lambda cell: cell.cue)
+    """Draw the ranks of the line that the question names (solid) and of the line with the answer (dashed)."""
+    panels = sorted(dict.fromkeys(rank.cell for rank in ranks), key=lambda cell: cell.cue)
     columns = len({cell.kind for cell in panels})
     with figure(file, len(panels), columns, "rank of the needle, % of memory rows") as axes:
         for axis, cell in zip(axes, panels, strict=True):
             axis.set_title(f"{cell.kind}, cue {cell.cue}, {cell.segments} lines", fontsize=9)
             axis.set_xlabel("layer", fontsize=8)
-            for number, one in enumerate(one for one in ranks if one.cell == cell):
-                axis.plot(one.named, label=one.signal, **style(number + 1))
-                axis.plot(one.holds, linestyle="--", **style(number + 1))
+            for number, rank in enumerate(rank for rank in ranks if rank.cell == cell):
+                axis.plot(rank.question_line, label=rank.signal, **style(number + 1))
+                axis.plot(rank.answer_line, linestyle="--", **style(number + 1))
         axes[0].invert_yaxis()
         axes[-1].legend(fontsize=7)

@@ -1,4 +1,4 @@
-"""Long-memory probes put to the sessions of several methods over one engine."""
+"""Prober: sends long-memory probes to one memory session per method; all sessions share one engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """How the texts of a probe become token ids; a part of `planners.prompts.formats.Format`."""
+    """Conversion of a probe's texts to token ids; the subset of `planners.prompts.formats.Format` used here."""
 
     def context(self) -> list[int]: ...
     def line(self, text: str) -> list[int]: ...
@@ -30,11 +30,11 @@ class Format(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-CHUNK = 200  # lines of filler in a turn
+CHUNK = 200  # filler lines per turn
 
 
 class Prober:
-    """Sessions by method name, for probes of one family. Every probe begins and ends with an empty memory."""
+    """Memory sessions by method name, for one family of probes. Every probe starts and ends with an empty memory."""
 
     def __init__(
         self,
@@ -43,12 +43,13 @@ class Prober:
         configs: Mapping[str, DictConfig],
         quiet: int = 0,
         make: Make = make_probe,
-        aside: int = 0,
+        filler_lines: int = 0,
     ) -> None:
-        """``quiet``: steps between the lines and the question, in which KEEP's groups may become static.
+        """Create one session per method.
 
-        ``aside``: lines told between them that are beside the question. They are more than a prompt may hold, so all
-        methods must be such as choose among stored blocks.
+        :param quiet: steps between the lines and the question, in which KEEP's groups may become static
+        :param filler_lines: irrelevant lines between the lines and the question; they exceed a prompt's budget, so
+            every method must retrieve stored blocks
         """
         self._budget = max(config.prompt.budget for config in configs.values())
         self._format, self._make, self._quiet = format, make, quiet
@@ -58,15 +59,16 @@ class Prober:
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
-        self._aside = aside
-        whole = [name for name, one in self._sessions.items() if not one.method.capabilities.latent]
-        if aside and whole:
+        self._filler_lines = filler_lines
+        whole = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
+        if filler_lines and whole:
             raise ConfigError(
-                f"--filler={aside} is told to methods that choose among stored blocks, such as memart, not {whole[0]}"
+                f"--filler={filler_lines} needs methods that retrieve stored blocks, such as memart, not {whole[0]}; "
+                "use other --methods, or omit it"
             )
 
     def check(self, cell: Cell, seed: int) -> None:
-        """Does the first probe of a cell fit, with its answer? Raises `CapacityError` or `ConfigError` if not."""
+        """Check that a cell's first probe and its answer fit. Raises `CapacityError` or `ConfigError` otherwise."""
         self._check(cell, cell.probe(0, seed, self._make))
 
     def _check(self, cell: Cell, probe: Probe) -> None:
@@ -77,7 +79,7 @@ class Prober:
         tokens = ends + sum(lengths) + probe.room(self._length)
         if tokens > self._positions:
             raise CapacityError(
-                f"a {cell.kind} probe takes {tokens} tokens with its answer ({len(lengths)} segments), but the model "
+                f"a {cell.kind} probe takes {tokens} tokens including its answer ({len(lengths)} segments); the model "
                 f"has {self._positions} positions; use fewer --segments or a smaller --segment-tokens"
             )
 
@@ -86,9 +88,9 @@ class Prober:
         return list(self._sessions)
 
     def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
-        """The answers of all ``methods`` to one probe, in the order in which they were configured."""
+        """Yield the answers of ``methods`` (default: all) to one probe, in the order of the configs."""
         probe = cell.probe(trial, seed, self._make)
-        self._check(cell, probe)  # documents differ in length
+        self._check(cell, probe)  # the lengths of documents vary between probes
         for name in self._sessions if methods is None else [name for name in self._sessions if name in methods]:
             yield self._answer(cell, trial, name, probe)
 
@@ -96,15 +98,15 @@ class Prober:
         session = self._sessions[name]
         try:
             prefill = self.prefill(session, probe)
-            said = session.generate(prefill, probe.room(self._length), self._format.stops())
+            answer = session.generate(prefill, probe.room(self._length), self._format.stops())
         finally:
-            self._forget(session, probe)  # so that there is only one probe's and one method's memory at a time
+            self._forget(session, probe)  # at most one method holds the memory of one probe at a time
         counts = prefill.counts
         return Answer(
             cell,
             trial,
             name,
-            probe.grade(self._format.decode(said)),
+            probe.grade(self._format.decode(answer)),
             counts.memory_tokens,
             counts.token_layers / counts.layers,
             counts.computed_ratio,
@@ -115,19 +117,19 @@ class Prober:
         return len(self._format.line(text))
 
     def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
-        """Tell the lines, wait, and put the question."""
+        """Store the lines, let the quiet steps pass, and prefill the question."""
         session.reset()
         for fact in probe.facts:
             session.store.put(fact.id, "object", fact.text, fact.parent)
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
-        self._told_before(session, probe)
-        self._tell_filler(session)
+        self._prefill_lines(session, probe)
+        self._store_filler(session)
         for _ in range(self._quiet):
             session.advance()
         return session.prefill(probe.question, question, front_ids=front)
 
-    def _told_before(self, session: MemorySession, probe: Probe) -> None:
-        """Methods that harvest what they computed meet the lines once before the question."""
+    def _prefill_lines(self, session: MemorySession, probe: Probe) -> None:
+        """Prefill the lines before the question, for methods that harvest computed rows."""
         if session.method.layout == "append":
             session.prefill("", self._format.line("\n"))
         elif _pins(session):
@@ -135,14 +137,14 @@ class Prober:
                 session.pin(self._format.line(fact.text))
 
     def _forget(self, session: MemorySession, probe: Probe) -> None:
-        """Delete pinned lines, which outlive a session's reset, and would push the next probe's lines out."""
+        """Empty the memory, pinned blocks included: they survive a reset and would evict the next probe's lines."""
         session.reset()
         if _pins(session):
             for fact in probe.facts:
                 session.unpin(self._format.line(fact.text))
 
     def _check_pool(self, name: str, probe: Probe) -> None:
-        """A pool too small would drop lines without a word, and they would be computed anew. Raises `ConfigError`."""
+        """Check that a pool can hold all lines: one too small would silently evict some. Raises `ConfigError`."""
         session = self._sessions[name]
         if not _pins(session):
             return
@@ -155,9 +157,9 @@ class Prober:
                 " or more to the method, or use fewer --segments"
             )
 
-    def _tell_filler(self, session: MemorySession) -> None:
-        """In turns of `CHUNK` lines."""
-        lines = filler(self._aside, random.Random(0))
+    def _store_filler(self, session: MemorySession) -> None:
+        """Store the filler lines in turns of `CHUNK` lines."""
+        lines = filler(self._filler_lines, random.Random(0))
         for start in range(0, len(lines), CHUNK):
             session.advance()
             for number, text in enumerate(lines[start : start + CHUNK], start):
@@ -166,5 +168,5 @@ class Prober:
 
 
 def _pins(session: MemorySession) -> bool:
-    """Is a line found by its tokens, so that it may be stored by itself before the question?"""
+    """Return whether the method finds lines by their tokens, so that each can be stored before the question."""
     return session.method.layout != "append" and session.method.construction.capabilities.pins

@@ -1,8 +1,8 @@
-"""Four tasks of RULER (arXiv 2404.06654), written from its description: made-up texts with a question.
+"""Four tasks of RULER (arXiv 2404.06654), implemented from its description: synthetic texts with a question.
 
-They are the four that SparseX reports (its section 5.2): mq_niah, vt, cwe and fwe. The needles, chains or words are
-spread over all documents, so that no document answers alone. RULER asks for everything it hides; here mq_niah hides
-more keys than it asks for and vt has a second chain, so that a model has to find what it is asked for.
+They are the four tasks that SparseX reports (its section 5.2): mq_niah, vt, cwe and fwe. Needles, chains and words are
+spread over all documents, so that no single document contains the answer. Unlike RULER, mq_niah hides more keys than
+the question names, and vt has a second chain, so that the model must select what the question asks for.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 
 class Words:
-    """Fresh made-up words. All are of one length, so that none is part of another."""
+    """Generator of distinct artificial words. All have one length, so that none is part of another."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._rng, self._drawn = rng, set[str]()
+        self._rng, self._words = rng, set[str]()
 
     def draw(self) -> str:
         word = "".join(self._rng.choice(CONSONANTS) + self._rng.choice(VOWELS) for _ in range(SYLLABLES))
-        if word in self._drawn:
+        if word in self._words:
             return self.draw()
-        self._drawn.add(word)
+        self._words.add(word)
         return word
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a task made up: the pieces of all documents in prompt order, and a question about them."""
+class Instance:
+    """Instance of a task: the pieces of all documents in prompt order, and a question about them."""
 
     pieces: Sequence[str]
     question: str
@@ -51,41 +51,41 @@ class Written:
 
 
 class Task(Protocol):
-    about: ClassVar[str]  # what the documents are, as a cue before them begins
-    reminder: ClassVar[str]  # stands for the question behind the documents if it was put before them
-    lead: ClassVar[str]  # the first words of the answer
+    about: ClassVar[str]  # description of the documents; a cue before the documents begins with it
+    reminder: ClassVar[str]  # replaces the question after the documents if the question comes before them
+    lead: ClassVar[str]  # first words of the answer
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Written:
-        """``count`` pieces. Raises `ConfigError` if the task needs more."""
+    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
+        """Write ``count`` pieces. Raises `ConfigError` if the task needs more."""
         ...
 
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """mq_niah: sentences that give a key its magic number, as many in each document; the numbers of several keys.
+    """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys.
 
-    They are at least ``hidden``, and as many more as it takes to give every document the same number.
+    There are at least ``hidden`` needles, rounded up so that every document has the same number.
     """
 
     hidden: int = 8
-    asked: int = 4
+    queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
     lead: ClassVar[str] = "The magic numbers are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Written:
+    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
         words = Words(rng)
         numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden / documents))
-        held = {words.draw(): str(number) for number in numbers}
-        asked = rng.sample(list(held), self.asked)
-        needles = [f"The magic number of {key} is {number}." for key, number in held.items()]
-        question = f"What are the magic numbers of {_listed(asked)} in the documents?"
-        return Written(hide(needles, count, rng), question, tuple(held[key] for key in asked))
+        magic = {words.draw(): str(number) for number in numbers}
+        keys = rng.sample(list(magic), self.queries)
+        needles = [f"The magic number of {key} is {number}." for key, number in magic.items()]
+        question = f"What are the magic numbers of {', '.join(keys[:-1])} and {keys[-1]} in the documents?"
+        return Instance(hide(needles, count, rng), question, tuple(magic[key] for key in keys))
 
 
 @dataclass(frozen=True)
 class VariableTracking:
-    """vt: a variable is given a value, the next that variable, and so on; all variables that hold the value."""
+    """vt: chains of variable assignments; the question asks for all variables that hold a value."""
 
     chains: int = 2
     hops: int = 4
@@ -93,7 +93,7 @@ class VariableTracking:
     reminder: ClassVar[str] = "Name all the variables that hold the value that was asked for."
     lead: ClassVar[str] = "The variables are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Written:
+    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
         words = Words(rng)
         values = rng.sample(range(10_000, 100_000), self.chains)
         chains = {value: [words.draw().upper() for _ in range(self.hops + 1)] for value in values}
@@ -104,57 +104,57 @@ class VariableTracking:
         ]
         value = rng.choice(values)
         question = f"Which variables in the documents hold the value {value}, directly or through other variables?"
-        return Written(hide(needles, count, rng), question, tuple(chains[value]))
+        return Instance(hide(needles, count, rng), question, tuple(chains[value]))
 
 
 @dataclass(frozen=True)
 class CommonWords:
-    """cwe: a shuffled list in which some words stand often and the others rarely; the common ones."""
+    """cwe: a shuffled list of frequent and rare words; the question asks for the frequent ones."""
 
-    asked: int = 10
+    queries: int = 10
     often: int = 30
     rarely: int = 3
     about: ClassVar[str] = "The documents below are parts of one list of words; some words appear often in it."
     reminder: ClassVar[str] = "Name the most common words of the list, as was asked."
     lead: ClassVar[str] = "The most common words are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Written:
-        rest = count - self.asked * self.often
-        _need(rest >= self.rarely, f"cwe needs more than {self.asked * self.often} words", count)
+    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
+        rest = count - self.queries * self.often
+        _need(rest >= self.rarely, f"cwe needs more than {self.queries * self.often} words", count)
         words = Words(rng)
-        common = [words.draw() for _ in range(self.asked)]
-        others = [words.draw() for _ in range(math.ceil(rest / self.rarely))]
-        pieces = common * self.often + (others * self.rarely)[:rest]
+        common = [words.draw() for _ in range(self.queries)]
+        rare = [words.draw() for _ in range(math.ceil(rest / self.rarely))]
+        pieces = common * self.often + (rare * self.rarely)[:rest]
         rng.shuffle(pieces)
         size = count // documents
         numbered = [f"{place % size + 1}. {word}" for place, word in enumerate(pieces)]
-        question = f"What are the {self.asked} most common words of the list over all documents?"
-        return Written(numbered, question, tuple(common))
+        question = f"What are the {self.queries} most common words of the list over all documents?"
+        return Instance(numbered, question, tuple(common))
 
 
 @dataclass(frozen=True)
 class FrequentWords:
-    """fwe: coded words, the k-th of which stands in proportion to k to the power of -``exponent``; the first ones."""
+    """fwe: coded words of frequency proportional to rank ** -``exponent``; the question asks for the top ranks."""
 
-    asked: int = 3
+    queries: int = 3
     exponent: float = 2.0
     about: ClassVar[str] = "The documents below are one coded text; mind how often each coded word appears in it."
     reminder: ClassVar[str] = "Name the most frequent coded words, as was asked."
     lead: ClassVar[str] = "The most frequent words are"
 
-    def write(self, count: int, documents: int, rng: random.Random) -> Written:
+    def write(self, count: int, documents: int, rng: random.Random) -> Instance:
         times = self.counts(count)
-        clear = len(times) > self.asked and times[self.asked - 1] > times[self.asked]
-        _need(clear, f"fwe needs words for {self.asked} to be clearly the most frequent", count)
+        clear = len(times) > self.queries and times[self.queries - 1] > times[self.queries]
+        _need(clear, f"fwe needs words for {self.queries} to be clearly the most frequent", count)
         words = Words(rng)
         ranked = [words.draw() for _ in times]
         pieces = [word for word, often in zip(ranked, times, strict=True) for _ in range(often)]
         rng.shuffle(pieces)
-        question = f"What are the {self.asked} most frequent coded words over all documents?"
-        return Written(pieces, question, tuple(ranked[: self.asked]))
+        question = f"What are the {self.queries} most frequent coded words over all documents?"
+        return Instance(pieces, question, tuple(ranked[: self.queries]))
 
     def counts(self, total: int) -> list[int]:
-        """How often each rank's word stands in ``total`` words: zeta-distributed, the tail made of single words."""
+        """Return each rank's count among ``total`` words: zeta-distributed, with a tail of words that occur once."""
         shares = [rank**-self.exponent for rank in range(1, total + 1)]
         whole = sum(shares)
         times = [often for share in shares if (often := math.floor(total * share / whole))]
@@ -162,22 +162,18 @@ class FrequentWords:
 
 
 def hide(needles: Sequence[str], count: int, rng: random.Random) -> list[str]:
-    """``count`` sentences of noise with each needle at a place of its own in as many equal stretches, in order."""
+    """Return ``count`` noise sentences, split into one equal stretch per needle; each needle replaces one sentence."""
     _need(count >= len(needles), f"{len(needles)} needles need a sentence each", count)
-    pieces = [NOISE[place % len(NOISE)] for place in range(count)]
+    pieces = [NOISE[index % len(NOISE)] for index in range(count)]
     for number, needle in enumerate(needles):
         first, end = (count * edge // len(needles) for edge in (number, number + 1))
         pieces[rng.randrange(first, end)] = needle
     return pieces
 
 
-def _need(given: bool, what: str, count: int) -> None:
-    if not given:
-        raise ConfigError(f"{what}, the documents have room for {count}; use a larger --segment-tokens or --segments")
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+def _need(condition: bool, need: str, count: int) -> None:
+    if not condition:
+        raise ConfigError(f"{need}, the documents have room for {count}; use a larger --segment-tokens or --segments")
 
 
 TASKS: dict[str, Task] = {

@@ -1,4 +1,4 @@
-"""Probes put to a model: the answers of all methods, shown as tables and written into a folder."""
+"""Run of probes: answers of all methods, printed as tables and written to a run folder."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def run_probes(
     run: RecallFolder | None,
     console: Console,
 ) -> None:
-    """Ask what ``run`` does not hold yet, then show and write everything.
+    """Answer the probes that ``run`` does not hold yet, then print and write all results.
 
-    :param settings: of the run folder that is begun where there is none yet
+    :param settings: settings of the run folder that is created if ``run`` is None and --out is given
     """
     first = next(iter(configs.values()))
-    with ExitStack() as claimed, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
+    with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
@@ -57,25 +57,25 @@ def run_probes(
             run.check_weights(engine.info.model_key)
         elif arguments.out:
             saved = {**settings, "weights": engine.info.model_key}
-            run = claimed.enter_context(RecallFolder.create(arguments.out, saved))
+            run = stack.enter_context(RecallFolder.create(arguments.out, saved))
         answers = ask(probers, cells, arguments, run, console)
         ranks: list[Ranks] = []
         if arguments.ranks:
             format = line_format(tokenizer, first.prompt)
             ranks = measure_ranks(engine, format, cells, arguments.ranks, arguments.seed)
-    found = scores(answers, list(configs))
+    table_scores = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
-        console.print(accuracy_table(found, kind, cue))
-    console.print(mark_table(found, arguments.mark))
+        console.print(accuracy_table(table_scores, kind, cue))
+    console.print(mark_table(table_scores, arguments.mark))
     if ranks:
         console.print(rank_table(ranks))
     if arguments.out:
-        _write(arguments, found, ranks)
+        _write(arguments, table_scores, ranks)
         console.print(f"written to {arguments.out}")
 
 
 def line_format(tokenizer: PreTrainedTokenizerBase, prompt: DictConfig) -> Format:
-    """How lines in planner-tiny's language become tokens."""
+    """Return the prompt format of lines in planner-tiny's language."""
     return make_format(prompt.format, tokenizer, (), prompt.start)
 
 
@@ -85,15 +85,15 @@ def make_probers(
     configs: Mapping[str, DictConfig],
     arguments: argparse.Namespace,
 ) -> dict[str, Prober]:
-    """By kind; the two families of probes have prompt formats of their own."""
-    prompt, found = next(iter(configs.values())).prompt, {}
+    """Return probers by kind; each of the two families of probes has its own prompt format."""
+    prompt, probers = next(iter(configs.values())).prompt, {}
     if set(arguments.kinds) & set(KINDS):
-        format = line_format(tokenizer, prompt)
-        found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet, aside=arguments.filler))
+        prober = Prober(engine, line_format(tokenizer, prompt), configs, arguments.quiet, filler_lines=arguments.filler)
+        probers |= dict.fromkeys(KINDS, prober)
     if set(arguments.kinds) & set(TASKS):
         ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
-        found |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))
-    return found
+        probers |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))
+    return probers
 
 
 def ask(
@@ -103,14 +103,14 @@ def ask(
     run: RecallFolder | None,
     console: Console,
 ) -> list[Answer]:
-    """The answers of ``run`` and those that are still due, which it gets one by one; in the order of the probes."""
+    """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
     rows: list[Row] = [] if run is None else list(run.results)
-    asked = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
+    missing = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
     total = len(cells) * arguments.trials * len(arguments.methods)
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("answers", total=total, completed=len(rows))
         try:
-            for row in asked:
+            for row in missing:
                 if run:
                     run.commit(row)
                 rows.append(row)
@@ -118,16 +118,19 @@ def ask(
         except KeyboardInterrupt:
             bar.stop()
             if run:
-                console.print(f"interrupted after {len(rows)} answers; the same command goes on")
+                console.print(f"interrupted after {len(rows)} answers; the same command resumes the run")
             raise
     return [row.answer for row in sorted(rows, key=lambda row: row.index)]
 
 
-def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequence[Ranks]) -> None:
+def _write(arguments: argparse.Namespace, table_scores: Sequence[Score], ranks: Sequence[Ranks]) -> None:
     settings = {key: value for key, value in vars(arguments).items() if key != "out"}
-    record: dict[str, Any] = {"settings": settings, "scores": [asdict(one) for one in found]}
-    record["ranks"] = [asdict(one) for one in ranks]
+    record = {
+        "settings": settings,
+        "scores": list(map(asdict, table_scores)),
+        "ranks": [rank.to_json() for rank in ranks],
+    }
     write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
-    accuracy_figure(found, arguments.out / ACCURACIES)
+    accuracy_figure(table_scores, arguments.out / ACCURACIES)
     if ranks:
         rank_figure(ranks, arguments.out / "ranks.png")

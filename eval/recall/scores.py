@@ -1,4 +1,4 @@
-"""Answers to probes as accuracies: paired with the first method, by number of segments, as tables and a figure."""
+"""Accuracy tables and figure of recall probes: per method and number of segments, paired with the first method."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ ACCURACIES = "recall.png"  # the figure
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One method over the probes of one cell."""
+    """Result of one method on the probes of one cell."""
 
     cell: Cell
     method: str
     trials: int
     accuracy: float
-    accuracy_interval: tuple[float, float]  # Wilson's: probes are independent
-    gap: Difference | None  # to the first method, paired; the first itself has none
+    accuracy_interval: tuple[float, float]  # Wilson's interval: probes are independent
+    gap: Difference | None  # paired difference to the first method; None for the first method itself
     memory_tokens: float
     prefill_tokens: float
     computed_ratio: float
     recomputed_ratio: float
 
 
-def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
-    """``answers`` of one method in one cell against the first method's to the same probes."""
-    gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, ruler, strict=True)}
+def score(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Score:
+    """Score one method's ``answers`` in one cell against the first method's answers to the same probes."""
+    gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, baseline, strict=True)}
     first = answers[0]
 
     def mean(field: str) -> float:
@@ -47,69 +47,70 @@ def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
         len(answers),
         mean("right"),
         wilson(mean("right"), len(answers)),
-        None if answers is ruler else paired_difference(gaps),
+        None if answers is baseline else paired_difference(gaps),
         *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
     )
 
 
 def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:
-    """Cell by cell, method by method, in the order asked."""
-    found = []
+    """Return the scores of every cell and method, in the order of the answers."""
+    results = []
     for cell in dict.fromkeys(answer.cell for answer in answers):
-        own = {m: [a for a in answers if a.cell == cell and a.method == m] for m in methods}
-        found += [score(own[method], own[methods[0]]) for method in methods]
-    return found
+        by_method = {m: [a for a in answers if a.cell == cell and a.method == m] for m in methods}
+        results += [score(by_method[method], by_method[methods[0]]) for method in methods]
+    return results
 
 
-def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
-    """Accuracy by method and number of segments; last comes the share of token-layers computed at the largest."""
-    rows = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
-    sizes = list(dict.fromkeys(one.cell.segments for one in rows))
+def accuracy_table(results: Sequence[Score], kind: str, cue: str) -> Table:
+    """Return accuracy by method and number of segments, with the share of token-layers computed at the largest."""
+    rows = [row for row in results if (row.cell.kind, row.cell.cue) == (kind, cue)]
+    sizes = list(dict.fromkeys(row.cell.segments for row in rows))
     title = f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, with 95 % intervals, by segments"
     table = Table(title=title)
     table.add_column("method", no_wrap=True)
     for heading in (*map(str, sizes), f"computed at {sizes[-1]}", f"prefill tokens at {sizes[-1]}"):
         table.add_column(heading, justify="right")
-    for method in dict.fromkeys(one.method for one in rows):
-        own = [one for one in rows if one.method == method]
-        costs = number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1)
-        table.add_row(method, *(share(one.accuracy, one.accuracy_interval) for one in own), *costs)
+    for method in dict.fromkeys(row.method for row in rows):
+        line = [row for row in rows if row.method == method]
+        costs = number(line[-1].computed_ratio), number(line[-1].prefill_tokens, 1)
+        table.add_row(method, *(share(row.accuracy, row.accuracy_interval) for row in line), *costs)
     return table
 
 
-def mark_table(found: Sequence[Score], mark: float) -> Table:
-    """Every method where it counts: at the largest memory at which the first method is still right ``mark`` often."""
-    table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
+def mark_table(results: Sequence[Score], mark: float) -> Table:
+    """Compare all methods at the largest memory at which the first method's accuracy still reaches ``mark``."""
+    table = Table(title=f"at the largest memory where {results[0].method} is right in {percent(mark)} % or more")
     for heading in ("kind", "cue", "segments", "method"):
         table.add_column(heading, no_wrap=heading != "method")
     for heading in ("right %, 95 % interval", "gap, points, 95 % interval", "computed", "recomputed"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
-        own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
-        ruler = [one for one in own if one.method == found[0].method]
-        largest = max((one.cell.segments for one in ruler if one.accuracy >= mark), default=None)
+    for kind, cue in dict.fromkeys((row.cell.kind, row.cell.cue) for row in results):
+        rows = [row for row in results if (row.cell.kind, row.cell.cue) == (kind, cue)]
+        baseline = [row for row in rows if row.method == results[0].method]
+        largest = max((row.cell.segments for row in baseline if row.accuracy >= mark), default=None)
         if largest is None:
-            table.add_row(kind, cue, "none", ruler[0].method, f"≤ {percent(max(one.accuracy for one in ruler))}")
-        for one in own:
-            if one.cell.segments == largest:
-                right, gap = share(one.accuracy, one.accuracy_interval), difference(one.gap)
-                shares = number(one.computed_ratio), number(one.recomputed_ratio)
-                table.add_row(kind, cue, str(largest), one.method, right, gap, *shares)
+            table.add_row(kind, cue, "none", baseline[0].method, f"≤ {percent(max(row.accuracy for row in baseline))}")
+        for row in rows:
+            if row.cell.segments == largest:
+                right, gap = share(row.accuracy, row.accuracy_interval), difference(row.gap)
+                shares = number(row.computed_ratio), number(row.recomputed_ratio)
+                table.add_row(kind, cue, str(largest), row.method, right, gap, *shares)
         table.add_section()
     return table
 
 
-def accuracy_figure(found: Sequence[Score], file: Path) -> None:
-    """Accuracy against segments of memory: a column of panels for each kind, a row for each cue."""
-    kinds = list(dict.fromkeys(one.cell.kind for one in found))
-    cues = list(dict.fromkeys(one.cell.cue for one in found))
+def accuracy_figure(results: Sequence[Score], file: Path) -> None:
+    """Draw accuracy against the number of segments: a column of panels per kind, a row per cue."""
+    kinds = list(dict.fromkeys(row.cell.kind for row in results))
+    cues = list(dict.fromkeys(row.cell.cue for row in results))
     with figure(file, len(kinds) * len(cues), len(kinds), "right answers, %") as axes:
         for axis, (cue, kind) in zip(axes, product(cues, kinds), strict=True):
             axis.set_title(f"{kind}, cue {cue}", fontsize=9)
             axis.set_xlabel("segments of memory", fontsize=8)
-            for number_, method in enumerate(dict.fromkeys(one.method for one in found)):
-                own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
-                sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
-                axis.plot(sizes, rates, label=method, **style(number_))
+            for index, method in enumerate(dict.fromkeys(row.method for row in results)):
+                line = [r for r in results if (r.cell.kind, r.cell.cue, r.method) == (kind, cue, method)]
+                axis.plot(
+                    [r.cell.segments for r in line], [100 * r.accuracy for r in line], label=method, **style(index)
+                )
         legend = axes[-1].get_legend_handles_labels()
-        axes[-1].figure.legend(*legend, loc="outside lower center", ncols=9, fontsize=7)  # no panel is sure to be empty
+        axes[-1].figure.legend(*legend, loc="outside lower center", ncols=9, fontsize=7)  # panels may have no room

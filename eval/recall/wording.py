@@ -1,4 +1,4 @@
-"""How probes in plain English become token ids: as they are, or as a user's turn where there is a chat template."""
+"""Text format of probes in plain English: raw text, or a user turn if the tokenizer has a chat template."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class TextFormat:
-    """Texts of a user's turn and the beginning of the answer to it.
+    """Format of a user turn followed by the beginning of the answer.
 
-    Without a chat template a prompt begins with the start token as in the `default` prompt format, and ``turn``, what
-    stands between a question and the answer's first words, is a newline. A template gives both, without thinking where
-    it leaves the choice; a token named ``start`` goes before it.
+    ``turn`` is the text between the question and the first words of the answer. Without a chat template it is a
+    newline, and the prompt begins with the start token as in the `default` prompt format. A template defines both, with
+    thinking disabled where it is optional; the token ``start``, if set, precedes the template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:
@@ -32,12 +32,12 @@ class TextFormat:
         return self._context
 
     def line(self, text: str) -> list[int]:
-        """Token ids of ``text``; only the newline at its end is sure to be a token of its own."""
+        """Return the token ids of ``text``; a newline at its end is always a separate token."""
         whole = text.removesuffix("\n")
         return self._splice.raw(whole) + [self._splice.newline] * (len(text) - len(whole))
 
     def stops(self) -> set[int]:
-        """An answer may take several lines, so only the end of the text ends it."""
+        """Return the end-of-text token, which alone ends an answer: an answer may have several lines."""
         end = self._tokenizer.eos_token_id
         return set() if end is None else {end}
 

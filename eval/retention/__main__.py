@@ -1,12 +1,12 @@
-"""The cost of forgetting: ``python -m eval.retention [KEY=VALUE ...]``.
+"""The cost of eviction: ``python -m eval.retention [KEY=VALUE ...]``.
 
-The scripted expert plays task streams; before every step the full cache and each method decide on the same transcript,
-the method with a budget of rows (or in fewer bits: semantic). The table says how often it takes the full cache's next
-skill, and the expert's, once the transcript has so many tokens (--history), and what it kept and read. *Far* are steps
-whose next skill names something that was mentioned last more than a budget of tokens ago: there memory decides.
-With --out FILE.jsonl every episode is written down, and a run that was stopped goes on.
+The scripted expert plays task streams. Before every step the full cache and each method choose a skill from the same
+transcript; each method keeps only a budget of rows (semantic: all rows in fewer bits). The tables show how often a
+method agrees with the full cache and with the expert once the transcript has --history tokens, and how many rows it
+keeps and reads. At *far* steps the expert's skill names something last mentioned more than a budget of tokens ago, so
+that the decision depends on memory. --out FILE.jsonl saves every episode; the same command resumes a stopped run.
 
-KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
+KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method follow its name, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.
 """
 
@@ -35,12 +35,12 @@ from keep_agent.guard import guarded
 if TYPE_CHECKING:
     from eval.retention.forgetting import Step
 
-RULER = "full_cache"
+BASELINE = "full_cache"
 BUDGET = "memory.retention.budget"
 METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
 QUALITY = ("steps", "same skill %", "95 % interval", "far steps", "far: same %", "expert's %", "KL, nats")
 COST = ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "ms p50", "wall s")
-SETTING = (  # streams as long as the model has positions
+SETTING = (  # task streams that fill the model's positions
     "model=planner-tiny-long",
     "env.skills=grounded",
     "env.observability=partial",
@@ -52,10 +52,10 @@ READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.se
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method over all episodes; times in ms."""
+    """Results of one method over all episodes; times in ms."""
 
     method: str
-    steps: int  # with a transcript of at least the history asked for
+    steps: int  # steps whose transcript has at least --history tokens
     same_skill: float | None
     same_skill_interval: tuple[float, float] | None
     right: float | None
@@ -74,25 +74,29 @@ class Row:
 def summarise(
     method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int, budget: int
 ) -> Row:
-    """Steps count for agreement where the ``leader``'s transcript is long enough."""
+    """Summarise one method; agreement counts the steps at which the ``leader``'s transcript has ``history`` tokens."""
+
+    def mean(values: Sequence[float]) -> float | None:
+        return float(np.mean(values)) if values else None
+
     steps = [step for episode in episodes for step in episode]
-    late = {
-        i: [own for own, led in zip(*pair, strict=True) if led.prompt >= history]
+    late_by_episode = {
+        i: [step for step, leading in zip(*pair, strict=True) if leading.prompt >= history]
         for i, pair in enumerate(zip(episodes, leader, strict=True))
     }
-    same = {i: [float(s.same_skill) for s in found] for i, found in late.items() if found}
-    values = [value for found in same.values() for value in found]
-    counted = [step for found in late.values() for step in found]
-    far = [step.same_skill for step in counted if step.away > budget]
+    late = [step for steps in late_by_episode.values() for step in steps]
+    far = [step.same_skill for step in late if step.mention_distance > budget]
     return Row(
         method,
-        len(values),
-        float(np.mean(values)) if values else None,
-        share_interval(same),
-        float(np.mean([s.right for s in counted])) if counted else None,
+        len(late),
+        mean([step.same_skill for step in late]),
+        share_interval(
+            {i: [float(step.same_skill) for step in steps] for i, steps in late_by_episode.items() if steps}
+        ),
+        mean([step.right for step in late]),
         len(far),
-        float(np.mean(far)) if far else None,
-        float(np.mean([s.kl for s in counted])) if counted else None,
+        mean(far),
+        mean([step.kl for step in late]),
         sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
         max(s.prompt for s in steps),
         max(s.live for s in steps),
@@ -112,8 +116,8 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 
 def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Table]:
-    """How well each method decides, and what it kept and read."""
-    quality = _table(f"decisions behind transcripts of {history} tokens or more, {budget} of them kept", QUALITY)
+    """Return a table of agreement and a table of cost."""
+    quality = _table(f"decisions after transcripts of {history} tokens or more, {budget} rows kept", QUALITY)
     cost = _table("rows kept and read, and time, over all steps", COST)
     for row in rows:
         same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
@@ -126,21 +130,25 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
-    """The methods as `compose_variants` reads them, each that forgets with the budget, unless it names its own."""
-    found = [RULER]
+    """Return the methods in the form of `compose_variants`; add the budget to those that evict and do not set it."""
+    texts = [BASELINE]
     for method, config in zip(methods, compose_variants(methods, overrides).values(), strict=True):
-        label, _, what = method.rpartition(":")
-        forgets = "budget" in config.memory.retention and BUDGET not in what
-        found.append(f"{label or method}:{what}" + (f"+{BUDGET}={budget}" if forgets else ""))
-    return found
+        label, _, base = method.rpartition(":")
+        evicts = "budget" in config.memory.retention and BUDGET not in base
+        texts.append(f"{label or method}:{base}" + (f"+{BUDGET}={budget}" if evicts else ""))
+    return texts
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--methods", default=",".join(METHODS), help=f"beside the full cache (default {','.join(METHODS)})")
-    p.add_argument("--budget", type=int, default=256, help="rows that may stay after a turn (default 256)")
-    p.add_argument("--history", type=int, default=2048, help="tokens from which on steps count (default 2048)")
-    p.add_argument("--out", type=Path, help="JSONL file for every episode; a stopped run goes on with it")
+    p.add_argument(
+        "--methods", default=",".join(METHODS), help=f"in addition to full_cache (default {','.join(METHODS)})"
+    )
+    p.add_argument("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
+    p.add_argument(
+        "--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)"
+    )
+    p.add_argument("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")
     p.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     return p
@@ -154,11 +162,11 @@ def report(arguments: Sequence[str]) -> None:
     configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
     check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
-    use_threads(configs[RULER])
-    from eval.retention.forgetting import measure  # here: it loads torch, and what is mistyped is refused before
+    use_threads(configs[BASELINE])
+    from eval.retention.forgetting import measure  # lazy, because it loads torch: typing errors are reported before
 
     episodes = measure(args.out, configs)
-    rows = [summarise(name, found, episodes[RULER], args.history, args.budget) for name, found in episodes.items()]
+    rows = [summarise(name, steps, episodes[BASELINE], args.history, args.budget) for name, steps in episodes.items()]
     console = make_console()
     for table in tables_of(rows, args.history, args.budget):
         show(table, args.markdown, console)

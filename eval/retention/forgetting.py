@@ -1,11 +1,11 @@
-"""Forgetting methods measured: each decides beside the full cache on the transcript of the episodes that are played."""
+"""Measurement of retention methods: each decides on the same transcript as the full cache, at every step."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One decision of one method."""
+    """One decision of one method. Files store the values in this order."""
 
-    prompt: int  # tokens of the transcript, dropped ones included
-    same_skill: bool  # as the full cache's
-    right: bool  # as the expert's
-    away: int  # tokens since all that the expert's skill names had been mentioned
+    prompt: int  # tokens of the transcript, evicted ones included
+    same_skill: bool  # as the full cache
+    right: bool  # as the expert
+    mention_distance: int  # tokens since the last mention of every entity that the expert's skill names
     kl: float  # nats, KL(full cache || method) of the next token
-    live: int  # rows after the turn
-    prefix: int  # rows that did not have to be computed
+    live: int  # rows kept after the turn
+    prefix: int  # rows reused from the cache
     raw_reads: int
     live_reads: int
-    ms: float  # to the logits, and to what was forgotten after them
+    ms: float  # prefill up to the logits, plus eviction after them
 
 
 class Recorder:
-    """The steps of one method in the episode that is played."""
+    """Recorder of one method's steps in the current episode."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
         self._encode = encode
@@ -56,41 +56,41 @@ class Recorder:
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         counts = prefill.counts
         kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
-        told, wanted = prefill.layout.token_ids.tolist(), (self._encode(name) for name in entity_names(choice.executed))
-        away = max((distance(told, list(ids)) for ids in wanted), default=0)
-        choices = choice.same, choice.skill == choice.executed, away
+        transcript = prefill.layout.token_ids.tolist()
+        distances = (distance(transcript, list(self._encode(name))) for name in entity_names(choice.executed))
+        choices = choice.same, choice.skill == choice.executed, max(distances, default=0)
         sizes = counts.live_tokens, counts.prefix_tokens, prefill.reads.raw, prefill.reads.live
         self.steps.append((prefill, Step(counts.prompt_tokens, *choices, kl, *sizes, ms)))
 
     def take(self) -> list[Step]:
-        """The episode's steps; nothing more is read behind their prompts."""
-        taken, self.steps = self.steps, []
-        return [Step(**{**asdict(s), "raw_reads": p.reads.raw, "live_reads": p.reads.live}) for p, s in taken]
+        """Return and clear the episode's steps, with the final counts of reads."""
+        steps, self.steps = self.steps, []
+        return [replace(step, raw_reads=prefill.reads.raw, live_reads=prefill.reads.live) for prefill, step in steps]
 
 
-def distance(told: Sequence[int], ids: Sequence[int]) -> int:
-    """How many tokens stand behind the last ``ids`` in a text; all of it, where they are not there."""
-    last = len(told) - len(ids)
-    return next((last - i for i in range(last, -1, -1) if told[i : i + len(ids)] == ids), len(told))
+def distance(text: Sequence[int], ids: Sequence[int]) -> int:
+    """Count the tokens after the last occurrence of ``ids`` in ``text``; all tokens if there is none."""
+    last = len(text) - len(ids)
+    return next((last - i for i in range(last, -1, -1) if text[i : i + len(ids)] == ids), len(text))
 
 
 def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, list[list[Step]]]:
-    """Steps per method and episode, those that ``file`` holds of an earlier run included; the first method leads."""
+    """Return the steps per method and episode, including those already in ``file``; the first method leads."""
     setting = next(iter(configs.values()))
-    described: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
+    settings: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     episodes: dict[str, list[list[Step]]] = defaultdict(list)
     with (
         TransformersEngine(make_model(setting.model, setting.eval.seed)) as engine,
         Progress(console=make_console()) as bar,
-        ExitStack() as held,
+        ExitStack() as stack,
     ):
         tokenizer = make_tokenizer(setting.model, engine.model)
         planners = make_planners(engine, tokenizer, configs)
         trained = {name: planner.session.method.trained for name, planner in planners.items()}
-        described |= {"weights": engine.model_key, "trained": trained}
-        if file is not None and setting.env.data is not None:  # what the seed makes is the same anyway
-            described["ids"] = [episode.id for episode in make_episodes(setting.env, setting.eval)]
-        out, done = (None, []) if file is None else held.enter_context(begin_lines(file, described))
+        settings |= {"weights": engine.model_key, "trained": trained}
+        if file is not None and setting.env.data is not None:  # generated episodes depend on the seed alone
+            settings["ids"] = [episode.id for episode in make_episodes(setting.env, setting.eval)]
+        out, done = (None, []) if file is None else stack.enter_context(begin_lines(file, settings))
         for line in done:
             for name, rows in line.items():
                 episodes[name].append([Step(*row) for row in rows])
@@ -107,11 +107,11 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
 
 
 def _close(out: LineFile | None, recorders: Mapping[str, Recorder], episodes: dict[str, list[list[Step]]]) -> None:
-    """An episode is over: keep its steps."""
-    taken = {name: recorder.take() for name, recorder in recorders.items()}
-    if not all(taken.values()):
+    """Store the steps of an episode that has ended."""
+    steps_of = {name: recorder.take() for name, recorder in recorders.items()}
+    if not all(steps_of.values()):
         return
-    for name, steps in taken.items():
+    for name, steps in steps_of.items():
         episodes[name].append(steps)
     if out is not None:
-        out.append([{name: [list(asdict(step).values()) for step in steps] for name, steps in taken.items()}])
+        out.append([{name: [astuple(step) for step in steps] for name, steps in steps_of.items()}])

@@ -123,8 +123,8 @@ def _setting(name: str, content: Any, data: str | None) -> Setting:
         or not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds))
     ):
         raise ConfigError(
-            f"setting {name} must have a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a list "
-            f"of whole numbers; got {content!r}"
+            f"setting {name} must have a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a "
+            f"list of whole numbers; got {content!r}"
         )
     return Setting(str(name), fields["title"], fields["world"], _overrides(fields["overrides"], data), tuple(seeds))
 

@@ -1,4 +1,4 @@
-"""A model of which one weight is no number."""
+"""Model with a weight that is not finite."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from memory.engine.base import Engine
 
 @contextmanager
 def broken(engine: Engine, value: float, layer: int | None = None) -> Iterator[None]:
-    """One number of a norm, of a ``layer`` or before the head, is ``value`` in the block."""
-    model = engine.decoder.module.model  # where the engine computes: elsewhere than its references' on a GPU
+    """Set one weight of a norm, in a ``layer`` or before the head, to ``value`` within the context."""
+    model = engine.decoder.module.model  # the engine's copy; on a GPU the references use another one
     weight = (model.norm if layer is None else model.layers[layer].input_layernorm).weight.data
-    kept = weight[3].item()
+    original = weight[3].item()
     weight[3] = value
     try:
         yield
     finally:
-        weight[3] = kept
+        weight[3] = original

@@ -1,7 +1,7 @@
-"""Engines for the laws, one per family, dtype and way of working: on the CPU, or on a CUDA device.
+"""Engines of the laws, one per family, dtype, transport and importance mode, on the CPU or on a CUDA device.
 
-``KEEP_AGENT_LAWS_DEVICE=cuda`` puts the engines there. References and transformers' own forward stay on the CPU, with
-the same weights: what they are compared with was computed by another device's kernels.
+``KEEP_AGENT_LAWS_DEVICE=cuda`` moves the engines to the GPU. References and transformers' own forward stay on the CPU
+with the same weights, so that the laws compare the kernels of two devices.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]
 
 
-class JudgedEngine(TransformersEngine):
-    """An engine on another device whose references are computed on the CPU."""
+class DeviceEngine(TransformersEngine):
+    """Engine on another device, with its plain forward on the CPU."""
 
     def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:
         on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.files)
@@ -38,36 +38,36 @@ class JudgedEngine(TransformersEngine):
         attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits (rows, vocab) of transformers' own forward on the CPU."""
-        given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-        return self.plain(input_ids=torch.atleast_2d(ids).cpu(), **given).logits[0]
+        """Return the logits (rows, vocab) of transformers' own forward on the CPU."""
+        options = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+        return self.plain(input_ids=torch.atleast_2d(ids).cpu(), **options).logits[0]
 
 
 def make_engine(model: LoadedModel, transport: str = "inline", importance: str = "before") -> Engine:
-    """An engine of ``model``'s weights on `DEVICE`."""
+    """Make an engine with ``model``'s weights on `DEVICE`."""
     if DEVICE == "cpu":
         return TransformersEngine(model, transport, importance=importance)
-    return JudgedEngine(model, DEVICE, transport, importance)
+    return DeviceEngine(model, DEVICE, transport, importance)
 
 
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[GetEngine]:
-    """An engine per family, dtype and way of working, built once."""
+    """Return a function that makes and caches an engine per family, dtype, transport and importance mode."""
 
     @cache
     def make(
         family: str, dtype: torch.dtype = torch.float32, transport: str = "inline", importance: str = "before"
     ) -> Engine:
-        made.append(make_engine(tiny_model(family, dtype=dtype), transport, importance))
-        return made[-1]
+        engines.append(make_engine(tiny_model(family, dtype=dtype), transport, importance))
+        return engines[-1]
 
-    made: list[Engine] = []
+    engines: list[Engine] = []
     yield make
-    for engine in made:
+    for engine in engines:
         engine.close()
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
 def engine(request: pytest.FixtureRequest, engine_of: GetEngine) -> Engine:
-    """Every family in float32."""
+    """Return an engine of each family in float32."""
     return engine_of(request.param)

@@ -1,4 +1,4 @@
-"""Prompts of random tokens over blocks that a real engine encoded, and scripted stages."""
+"""Prompts of random tokens over encoded blocks, and recompute stages for tests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
     return torch.randint(0, vocab, (count,), generator=generator).tolist()
 
 
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest expected magnitude; the two may lie on different devices."""
-    found, expected = found.cpu(), expected.cpu()
-    return float((found - expected).abs().max() / expected.abs().max())
+def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest difference relative to the largest expected magnitude; devices may differ."""
+    actual, expected = actual.cpu(), expected.cpu()
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids by part, and how they become a layout."""
+    """Token ids of the context, the units and the query, with their layout."""
 
     units: tuple[tuple[int, ...], ...]
     query: tuple[int, ...]
@@ -58,7 +58,7 @@ class Prompt:
         return engine.encode([(context, unit) for unit in self.units])
 
     def layout(self, blocks: Sequence[KVBlock | None], exact: int = 0) -> Layout:
-        """Units without a block are fresh; so many in front are ``exact``."""
+        """Lay out the prompt; units without a block are fresh, and the first ``exact`` units are exact."""
         ids, context = self.ids, len(self.context)
         owner = torch.full((ids.numel(),), -1)
         fresh = torch.zeros(ids.numel(), dtype=torch.bool)
@@ -78,7 +78,7 @@ class Prompt:
 
 @dataclass
 class Script:
-    """A recompute stage that reads its active rows from a list, one entry per layer."""
+    """Recompute stage that reads its active rows from a list, one entry per layer."""
 
     rows: Sequence[torch.Tensor]
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
@@ -91,7 +91,7 @@ class Script:
 
 
 def shrinking(layout: Layout, layers: int, share: float = 0.7, seed: int = 0) -> Script:
-    """Memory rows drop out at random from layer to layer; fresh rows stay."""
+    """Script a stage that drops memory rows at random at each layer and keeps fresh rows."""
     generator = torch.Generator().manual_seed(seed)
     active, rows = torch.arange(layout.context, layout.rows), []
     for _ in range(layers):
@@ -102,7 +102,7 @@ def shrinking(layout: Layout, layers: int, share: float = 0.7, seed: int = 0) ->
 
 
 class Always:
-    """All rows but the first ``skip``, at every layer."""
+    """Recompute stage that activates all rows except the first ``skip`` at every layer."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
 
@@ -116,19 +116,19 @@ class Always:
         return active
 
 
-class Watched:
-    """A recompute stage whose active rows are noted, layer by layer."""
+class RecordingStage:
+    """Recompute stage that records another stage's active rows at each layer."""
 
     def __init__(self, stage: Recompute) -> None:
         self.stage, self.capabilities = stage, stage.capabilities
-        self.seen: list[torch.Tensor] = []
+        self.active: list[torch.Tensor] = []
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         rows = self.stage.first(layout, layers)
-        self.seen = [rows.cpu()]
+        self.active = [rows.cpu()]
         return rows
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         rows = self.stage.narrow(layer, active, probe)
-        self.seen.append(rows.cpu())
+        self.active.append(rows.cpu())
         return rows

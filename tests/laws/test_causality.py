@@ -1,4 +1,4 @@
-"""Law 5: the active set only shrinks, and nobody sees what comes later."""
+"""Law 5: active rows are a subset of the previous layer's, and no row attends to a later position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Always, Prompt, Script, Watched, shrinking, tokens
+from tests.laws.prompts import Always, Prompt, RecordingStage, Script, shrinking, tokens
 
 NARROWING = {
     "multi_hop": MultiHop(Schedule(average=0.4)),
@@ -30,36 +30,36 @@ NARROWING = {
 
 
 @pytest.mark.parametrize("stage", NARROWING.values(), ids=NARROWING)
-def test_active_rows_only_shrink_and_never_hold_exact_ones(engine: Engine, stage: Recompute) -> None:
+def test_active_rows_only_shrink_and_contain_no_exact_rows(engine: Engine, stage: Recompute) -> None:
     prompt = Prompt.random(context=5)
-    spy, layout = Watched(stage), prompt.layout(prompt.blocks(engine), exact=1)
-    result = engine.prefill(layout, spy, LayerBalanced(), prompt.context_block(engine))
-    for before, after in zip(spy.seen, spy.seen[1:], strict=False):
+    recorder, layout = RecordingStage(stage), prompt.layout(prompt.blocks(engine), exact=1)
+    result = engine.prefill(layout, recorder, LayerBalanced(), prompt.context_block(engine))
+    for before, after in zip(recorder.active, recorder.active[1:], strict=False):
         assert set(after.tolist()) <= set(before.tolist())
-    assert not layout.exact[spy.seen[0]].any() and int(layout.exact.sum()) == 25
-    assert result.trace.active_rows == [rows.numel() for rows in spy.seen]
-    owners = [set(layout.segment_of[rows].tolist()) for rows in spy.seen]
-    last = [max((layer for layer, here in enumerate(owners) if i in here), default=-1) for i in range(4)]
+    assert not layout.exact[recorder.active[0]].any() and int(layout.exact.sum()) == 25
+    assert result.trace.active_rows == [rows.numel() for rows in recorder.active]
+    owners = [set(layout.segment_of[rows].tolist()) for rows in recorder.active]
+    last = [max((layer for layer, segments in enumerate(owners) if i in segments), default=-1) for i in range(4)]
     assert list(result.trace.last_layer) == last
 
 
 def test_later_tokens_change_no_earlier_key_or_value(engine: Engine) -> None:
-    """The last unit and the query are replaced; whatever is recomputed before them stays bit for bit the same."""
-    one, two = Prompt.random(), Prompt.random()
-    two = Prompt((*one.units[:3], tuple(tokens(26, 90))), tuple(tokens(12, 91)))
+    """Replace the last unit and the query; the recomputed rows before them stay the same."""
+    first = Prompt.random()
+    second = Prompt((*first.units[:3], tuple(tokens(26, 90))), tuple(tokens(12, 91)))
     caches = []
-    for prompt in (one, two):
+    for prompt in (first, second):
         layout = prompt.layout(prompt.blocks(engine))
         caches.append(engine.prefill(layout, shrinking(layout, engine.info.layers), Serial()).cache)
-    kept = one.starts[3]
+    common = first.starts[3]
     for layer in range(engine.info.layers):
-        for a, b in zip(caches[0].read(layer, kept), caches[1].read(layer, kept), strict=True):
+        for a, b in zip(caches[0].read(layer, common), caches[1].read(layer, common), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    changed = [cache.read(engine.info.layers - 1, caches[0].length)[1][:, :, kept:] for cache in caches]
+    changed = [cache.read(engine.info.layers - 1, caches[0].length)[1][:, :, common:] for cache in caches]
     assert float((changed[0] - changed[1]).abs().max()) > 0.1
 
 
-def test_packed_units_do_not_see_each_other(engine: Engine) -> None:
+def test_units_encoded_together_do_not_see_each_other(engine: Engine) -> None:
     prompt = Prompt.random(context=7)
     context = prompt.context_block(engine)
     together = engine.encode([(context, unit) for unit in prompt.units])
@@ -69,7 +69,7 @@ def test_packed_units_do_not_see_each_other(engine: Engine) -> None:
         torch.testing.assert_close(block.v, alone.v, rtol=1e-5, atol=2e-5)
 
 
-def test_units_of_different_contexts_come_back_in_order(engine_of: GetEngine) -> None:
+def test_encoded_units_of_different_contexts_keep_their_order(engine_of: GetEngine) -> None:
     engine, prompt = engine_of("qwen2"), Prompt.random(context=7)
     context = prompt.context_block(engine)
     mixed = engine.encode([(context if i % 2 else None, unit) for i, unit in enumerate(prompt.units)], list("abcd"))
@@ -100,17 +100,17 @@ def test_a_dropped_fresh_row_is_refused(plain: Engine) -> None:
             plain.prefill(layout, script, Serial())
 
 
-def test_a_forgotten_transfer_is_refused(plain: Engine) -> None:
-    class Forgetful(Serial):
+def test_a_missing_transfer_is_refused(plain: Engine) -> None:
+    class IncompleteLoading(Serial):
         def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
             return super().schedule(layout, layer, active, layers)[layer == 3 :]
 
     prompt = Prompt.random()
     with pytest.raises(ConfigError, match="layer 3, first row 0"):
-        plain.prefill(prompt.layout(prompt.blocks(plain)), Nothing(), Forgetful())
+        plain.prefill(prompt.layout(prompt.blocks(plain)), Nothing(), IncompleteLoading())
 
 
-def test_prompts_that_do_not_add_up_are_refused(plain: Engine) -> None:
+def test_inconsistent_prompts_are_refused(plain: Engine) -> None:
     prompt = Prompt.random(context=4)
     good = prompt.layout(prompt.blocks(plain))
     with pytest.raises(ConfigError, match="have no block"):

@@ -1,4 +1,4 @@
-"""Survivors numbered anew have the keys of their new positions, and what is scored behind them sees them there.
+"""Compaction: surviving rows get keys of their new positions, and later rows attend to them there.
 
 Norm: largest difference over the largest expected magnitude.
 """
@@ -37,14 +37,14 @@ def paged(engine: Engine) -> PagedCache:
 
 
 def bare_rows(engine: Engine) -> KVBlock:
-    """Unrotated keys, and values of the whole prompt."""
+    """Return the unrotated keys and the values of the whole prompt."""
     prompt = Prompt((tuple(IDS[:-1]),), tuple(IDS[-1:]))
     run = engine.prefill(prompt.layout([None]), Full(), Serial(), keep_raw=True)
     return engine.harvest(run.cache, range(len(IDS)))
 
 
-def rotated(engine: Engine, layer: int, keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Unrotated ``keys`` (kv_heads, rows, head_dim) of a layer at ``places``, by transformers' own tables."""
+def rotate(engine: Engine, layer: int, keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rotate ``keys`` (kv_heads, rows, head_dim) of a layer to ``places`` with transformers' own tables."""
     base = engine.plain.model
     kinds = (engine.plain.config.layer_types[layer],) if engine.info.family == "gemma3_text" else ()
     cos, sin = base.rotary_emb(keys, places[None], *kinds)
@@ -52,8 +52,8 @@ def rotated(engine: Engine, layer: int, keys: torch.Tensor, places: torch.Tensor
     return apply(keys[None], keys[None], cos, sin)[1][0]
 
 
-def forget(cache: PagedCache, share: float, seed: int, first: int = 0) -> torch.Tensor:
-    """Drop rows from number ``first`` on at random; which ones stayed."""
+def drop_rows(cache: PagedCache, share: float, seed: int, first: int = 0) -> torch.Tensor:
+    """Drop random rows from index ``first`` on; return the mask of the rows that stay."""
     keep = torch.rand(cache.length, generator=torch.Generator().manual_seed(seed)) < share
     keep[:first] = True
     keep[-1] = True
@@ -62,61 +62,61 @@ def forget(cache: PagedCache, share: float, seed: int, first: int = 0) -> torch.
 
 
 def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
-    """However often they move: yarn's attention factor comes off before each new turn, and goes on again."""
-    cache, bare, kept = paged(engine), bare_rows(engine), torch.arange(len(IDS))
+    """Compact three times: yarn's attention factor is removed before each rotation and applied again after it."""
+    cache, bare, survivors = paged(engine), bare_rows(engine), torch.arange(len(IDS))
     for number, first in enumerate((9, 4, 0)):
-        kept = kept[forget(cache, 0.7, number, first)]
+        survivors = survivors[drop_rows(cache, 0.7, number, first)]
         cache.pool.check_integrity()
         compact(engine.decoder, cache)
         cache.pool.check_integrity()
-        assert cache.positions.tolist() == list(range(kept.numel())) and cache.next_position == kept.numel()
-        assert cache.dropped == 0 and cache.exact == int((kept != cache.positions.cpu()).nonzero()[0])
-        assert cache.pool.used == kept.numel(), "what rested at the old places is free"
+        assert cache.positions.tolist() == list(range(survivors.numel())) and cache.next_position == survivors.numel()
+        assert cache.dropped == 0 and cache.exact == int((survivors != cache.positions.cpu()).nonzero()[0])
+        assert cache.pool.used == survivors.numel(), "the old slots must be free"
         for layer in range(engine.info.layers):
-            expected = rotated(engine, layer, bare.k[layer][:, kept], cache.positions.cpu())
+            expected = rotate(engine, layer, bare.k[layer][:, survivors], cache.positions.cpu())
             assert relative(cache.keys(layer), expected) < 1e-5
-            assert relative(cache.values(layer), bare.v[layer][:, kept]) < 1e-5
+            assert relative(cache.values(layer), bare.v[layer][:, survivors]) < 1e-5
 
 
 @torch.no_grad()
-def dense(engine: Engine, bare: KVBlock, kept: torch.Tensor, new: list[int]) -> torch.Tensor:
-    """(new rows, vocab) logits of transformers' own forward behind the ``kept`` rows at positions 0, 1, ..."""
-    stored, count = DynamicCache(), kept.numel()
+def dense(engine: Engine, bare: KVBlock, survivors: torch.Tensor, new: list[int]) -> torch.Tensor:
+    """Return (new rows, vocab) logits of transformers' own forward after the survivors at positions 0, 1, ..."""
+    stored, count = DynamicCache(), survivors.numel()
     for layer in range(engine.info.layers):
-        keys = rotated(engine, layer, bare.k[layer][:, kept], torch.arange(count))
-        stored.update(keys[None], bare.v[layer][None, :, kept], layer)
+        keys = rotate(engine, layer, bare.k[layer][:, survivors], torch.arange(count))
+        stored.update(keys[None], bare.v[layer][None, :, survivors], layer)
     rows, every = torch.arange(count, count + len(new)), torch.arange(count + len(new))
     mask = dense_mask(engine.plain, every[None] <= rows[:, None], rows, every)
-    given = {"attention_mask": mask, "position_ids": rows[None], "past_key_values": stored, "use_cache": True}
-    return engine.plain(torch.tensor([new]), **given).logits[0]
+    options = {"attention_mask": mask, "position_ids": rows[None], "past_key_values": stored, "use_cache": True}
+    return engine.plain(torch.tensor([new]), **options).logits[0]
 
 
-def test_what_is_scored_behind_them_stands_at_the_new_positions(engine: Engine) -> None:
+def test_later_rows_attend_to_the_new_positions(engine: Engine) -> None:
     cache, bare = paged(engine), bare_rows(engine)
     first = cache.logits[0].cpu()
-    kept = torch.arange(len(IDS))[forget(cache, 0.6, 5)]
+    survivors = torch.arange(len(IDS))[drop_rows(cache, 0.6, 5)]
     compact(engine.decoder, cache)
     expected = []
     for candidate in CANDIDATES:
-        logits = torch.cat([first[None], dense(engine, bare, kept, candidate)[:-1]]).log_softmax(-1)
+        logits = torch.cat([first[None], dense(engine, bare, survivors, candidate)[:-1]]).log_softmax(-1)
         expected.append(logits.gather(1, torch.tensor(candidate)[:, None]).sum())
     assert relative(engine.score(cache, CANDIDATES).scores, torch.stack(expected)) < 1e-5
     turn = tokens(12, 8)
-    found = engine.append(cache, turn)
-    assert relative(found[0], dense(engine, bare, kept, turn)[-1]) < 1e-5
+    logits = engine.append(cache, turn)
+    assert relative(logits[0], dense(engine, bare, survivors, turn)[-1]) < 1e-5
     cache.pool.check_integrity()
 
 
-def test_rows_that_have_no_position_any_more_would_have_been_read(engine: Engine) -> None:
-    """Raw reads are those of a cache that keeps everything, until the transcript begins anew."""
+def test_raw_reads_include_rows_evicted_before_compaction(engine: Engine) -> None:
+    """Raw reads are those of a cache without eviction, until the transcript starts again."""
     cache = paged(engine)
-    forget(cache, 0.6, 5)
-    gone = cache.dropped
+    drop_rows(cache, 0.6, 5)
+    evicted = cache.dropped
     compact(engine.decoder, cache)
-    for one in (cache, cache.fork()):
-        before = one.reads.raw - one.reads.live
-        engine.append(one, tokens(1, 8))
-        assert one.reads.raw - one.reads.live == before + gone > before
+    for branch in (cache, cache.fork()):
+        before = branch.reads.raw - branch.reads.live
+        engine.append(branch, tokens(1, 8))
+        assert branch.reads.raw - branch.reads.live == before + evicted > before
     cache.cut(0)
     before = cache.reads.raw - cache.reads.live
     engine.append(cache, IDS)
@@ -124,19 +124,19 @@ def test_rows_that_have_no_position_any_more_would_have_been_read(engine: Engine
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_moved_rows_differ_from_rows_that_stay(family: str, engine_of: GetEngine) -> None:
-    """Otherwise the tests above would hold for an engine that leaves keys alone."""
+def test_compaction_changes_keys_and_logits(family: str, engine_of: GetEngine) -> None:
+    """Without this, the tests above would pass for an engine that never rotates keys."""
     engine = engine_of(family)
     caches = [paged(engine) for _ in range(2)]
     for cache in caches:
-        forget(cache, 0.6, 5)
+        drop_rows(cache, 0.6, 5)
     compact(engine.decoder, caches[1])
     assert max(relative(caches[1].keys(layer), caches[0].keys(layer)) for layer in range(engine.info.layers)) > 0.1
     stays, moves = (engine.append(cache, tokens(12, 8)) for cache in caches)
     assert relative(moves, stays) > 1e-3
 
 
-def test_nothing_moves_where_nothing_is_missing(engine_of: GetEngine) -> None:
+def test_compaction_without_gaps_changes_nothing(engine_of: GetEngine) -> None:
     engine = engine_of("gpt_oss")
     cache = paged(engine)
     slots, observer = cache.slots.clone(), cache.observer

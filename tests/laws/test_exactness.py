@@ -1,4 +1,4 @@
-"""Laws 1 to 4: what equals what. Norm: largest difference over the largest expected magnitude."""
+"""Laws 1 to 4: exactness of recomputation and reuse. Norm: largest difference over the largest expected magnitude."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, relative, shrinking, tokens
 from tests.references.isolated import dense_mask, full_reuse
 
-Routes = dict[str, tuple[torch.Tensor, ...]]  # by module name, what a router returned
+Routes = dict[str, tuple[torch.Tensor, ...]]  # outputs of the routers by module name
 
 EXACT, BFLOAT16 = 1e-5, 5e-2  # EXACT is for float32
 
 
 @contextmanager
-def routing_of(model: torch.nn.Module, given: Routes | None = None) -> Iterator[Routes]:
-    """Record what the expert routers of ``model`` return, or make them return what was ``given``.
+def routing_of(model: torch.nn.Module, forced: Routes | None = None) -> Iterator[Routes]:
+    """Record the outputs of the expert routers of ``model``, or replace them by ``forced`` outputs.
 
-    A router that sees fewer rows than it was given for sees the last of them.
+    A router with fewer rows than its forced output uses the last rows of that output.
     """
-    found: Routes = {}
+    routes: Routes = {}
 
     def record(name: str, output: tuple[torch.Tensor, ...]) -> object:
-        found[name] = output
-        if given is None:
+        routes[name] = output
+        if forced is None:
             return output
-        return tuple(every[-len(own) :].to(own.device) for every, own in zip(given[name], output, strict=True))
+        return tuple(rows[-len(out) :].to(out.device) for rows, out in zip(forced[name], output, strict=True))
 
     routers = [(name, m) for name, m in model.named_modules() if type(m).__name__.endswith("Router")]
     hooks = [m.register_forward_hook(lambda _m, _i, out, name=name: record(name, out)) for name, m in routers]
-    yield found
+    yield routes
     for hook in hooks:
         hook.remove()
 
@@ -52,7 +52,7 @@ def test_law_1_recomputing_everything_is_the_plain_forward(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("skip", [0, 7])
-def test_law_1_behind_a_context_computed_again_or_reused(engine: Engine, skip: int) -> None:
+def test_law_1_after_a_recomputed_or_reused_context(engine: Engine, skip: int) -> None:
     prompt = Prompt.random(context=7)
     layout = prompt.layout(prompt.blocks(engine))
     result = engine.prefill(layout, Always(skip), Serial(), prompt.context_block(engine))
@@ -61,7 +61,7 @@ def test_law_1_behind_a_context_computed_again_or_reused(engine: Engine, skip: i
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_law_1_in_bfloat16(family: str, engine_of: GetEngine) -> None:
-    """Rounding flips close calls of an expert router, so the plain forward's routing is forced on the engine."""
+    """Force the plain forward's expert routing on the engine, because rounding can change it."""
     engine, prompt = engine_of(family, torch.bfloat16), Prompt.random()
     layout = prompt.layout(prompt.blocks(engine))
     with routing_of(engine.plain) as routes:
@@ -72,13 +72,15 @@ def test_law_1_in_bfloat16(family: str, engine_of: GetEngine) -> None:
 
 
 @pytest.mark.parametrize("context", [0, 7, 40])
-def test_law_2_recomputing_nothing_is_every_unit_alone(engine: Engine, context: int) -> None:
+def test_law_2_recomputing_nothing_encodes_every_unit_alone(engine: Engine, context: int) -> None:
     prompt = Prompt.random(context=context)
     block = prompt.context_block(engine)
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial(), block)
     expected = full_reuse(engine.plain, prompt.context, prompt.units, prompt.query)
     assert relative(result.logits[0], expected[-1]) < EXACT
-    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, "the law would hold for anything"
+    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, (
+        "the units must depend on each other"
+    )
 
 
 def test_law_2_without_context_is_one_block_diagonal_forward(engine: Engine) -> None:
@@ -102,11 +104,11 @@ def test_law_3_a_reused_prefix_is_exact(engine: Engine, cut: int) -> None:
     assert result.trace.active_rows == [heir.ids.numel() - cut] * engine.info.layers
 
 
-def test_law_3_rows_harvested_behind_reused_and_generated_rows_are_exact(engine: Engine) -> None:
+def test_law_3_rows_harvested_after_reused_and_generated_rows_are_exact(engine: Engine) -> None:
     first = Prompt.random((30,), query=10)
     run = engine.prefill(first.layout([None]), Always(), Serial(), keep_raw=True)
-    said = engine.generate(run.cache, run.logits, 6)
-    ids = (*first.ids.tolist(), *said)
+    answer = engine.generate(run.cache, run.logits, 6)
+    ids = (*first.ids.tolist(), *answer)
     block = engine.harvest(run.cache, range(len(ids)))
     second = Prompt((ids, tuple(tokens(8, 72))), tuple(tokens(5, 73)))
     run = engine.prefill(second.layout([block, None]), Nothing(), Serial(), keep_raw=True)
@@ -117,21 +119,21 @@ def test_law_3_rows_harvested_behind_reused_and_generated_rows_are_exact(engine:
 
 
 @pytest.mark.parametrize("shift", [1, 57])
-def test_law_4_a_moved_block_is_the_block_computed_there(engine: Engine, shift: int) -> None:
+def test_law_4_a_moved_block_equals_the_block_computed_at_its_position(engine: Engine, shift: int) -> None:
     prompt = Prompt((tuple(tokens(shift, 5)), tuple(tokens(31, 6))), tuple(tokens(4, 7)))
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial())
-    there, rows = DynamicCache(), slice(shift, shift + 31)
+    expected, rows = DynamicCache(), slice(shift, shift + 31)
     engine.plain(
-        torch.tensor([prompt.units[1]]), position_ids=torch.arange(shift, shift + 31)[None], past_key_values=there
+        torch.tensor([prompt.units[1]]), position_ids=torch.arange(shift, shift + 31)[None], past_key_values=expected
     )
     for layer in range(engine.info.layers):
         k, v = result.cache.read(layer, result.cache.length)
-        assert relative(k[:, :, rows], there.layers[layer].keys) < EXACT
-        assert relative(v[:, :, rows], there.layers[layer].values) < EXACT
+        assert relative(k[:, :, rows], expected.layers[layer].keys) < EXACT
+        assert relative(v[:, :, rows], expected.layers[layer].values) < EXACT
 
 
-def test_rows_dropped_over_exact_keys_change_nothing(engine: Engine) -> None:
-    """Any shrinking set over the true keys and values is the plain forward: the scatter itself is exact."""
+def test_any_shrinking_set_over_exact_blocks_is_the_plain_forward(engine: Engine) -> None:
+    """Writing recomputed rows between stored rows is itself exact."""
     prompt = Prompt.random()
     run = engine.prefill(prompt.layout([None] * 4), Always(), Serial(), keep_raw=True)
     exact: list[KVBlock] = [

@@ -1,4 +1,4 @@
-"""Law 11: logits that are not finite are an error that names dtype and remedy, never a decision."""
+"""Law 11: logits that are not finite raise an error with dtype and remedy, and never become a decision."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from tests.memory.houses import furnish
 from tests.memory.sessions import APPENDING, METHODS, QUERY, open_session
 
 IDS = list(range(5, 25))
-REFUSED = r"logits are not finite in float32, .*; fetch its weights again, or use another model"
+ERROR = r"logits are not finite in float32, .*; fetch its weights again, or use another model"
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Engine]:
-    with make_engine(tiny_model("qwen2", layers=4)) as made:
-        yield made
+def small() -> Iterator[Engine]:
+    with make_engine(tiny_model("qwen2", layers=4)) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("layer", [None, 0, 3])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_law_11_families(engine: Engine, value: float, layer: int | None) -> None:
     layout = lay_out((), (), IDS, False, engine.device)
-    with broken(engine, value, layer), pytest.raises(ModelError, match=REFUSED):
+    with broken(engine, value, layer), pytest.raises(ModelError, match=ERROR):
         engine.prefill(layout, Full(), Serial())
     assert torch.isfinite(engine.prefill(layout, Full(), Serial()).logits).all()
 
 
 @pytest.mark.parametrize("layer", [None, 0, 3])
 @pytest.mark.parametrize("method", [*METHODS, *APPENDING], ids=lambda method: method.__name__)
-def test_law_11_methods(own: Engine, method: Callable[[], MemoryMethod], layer: int | None) -> None:
-    """Whether the weights break before anything is stored, or behind blocks that are whole."""
+def test_law_11_methods(small: Engine, method: Callable[[], MemoryMethod], layer: int | None) -> None:
+    """Break the weights before the first prefill, or after one that stored correct blocks."""
     for healthy in (0, 1):
-        session = open_session(own, method())
+        session = open_session(small, method())
         furnish(session.store)
         for _ in range(healthy):
             session.prefill("mug_1", QUERY)
             session.advance()
-        with broken(own, float("nan"), layer), pytest.raises(ModelError, match=REFUSED):
+        with broken(small, float("nan"), layer), pytest.raises(ModelError, match=ERROR):
             session.prefill("mug_1", QUERY)
 
 
@@ -70,8 +70,8 @@ def _score(engine: Engine, best: int | None) -> None:
         engine.score(cache, [[7, number, number + 1] for number in range(5, 105)], best=best)
 
 
-def _score_behind(engine: Engine) -> None:
-    """The prompt's logits are broken, the candidates' would not be."""
+def _score_after_broken_prompt(engine: Engine) -> None:
+    """Score candidates after a prompt with infinite logits, with intact weights."""
     cache = _extended(engine)
     logits = engine.extend(cache, IDS).logits.clone()
     logits[0, 9] = float("-inf")
@@ -86,7 +86,7 @@ def _generate(engine: Engine) -> None:
         engine.generate(cache, logits, 4)
 
 
-def _generate_behind(engine: Engine) -> None:
+def _generate_after_broken_prompt(engine: Engine) -> None:
     cache = _extended(engine)
     logits = engine.extend(cache, IDS).logits.clone()
     logits[0, 9] = float("inf")
@@ -118,9 +118,9 @@ def _packed(engine: Engine) -> QuantizedCache:
 EXITS = {
     "score": lambda engine: _score(engine, None),
     "search": lambda engine: _score(engine, 3),
-    "score behind": _score_behind,
+    "score after broken prompt": _score_after_broken_prompt,
     "generate": _generate,
-    "generate behind": _generate_behind,
+    "generate after broken prompt": _generate_after_broken_prompt,
     "extend": _extend,
     "append": _append,
     "batch": _batch,
@@ -128,53 +128,53 @@ EXITS = {
 
 
 @pytest.mark.parametrize("name", EXITS)
-def test_law_11_every_exit_of_the_engine(own: Engine, name: str) -> None:
-    with pytest.raises(ModelError, match=REFUSED):
-        EXITS[name](own)
+def test_law_11_every_exit_of_the_engine(small: Engine, name: str) -> None:
+    with pytest.raises(ModelError, match=ERROR):
+        EXITS[name](small)
 
 
-def test_law_11_requests_of_many_agents(own: Engine) -> None:
-    """Those whose prefill is broken, and those that break while they decode."""
-    scheduler = Scheduler(own, automatic=False)
-    caches = [QuantizedCache(own.spec, PackFormat(8, 32), own.decoder.device) for _ in range(2)]
+def test_law_11_requests_of_many_agents(small: Engine) -> None:
+    """Break a request during its prefill and another during decoding; later requests succeed."""
+    scheduler = Scheduler(small, automatic=False)
+    caches = [QuantizedCache(small.spec, PackFormat(8, 32), small.decoder.device) for _ in range(2)]
     first = scheduler.submit("a", caches[0], IDS, 8)
     scheduler.turn()
     assert len(first) == 1
-    with broken(own, float("nan")):
+    with broken(small, float("nan")):
         second = scheduler.submit("b", caches[1], IDS, 8)
         scheduler.run_until_idle()
     for stream in (first, second):
         assert stream.reason is Reason.ERROR
-        with pytest.raises(ModelError, match=REFUSED):
+        with pytest.raises(ModelError, match=ERROR):
             stream.collect()
-    third = scheduler.submit("a", _packed(own), IDS, 2)  # others go on
+    third = scheduler.submit("a", _packed(small), IDS, 2)
     scheduler.run_until_idle()
     assert len(third.collect()) == 2
 
 
-def test_law_11_candidates_that_are_left_out_may_be_minus_infinity(own: Engine) -> None:
-    cache = _extended(own)
-    likely = own.extend(cache, IDS).logits[0].argmax().item()
+def test_law_11_skipped_candidates_may_have_minus_infinity(small: Engine) -> None:
+    cache = _extended(small)
+    likely = small.extend(cache, IDS).logits[0].argmax().item()
     unlikely = ([number, number + 1, number + 2] for number in range(5, 205))
-    scores = own.score(cache, [[likely], *unlikely], best=1).scores
-    left_out = DEVICE == "cpu"  # on a GPU one forward scores all
-    assert bool(scores.isneginf().any()) is left_out and not scores.isnan().any() and scores.argmax() == 0
+    scores = small.score(cache, [[likely], *unlikely], best=1).scores
+    skips = DEVICE == "cpu"  # on a GPU one forward scores all candidates
+    assert bool(scores.isneginf().any()) is skips and not scores.isnan().any() and scores.argmax() == 0
 
 
 def test_law_11_in_half_precision_the_remedy_is_another_dtype(engine_of: GetEngine) -> None:
     engine = engine_of("qwen2", torch.float16)
     weight = engine.decoder.module.model.layers[0].mlp.down_proj.weight.data
-    kept = weight.clone()
+    original = weight.clone()
     weight.fill_(6e4)
     try:
         with pytest.raises(ModelError, match=r"not finite in float16, .* set model\.dtype=float32"):
             engine.extend(_extended(engine), IDS)
     finally:
-        weight.copy_(kept)
+        weight.copy_(original)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_any_number_of_many_counts(value: float) -> None:
+def test_a_single_number_that_is_not_finite_is_detected(value: float) -> None:
     logits = torch.zeros(3, 1000, device=DEVICE)
     assert bool(are_finite(logits)) and most_likely(logits[0], torch.float32) == 0
     check_finite(logits, torch.float32)

@@ -1,4 +1,4 @@
-"""Laws of the harvested history: exact where all of it is seen, MemArt's dense reference where it is chosen from."""
+"""Laws of the harvested history: exact if all blocks are visible, equal to MemArt's dense reference otherwise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def memart(retrieval: object, loading: object = NextLayer(), **construction: Any
 
 
 def turns(engine: Engine, method: MemoryMethod, count: int, seed: int = 0) -> Iterator[Prefill]:
-    """An episode whose turns are answered."""
+    """Play an episode with answers; yield the prefill of each turn."""
     session = open_session(engine, method)
     for number, prefill in enumerate(episode(session, count, seed)):
         yield prefill
@@ -54,25 +54,25 @@ def new_rows(prefill: Prefill) -> list[int]:
     return prefill.layout.token_ids[prefill.layout.fresh].tolist()
 
 
-def chosen_tokens(prefill: Prefill) -> list[tuple[int, ...]]:
-    """Of the whole blocks in the prompt, in its order."""
+def block_tokens(prefill: Prefill) -> list[tuple[int, ...]]:
+    """Return the tokens of the complete blocks in the prompt, in its order."""
     return [p.unit.token_ids for p in prefill.layout.placements if p.hit and len(p.unit.token_ids) == SIZE]
 
 
 @pytest.mark.parametrize("cut", ["tokens", "segment"])
-def test_history_with_nothing_left_out_is_the_plain_forward(engine: Engine, cut: str) -> None:
-    told = list(CONTEXT)
+def test_history_without_selection_is_the_plain_forward(engine: Engine, cut: str) -> None:
+    transcript = list(CONTEXT)
     for number, prefill in enumerate(turns(engine, memart(All(), cut=cut), 6)):
         ids = prefill.layout.token_ids
-        assert ids[: len(told)].tolist() == told
+        assert ids[: len(transcript)].tolist() == transcript
         assert relative(prefill.logits[0], engine.forward_plain(ids)[-1]) < 1e-5
-        assert prefill.counts.hit_tokens == max(0, len(told) - len(CONTEXT) - 2 * (number > 0))
+        assert prefill.counts.hit_tokens == max(0, len(transcript) - len(CONTEXT) - 2 * (number > 0))
         assert set(prefill.trace.active_rows) == {len(new_rows(prefill))}
-        told = [*ids.tolist(), 7, 8 + number]
+        transcript = [*ids.tolist(), 7, 8 + number]
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3", *(pytest.param(one, marks=pytest.mark.slow) for one in ("qwen2", "llama"))]
+    "family", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "llama"))]
 )
 @pytest.mark.parametrize(("normalise", "aggregate"), VARIANTS)
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -86,40 +86,40 @@ def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bo
     for prefill in turns(engine, memart(stage), 6):
         expected = reference.turn(new_rows(prefill))
         if per_layer:
-            found = prefill.trace.slots or [()] * engine.info.layers
-            assert found == [tuple(reference.chosen[layer]) for layer in voters]
+            slots = prefill.trace.slots or [()] * engine.info.layers
+            assert slots == [tuple(reference.selection[layer]) for layer in voters]
         else:
-            blocks = [reference.blocks[number] for number in reference.chosen[0]]
-            assert chosen_tokens(prefill) == [tuple(transcript[row] for row in rows) for rows in blocks]
+            blocks = [reference.blocks[number] for number in reference.selection[0]]
+            assert block_tokens(prefill) == [tuple(transcript[row] for row in rows) for rows in blocks]
         transcript += new_rows(prefill)
-        choices.update(map(tuple, reference.chosen.values()))
+        choices.update(map(tuple, reference.selection.values()))
         assert relative(prefill.logits[0], expected) < 1e-5
-    assert len(choices) > 3, "the law would hold for any choice"
+    assert len(choices) > 3, "the selection must vary"
 
 
 @pytest.mark.parametrize("layers", [[0], [4, 2], "middle", "late"])
-def test_law_6_memart_asks_the_layers_it_is_told(layers: str | list[int], engine_of: GetEngine) -> None:
+def test_law_6_memart_scores_with_the_configured_layers(layers: str | list[int], engine_of: GetEngine) -> None:
     engine = engine_of("qwen3", torch.float64)
     stage = Latent(top_k=TOP, layers=layers, constant=3)
     voters = stage.voters(engine.info.layers)
     reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, "softmax", "max", voters)
     for prefill in turns(engine, memart(stage), 5):
         assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
-        asked = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.info.layers * prefill.cold
-        assert asked == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
+        scoring_rows = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.info.layers * prefill.cold
+        assert scoring_rows == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_law_7_loading_never_changes_a_choice(per_layer: bool, engine_of: GetEngine) -> None:
+def test_law_7_loading_never_changes_a_selection(per_layer: bool, engine_of: GetEngine) -> None:
     engine, stage = engine_of("qwen2"), Latent(top_k=TOP, layers="each" if per_layer else "all")
     runs = [turns(engine, memart(stage, loading), 5) for loading in (Serial(), NextLayer(), LayerBalanced())]
     for step in zip(*runs, strict=True):
-        assert all(torch.equal(step[0].logits, other.logits) for other in step)
+        assert all(torch.equal(step[0].logits, prefill.logits) for prefill in step)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
-    """With room for all blocks a choice is none, and what is computed is exact."""
+def test_every_family_supports_latent_retrieval(engine: Engine, per_layer: bool) -> None:
+    """A selection of all blocks is exact; a smaller one changes the logits."""
     for prefill in turns(engine, memart(Latent(top_k=200, layers="each" if per_layer else "all")), 4):
         if not per_layer:
             assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
@@ -128,21 +128,21 @@ def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
     assert len(small[-1].trace.slots) == (engine.info.layers if per_layer else 0)
 
 
-def test_slots_with_room_for_all_are_exact(engine: Engine) -> None:
-    """Rows filled layer by layer stand where they would have stood."""
+def test_per_layer_slots_for_all_blocks_are_exact(engine: Engine) -> None:
+    """Rows that each layer loads have the same positions as without retrieval."""
     whole = turns(engine, memart(All()), 4)
     for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, layers="each")), 4), whole, strict=True):
         assert relative(prefill.logits[0], expected.logits[0]) < 1e-5
 
 
-# -- longer than the model's context -----------------------------------------------------------------------------------
+# -- memory longer than the model's context ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[Engine]:
-    """A model of 100 positions, most of which the first turn takes up."""
-    with make_engine(tiny_model("qwen3", layers=2, dtype=torch.float64, max_position_embeddings=100)) as made:
-        yield made
+    """Return an engine of 100 positions, most of which the first turn uses."""
+    with make_engine(tiny_model("qwen3", layers=2, dtype=torch.float64, max_position_embeddings=100)) as engine:
+        yield engine
 
 
 def test_memory_ten_times_the_context_works(short: Engine) -> None:
@@ -152,12 +152,12 @@ def test_memory_ten_times_the_context_works(short: Engine) -> None:
         assert int(prefill.layout.positions[-1]) == prefill.layout.rows - 1 < 100
         assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
     assert reference.stored[0][0].shape[1] > 10 * 100
-    assert max(reference.chosen[0]) * SIZE > 100
+    assert max(reference.selection[0]) * SIZE > 100
     assert prefill.counts.fresh_tokens < 32
 
 
-def test_coupled_positions_leave_the_models_context(short: Engine) -> None:
-    """The rows are few, but stand where they stood in the transcript, which the model was never made for."""
+def test_coupled_positions_exceed_the_models_context(short: Engine) -> None:
+    """The rows are few, but they keep their positions in the transcript, which exceed the model's range."""
     stage = Latent(top_k=TOP)
     reference = MemArt(short.model.module, CONTEXT, SIZE, TOP, "softmax", "max", range(2), coupled=True)
     for prefill in turns(short, memart(stage, positions="coupled"), 68):
@@ -167,7 +167,7 @@ def test_coupled_positions_leave_the_models_context(short: Engine) -> None:
     assert relative(prefill.logits[0], decoupled.logits[0]) > 1e-2
 
 
-def test_a_plan_behind_coupled_positions_needs_room_for_its_rows_alone(short: Engine) -> None:
+def test_decoding_after_coupled_positions_counts_rows_not_positions(short: Engine) -> None:
     session = open_session(short, memart(Latent(top_k=TOP), positions="coupled"))
     for prefill in episode(session, 30, 0):
         session.append_turn(prefill.layout.token_ids[-2:].tolist())
@@ -176,7 +176,7 @@ def test_a_plan_behind_coupled_positions_needs_room_for_its_rows_alone(short: En
     assert len(session.generate(prefill, 200)) == 100 - prefill.cache.length
 
 
-def test_coupled_positions_are_refused_where_rope_has_an_end() -> None:
+def test_coupled_positions_are_refused_beyond_the_range_of_rope() -> None:
     config = {"rope_parameters": LONGROPE, "max_position_embeddings": 160}
     with make_engine(tiny_model("llama", layers=2, dtype=torch.float64, **config)) as engine:
         assert all(prefill.layout.rows < 160 for prefill in turns(engine, memart(Latent(top_k=TOP)), 12))
@@ -184,14 +184,14 @@ def test_coupled_positions_are_refused_where_rope_has_an_end() -> None:
             list(turns(engine, memart(Latent(top_k=TOP), positions="coupled"), 12))
 
 
-def test_coupled_positions_are_exact_while_nothing_is_left_out(engine_of: GetEngine) -> None:
+def test_coupled_positions_are_exact_without_selection(engine_of: GetEngine) -> None:
     engine = engine_of("qwen2")
     for prefill in turns(engine, memart(All(), positions="coupled"), 4):
         assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
 
 
-def test_a_transcript_without_choice_begins_anew(short: Engine) -> None:
-    """What decoupled positions are for: other methods have to forget."""
+def test_a_transcript_without_retrieval_restarts_at_the_context_limit(short: Engine) -> None:
+    """Methods without decoupled positions must drop their memory."""
     with make_engine(tiny_model("qwen2", layers=2, max_position_embeddings=400)) as engine:
         for method in (memart(All()), MemoryMethod("p", All(), Prefix(4), Nothing(), Serial(), layout="append")):
             rows = [prefill.layout.rows for prefill in turns(engine, method, 12)]

@@ -1,4 +1,4 @@
-"""Law 7: when and how slices are moved never changes a result."""
+"""Law 7: the time and the transport of slices never change a result."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_bal
 @pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
 def test_law_7_identical_logits(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     prompt = Prompt.random(context=5)
-    found: dict[tuple[str, str], torch.Tensor] = {}
+    logits: dict[tuple[str, str], torch.Tensor] = {}
     for transport in TRANSPORTS:
         engine = engine_of(family, torch.float32, transport)
         layout, context = prompt.layout(prompt.blocks(engine)), prompt.context_block(engine)
         for name, stage in STAGES.items():
             loading: Loading = stage()
             result = engine.prefill(layout, recompute, loading, context)
-            found[transport, name] = result.logits
+            logits[transport, name] = result.logits
             assert result.trace.loaded_bytes > 0
-    first = found["inline", "serial"]
-    assert all(torch.equal(logits, first) for logits in found.values()), sorted(found)
+    first = logits["inline", "serial"]
+    assert all(torch.equal(values, first) for values in logits.values()), sorted(logits)
 
 
-def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
+def test_the_trace_records_intervals_of_loads_and_computations(engine_of: GetEngine) -> None:
     engine, prompt = engine_of("qwen2", torch.float32, "thread"), Prompt.random()
     layout = prompt.layout(prompt.blocks(engine))
     trace = engine.prefill(layout, Nothing(), NextLayer()).trace
@@ -71,7 +71,7 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
     for load in trace.loads:
         assert load.end >= load.start
         attention = next(c for c in trace.computes if c.layer == load.first and c.kind == "attention")
-        assert load.end <= attention.start, "a layer ran before its slices were there"
+        assert load.end <= attention.start, "a layer must wait for its slices"
         assert load.runs == len(layout.placements)
     memory = layout.query * engine.info.bytes_per_token
     assert trace.loaded_bytes == memory
@@ -79,7 +79,7 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
 
 
 def _late(feed: Feed) -> Feed:
-    """On a GPU an MLP is there long after it was asked for: whoever reads it must wait for it."""
+    """Delay an MLP on a GPU, so that code that reads its output without synchronisation fails."""
 
     def feed_late(layer: int, mixed: torch.Tensor) -> torch.Tensor:
         if mixed.is_cuda:
@@ -91,13 +91,13 @@ def _late(feed: Feed) -> Feed:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
-def test_law_7_with_importance_beside_the_mlp(
+def test_law_7_with_importance_parallel_to_the_mlp(
     family: str, recompute: Recompute, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that are dropped go through one more MLP, whose output nobody reads.
+    """Dropped rows pass through one more MLP, whose output must not be used.
 
-    The first unit is marked exact, since the deviation of its rows is rounding alone, and dense families are computed
-    in float64: rounding must not decide a choice. Experts have no float64 products.
+    Rounding must not affect a selection: the first unit is marked exact, because the deviation of its rows is only
+    rounding, and dense families run in float64, which experts do not support.
     """
     prompt, logits = Prompt.random(context=5, seed=100), []
     dtype = torch.float32 if family in ("qwen3_moe", "gpt_oss") else torch.float64
@@ -109,35 +109,32 @@ def test_law_7_with_importance_beside_the_mlp(
     assert relative(*logits) < 1e-5
 
 
-def test_the_link_works_on_what_is_due_first(engine_of: GetEngine) -> None:
-    """Rows dropped late are moved at their layer before what others need further up, for which there is time.
+def test_the_link_transfers_urgent_slices_first(engine_of: GetEngine) -> None:
+    """Slices of rows that are dropped late are transferred before slices that are needed at later layers.
 
-    On a busy machine all may have been moved before any is dropped, or the link may begin a job between the choice of
-    rows and the word of it: then once more.
+    The test repeats the prefill until its timing allows this: on a busy machine all slices may be transferred before
+    any row is dropped, or the link may start a job just before it learns of a drop.
     """
     model, prompt = engine_of("qwen2", torch.float32).model, Prompt.random()
     hooks = [layer.mlp.register_forward_hook(lambda *_: time.sleep(3e-3)) for layer in model.decoder.layers]
     with TransformersEngine(model, "thread", Throttle(1.0, microseconds=1000)) as engine:
         layout = prompt.layout(prompt.blocks(engine))
-        until(
-            lambda: _something_came_between_in_order(
-                engine.prefill(layout, MultiHop(Schedule("linear", 0.5)), LayerBalanced()).trace
-            )
-        )
+        recompute = MultiHop(Schedule("linear", 0.5))
+        until(lambda: _urgent_load_went_first(engine.prefill(layout, recompute, LayerBalanced()).trace))
     for hook in hooks:
         hook.remove()
 
 
-def _something_came_between_in_order(trace: PrefillTrace) -> bool:
+def _urgent_load_went_first(trace: PrefillTrace) -> bool:
     attention = {c.layer: c for c in trace.computes if c.kind == "attention"}
     dropped = {c.layer + 1: c.end for c in trace.computes if c.kind == "importance"}
-    late = 0  # began although something more urgent was known
+    late = 0  # loads that started although a more urgent one was known
     for load in trace.loads:
         assert load.end <= attention[load.first].start
-        waiting = [one for one in trace.loads if one.first < load.first and one.start > load.start]
-        late += any(dropped[one.first] < load.start for one in waiting)
-    moved = [load.first for load in sorted(trace.loads, key=lambda load: load.start)]
-    return moved != sorted(moved) and not late
+        waiting = [later for later in trace.loads if later.first < load.first and later.start > load.start]
+        late += any(dropped[later.first] < load.start for later in waiting)
+    order = [load.first for load in sorted(trace.loads, key=lambda load: load.start)]
+    return order != sorted(order) and not late
 
 
 def test_a_failed_transfer_ends_the_prefill(engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +148,5 @@ def test_a_failed_transfer_ends_the_prefill(engine_of: GetEngine, monkeypatch: p
         patch.setattr(KVTransfer, "move", fail)
         with pytest.raises(CorruptError, match="a page is damaged"):
             engine.prefill(layout, Nothing(), LayerBalanced())
-    assert (
-        relative(
-            engine.prefill(layout, Nothing(), LayerBalanced()).logits,
-            engine.prefill(layout, Nothing(), Serial()).logits,
-        )
-        == 0
-    )
+    logits = [engine.prefill(layout, Nothing(), loading).logits for loading in (LayerBalanced(), Serial())]
+    assert relative(*logits) == 0

@@ -1,4 +1,4 @@
-"""Law 6: a policy equals the slow, dense reference of its paper, both in float64: the same rows, the same logits."""
+"""Law 6: a policy equals the dense reference of its paper, both in float64: the same rows and the same logits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Prompt, Script, Watched
+from tests.laws.prompts import Prompt, RecordingStage, Script
 from tests.laws.prompts import relative as deviation
 from tests.references.cacheblend import cacheblend_prefill
 from tests.references.dense import Memory, Outcome, Reference
 from tests.references.epic import epic_prefill
 from tests.references.multi_hop import keep_prefill
-from tests.references.sparsex import Knobs, sparsex_prefill
+from tests.references.sparsex import Options, sparsex_prefill
 
 LENGTHS = (9, 4, 13, 7, 6, 11, 5, 8)
 LAYERS = 6
@@ -33,7 +33,7 @@ LAYERS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt: units of which nothing is stored, units in front that are exact, rows of the query."""
+    """Case of a prompt: units without stored blocks, number of exact first units, length of the query."""
 
     new: tuple[int, ...] = ()
     exact: int = 0
@@ -58,9 +58,9 @@ FAMILIES = pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 
 
 def agree(engine: Engine, case: Case, stage: Recompute, expected: Outcome) -> PrefillResult:
-    watched = Watched(stage)
-    result = engine.prefill(case.layout(engine), watched, LayerBalanced())
-    assert [rows.tolist() for rows in watched.seen] == expected.active
+    recorder = RecordingStage(stage)
+    result = engine.prefill(case.layout(engine), recorder, LayerBalanced())
+    assert [rows.tolist() for rows in recorder.active] == expected.active
     assert deviation(result.logits[0], expected.logits) < 1e-5
     return result
 
@@ -87,8 +87,8 @@ def sparsex(module: torch.nn.Module, case: Case, stage: SparseQuery) -> Outcome:
     memory = case.memory(module)
     dense, count = max(1, round(stage.boundary * LAYERS)), round(stage.share * len(memory.reused))
     only = stage.over == "reused"
-    knobs = Knobs(dense, count, stage.block, stage.overflow, stage.tail, stage.probe_tail, only)
-    return sparsex_prefill(memory, knobs)
+    options = Options(dense, count, stage.block, stage.overflow, stage.tail, stage.probe_tail, only)
+    return sparsex_prefill(memory, options)
 
 
 @FAMILIES
@@ -112,7 +112,7 @@ def test_law_6_multi_hop(
 @pytest.mark.parametrize(("k", "last_k"), [(0, 0), (1, 0), (3, 2), (16, 0)])
 def test_law_6_first_tokens(family: str, case: Case, k: int, last_k: int, engine_of: GetEngine) -> None:
     engine, stage = engine_of(family, torch.float64), FirstTokens(k, last_k)
-    case = replace(case, exact=1)  # as sessions mark a unit that was encoded behind all that stands before it
+    case = replace(case, exact=1)  # sessions mark a unit as exact if it was encoded after all rows before it
     agree(engine, case, stage, epic(engine.model.module, case, stage))
 
 
@@ -121,7 +121,7 @@ def test_law_6_first_tokens(family: str, case: Case, k: int, last_k: int, engine
 @pytest.mark.parametrize("kind", ["v", "k", "kv"])
 @pytest.mark.parametrize("selection", ["gradual", "single"])
 def test_law_6_value_deviation(family: str, case: Case, kind: str, selection: str, engine_of: GetEngine) -> None:
-    """At shares that never reach a first unit that is not marked exact: its deviation is nothing but rounding."""
+    """Use shares that never select an unmarked first unit, whose deviation is only rounding."""
     engine = engine_of(family, torch.float64)
     for ratio in (0.15, 0.4):
         stage = ValueDeviation(ratio, kind, selection)
@@ -146,22 +146,22 @@ def test_law_6_sparse_query(family: str, case: Case, stage: SparseQuery, engine_
     agree(engine, case, stage, sparsex(engine.model.module, case, stage))
 
 
-def test_the_cases_tell_knobs_apart(engine_of: GetEngine) -> None:
-    """Otherwise the laws would hold for stages that ignore them."""
+def test_the_cases_distinguish_all_options(engine_of: GetEngine) -> None:
+    """Without this, the laws would hold for stages that ignore an option."""
     module = engine_of("qwen2", torch.float64).model.module
-    kinds = [cacheblend(module, PLAIN, ValueDeviation(0.3, *knobs)) for knobs in (("v",), ("k",), ("kv",))]
+    kinds = [cacheblend(module, PLAIN, ValueDeviation(0.3, kind)) for kind in ("v", "k", "kv")]
     once = cacheblend(module, PLAIN, ValueDeviation(0.3, selection="single"))
     votes = [sparsex(module, BARE, SparseQuery(0.2, 0.3, block=1, tail=9, probe_tail=p)) for p in (False, True)]
     early, late = (sparsex(module, MIXED, SparseQuery(boundary=b, block=1, share=0.3)) for b in (0.0, 0.5))
     alone = sparsex(module, MIXED, SparseQuery(boundary=0.5, block=1, share=0.3, over="reused"))
-    found = [str(outcome.active) for outcome in (*kinds, once, *votes, early, late, alone)]
-    assert len(set(found)) == len(found)
+    active = [str(outcome.active) for outcome in (*kinds, once, *votes, early, late, alone)]
+    assert len(set(active)) == len(active)
 
 
 @FAMILIES
 @pytest.mark.parametrize("policy", ["keep", "epic", "cacheblend", "sparsex"])
 def test_law_6_in_bfloat16(family: str, policy: str, engine_of: GetEngine) -> None:
-    """Rounding flips close calls, so the choice of the float64 reference over the same weights is forced."""
+    """Force the selection of the float64 reference with the same weights, because rounding can change it."""
     engine = engine_of(family, torch.bfloat16)
     exact = copy.deepcopy(engine.model.module).double()
     expected = {

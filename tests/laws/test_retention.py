@@ -1,4 +1,4 @@
-"""Law 8: what a retention stage forgets is what a dense mask hides; what survives stays where it is.
+"""Law 8: eviction equals a dense mask that hides the same rows; surviving rows keep their slots.
 
 Norm: largest difference over the largest expected magnitude.
 """
@@ -22,7 +22,7 @@ from memory.retention.snapkv import SnapKV
 from memory.stages import Retention
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import relative, tokens
-from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Told, Turn, policy, random_head
+from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Session, Turn, policy, random_head
 from tests.references.isolated import dense_mask
 
 GetPolicy = Callable[[str, Engine], Retention]
@@ -30,7 +30,7 @@ GetPolicy = Callable[[str, Engine], Retention]
 
 @pytest.fixture(scope="session")
 def policy_of(tmp_path_factory: pytest.TempPathFactory) -> GetPolicy:
-    """A retention stage by its name, for a model's head_dim."""
+    """Return a function that makes a retention stage by name, for a model's head_dim."""
     folder: Path = tmp_path_factory.mktemp("heads")
     return lambda name, engine: policy(name, random_head(engine.info.head_dim, folder))
 
@@ -39,99 +39,100 @@ def bytes_of(cache: PagedCache, slots: torch.Tensor) -> tuple[torch.Tensor, torc
     return cache.pool.k[:, :, slots].clone(), cache.pool.v[:, :, slots].clone()
 
 
-def check_survivors(told: Told, slots: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """``slots`` of all positions and their ``rows`` before the eviction: those that are live still have both."""
-    cache = told.cache
+def check_survivors(session: Session, slots: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Check that live positions still have the slots and the rows that they had before the eviction."""
+    cache = session.cache
     live = cache.positions
     assert torch.equal(cache.slot_map[live], slots[live])
     assert all(torch.equal(new, old[:, :, live]) for new, old in zip(bytes_of(cache, slots[live]), rows, strict=True))
-    assert cache.next_position == slots.numel() == len(cache.tokens), "dropping changes no counter"
-    assert cache.tokens == told.ids, "and no token"
+    assert cache.next_position == slots.numel() == len(cache.tokens), "eviction must not change counters"
+    assert cache.tokens == session.ids, "eviction must not change tokens"
 
 
-def check_forced(told: Told, turn: Turn, instruction: range) -> None:
-    live = set(told.cache.positions.tolist())
-    query = range(len(told.ids) - len(turn.query), len(told.ids))
+def check_forced(session: Session, turn: Turn, instruction: range) -> None:
+    live = set(session.cache.positions.tolist())
+    query = range(len(session.ids) - len(turn.query), len(session.ids))
     forced = {*range(len(CONTEXT)), *instruction, *query}
     assert forced <= live
     assert len(live) == min(len(live | forced), max(BUDGET, len(forced)))
 
 
 @pytest.mark.parametrize("name", EVICTING)
-def test_law_8_forgetting_is_hiding(name: str, engine: Engine, policy_of: GetPolicy) -> None:
-    """Turn by turn, each with an eviction behind it."""
-    told, instruction = Told(engine, policy_of(name, engine)), range(0)
+def test_law_8_eviction_equals_masking(name: str, engine: Engine, policy_of: GetPolicy) -> None:
+    """Check every turn of the story, with an eviction after each."""
+    session, instruction = Session(engine, policy_of(name, engine)), range(0)
     for turn in STORY:
-        prompt, result = told.prefill(turn)
-        told.check(result)
+        prompt, result = session.prefill(turn)
+        session.check(result)
         if turn.instruction:
             instruction = range(prompt.layout.query, prompt.layout.query + turn.instruction)
-        slots, rows = told.cache.slot_map.clone(), bytes_of(told.cache, told.cache.slot_map)
-        told.evict(prompt, result)
-        check_survivors(told, slots, rows)
-        check_forced(told, turn, instruction)
-        assert told.cache.length == BUDGET, "exactly: the forced rows leave room"
-        told.answer(turn)
-    assert told.cache.exact < BUDGET < told.cache.dropped
+        slots, rows = session.cache.slot_map.clone(), bytes_of(session.cache, session.cache.slot_map)
+        session.evict(prompt, result)
+        check_survivors(session, slots, rows)
+        check_forced(session, turn, instruction)
+        assert session.cache.length == BUDGET, "the budget must be used completely"
+        session.answer(turn)
+    assert session.cache.exact < BUDGET < session.cache.dropped
 
 
 @pytest.mark.parametrize("name", EVICTING)
 def test_law_8_for_candidates_and_decoding(name: str, engine: Engine, policy_of: GetPolicy) -> None:
-    """Behind a cache with gaps: sliding layers count positions, not rows. The first token was decided before."""
-    told = Told(engine, policy_of(name, engine))
+    """Score and decode after a cache with gaps, in which sliding layers count positions, not rows."""
+    session = Session(engine, policy_of(name, engine))
     for turn in STORY[:2]:
-        told.turn(turn)
+        session.turn(turn)
     for turn in STORY[2:4]:
-        prompt, result = told.prefill(turn)
-        told.evict(prompt, result)
-        length, slots = told.cache.length, told.cache.slot_map.clone()
-        expected = torch.stack([likelihood(told, result.logits[0], candidate) for candidate in CANDIDATES])
-        assert relative(engine.score(told.cache, CANDIDATES).scores, expected) < 1e-5
-        told.shelf.pool.check_integrity()
-        said = engine.generate(told.cache, result.logits, 4)
-        told.shelf.pool.check_integrity()
-        told.cache.rewind(length, result.logits)
-        told.shelf.pool.check_integrity()
-        assert torch.equal(told.cache.slot_map, slots)
-        assert said == [int(result.logits[0].argmax()), *told.dense(said)[len(told.ids) : -1].argmax(-1).tolist()]
-        told.answer(turn)
+        prompt, result = session.prefill(turn)
+        session.evict(prompt, result)
+        length, slots = session.cache.length, session.cache.slot_map.clone()
+        expected = torch.stack([likelihood(session, result.logits[0], candidate) for candidate in CANDIDATES])
+        assert relative(engine.score(session.cache, CANDIDATES).scores, expected) < 1e-5
+        session.provider.pool.check_integrity()
+        answer = engine.generate(session.cache, result.logits, 4)
+        session.provider.pool.check_integrity()
+        session.cache.rewind(length, result.logits)
+        session.provider.pool.check_integrity()
+        assert torch.equal(session.cache.slot_map, slots)
+        following = session.dense(answer)[len(session.ids) : -1].argmax(-1).tolist()
+        assert answer == [int(result.logits[0].argmax()), *following]
+        session.answer(turn)
 
 
-def likelihood(told: Told, first: torch.Tensor, candidate: list[int]) -> torch.Tensor:
-    logits = torch.cat([first[None].cpu(), told.dense(candidate)[len(told.ids) : -1]]).log_softmax(-1)
+def likelihood(session: Session, first: torch.Tensor, candidate: list[int]) -> torch.Tensor:
+    logits = torch.cat([first[None].cpu(), session.dense(candidate)[len(session.ids) : -1]]).log_softmax(-1)
     return logits.gather(1, torch.tensor(candidate)[:, None]).sum()
 
 
-def test_nothing_is_forgotten_without_a_budget(engine: Engine) -> None:
-    told = Told(engine, KeepAll())
+def test_keep_all_evicts_nothing(engine: Engine) -> None:
+    session = Session(engine, KeepAll())
     for turn in STORY:
-        logits = told.turn(turn)
-        assert relative(logits, engine.forward_plain(torch.tensor(told.ids))[-1]) < 1e-5
-        assert told.cache.dropped == 0 and told.cache.exact == len(told.ids)
+        logits = session.turn(turn)
+        assert relative(logits, engine.forward_plain(torch.tensor(session.ids))[-1]) < 1e-5
+        assert session.cache.dropped == 0 and session.cache.exact == len(session.ids)
 
 
-def test_the_story_tells_policies_apart(engine_of: GetEngine, policy_of: GetPolicy) -> None:
-    """Otherwise the laws above would be one law, five times; and forgetting has to matter."""
+def test_the_story_distinguishes_all_policies(engine_of: GetEngine, policy_of: GetPolicy) -> None:
+    """Policies must keep different rows, and evictions must change the logits; otherwise the laws say little."""
     engine = engine_of("gemma3_text")
-    kept = []
+    survivors = []
     for name in EVICTING:
-        told = Told(engine, policy_of(name, engine))
-        errors = [relative(told.turn(turn), engine.forward_plain(torch.tensor(told.ids))[-1]) for turn in STORY]
+        session = Session(engine, policy_of(name, engine))
+        errors = [relative(session.turn(turn), engine.forward_plain(torch.tensor(session.ids))[-1]) for turn in STORY]
         assert errors[0] < 1e-5 and min(errors[1:]) > 1e-3
-        kept.append(tuple(told.cache.positions.tolist()))
-    assert len(set(kept)) == len(kept)
+        survivors.append(tuple(session.cache.positions.tolist()))
+    assert len(set(survivors)) == len(survivors)
 
 
-class Noted(QueryMemory):
-    """The stage, and the views it was given."""
+class RecordingQueryMemory(QueryMemory):
+    """Query memory that records its latest view."""
 
     def keep(self, view: CacheView) -> torch.Tensor:
         self.view = view
         return super().keep(view)
 
 
-class Paid(Noted):
-    """One that wants to know what attention was paid, by all rows and by the last six."""
+class RecordingAttention(RecordingQueryMemory):
+    """Query memory that also requests the attention by all rows and by the last six rows."""
 
     counts_mass, window = True, 6
 
@@ -141,48 +142,48 @@ class Paid(Noted):
 
 
 @torch.no_grad()
-def eager_weights(told: Told) -> list[torch.Tensor]:
-    """(heads, rows, rows) per layer from transformers, each row seeing what was live when it was computed."""
-    twin, rows = told.engine.plain, torch.arange(len(told.ids))
+def eager_weights(session: Session) -> list[torch.Tensor]:
+    """Return transformers' attention weights (heads, rows, rows) per layer, with the session's mask."""
+    twin, rows = session.engine.plain, torch.arange(len(session.ids))
     before = twin.config._attn_implementation
     twin.set_attn_implementation("eager")
-    mask = dense_mask(twin, told.visible, rows, rows)
-    out = twin(torch.tensor([told.ids]), attention_mask=mask, output_attentions=True, use_cache=False)
+    mask = dense_mask(twin, session.visible, rows, rows)
+    out = twin(torch.tensor([session.ids]), attention_mask=mask, output_attentions=True, use_cache=False)
     twin.set_attn_implementation(before)
     return [weights[0] for weights in out.attentions]
 
 
-def test_what_stages_choose_by_is_the_attention_that_the_model_pays(engine: Engine) -> None:
-    """Within a sliding layer's window, and beside what a sink takes."""
-    stage = Paid(BUDGET)
-    told = Told(engine, stage)
+def test_stages_get_the_models_own_attention_weights(engine: Engine) -> None:
+    """The weights respect sliding windows and attention sinks."""
+    stage = RecordingAttention(BUDGET)
+    session = Session(engine, stage)
     for turn in STORY:
-        told.turn(turn)
-        view, weights, live = stage.view, eager_weights(told), stage.view.positions.cpu()
+        session.turn(turn)
+        view, weights, live = stage.view, eager_weights(session), stage.view.positions.cpu()
         assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[live]) < 1e-5
-        before = live[live < len(told.ids) - 6]
+        before = live[live < len(session.ids) - 6]
         for votes, paid in zip(stage.votes, weights, strict=True):
             assert relative(votes, paid[:, -6:].mean(1)[:, before]) < 1e-5
 
 
-def test_an_instruction_holds_until_another_comes_or_its_text_is_gone(engine_of: GetEngine) -> None:
-    stage = Noted(BUDGET)
-    told, spans = Told(engine_of("qwen2", torch.float64), stage), []
+def test_an_instruction_is_protected_until_it_is_replaced_or_its_text_disappears(engine_of: GetEngine) -> None:
+    stage = RecordingQueryMemory(BUDGET)
+    session, spans = Session(engine_of("qwen2", torch.float64), stage), []
     for turn in STORY[:3]:
-        told.turn(turn)
+        session.turn(turn)
         spans.append(stage.view.positions[stage.view.span].tolist())
-    instruction, query = range(39, 42), range(len(told.ids) - 8, len(told.ids))
+    instruction, query = range(39, 42), range(len(session.ids) - 8, len(session.ids))
     assert spans[0] == list(range(39, 45)) and spans[2] == [*instruction, *query]
-    told.told = tokens(60, 9)  # the transcript begins anew, and says something else where the instruction stood
-    told.turn(STORY[1])
-    assert stage.view.positions[stage.view.span].tolist() == list(range(len(told.ids) - 5, len(told.ids)))
+    session.transcript = tokens(60, 9)  # a new transcript, with other text at the instruction's rows
+    session.turn(STORY[1])
+    assert stage.view.positions[stage.view.span].tolist() == list(range(len(session.ids) - 5, len(session.ids)))
 
 
-def test_the_mean_query_is_that_of_the_rows_that_were_computed(engine_of: GetEngine) -> None:
-    """A session that takes up another's rows knows no queries of theirs; those it knows weigh as they should."""
-    engine, stages = engine_of("qwen2", torch.float64), (Noted(300), Noted(300))
-    first = Told(engine, stages[0])
-    second = Told(engine, stages[1], shelf=first.shelf)
+def test_the_mean_query_covers_the_rows_that_the_session_computed(engine_of: GetEngine) -> None:
+    """A session that reuses another session's rows has no queries for them, and averages its own queries."""
+    engine, stages = engine_of("qwen2", torch.float64), (RecordingQueryMemory(300), RecordingQueryMemory(300))
+    first = Session(engine, stages[0])
+    second = Session(engine, stages[1], provider=first.provider)
     for session in (first, second):
         session.turn(Turn(tuple(tokens(20, 1)), tuple(tokens(10, 2)), 3, ()))
     assert len(second.cache.observer.places) < 10, "the others were taken up"
@@ -198,19 +199,23 @@ def test_the_mean_query_is_that_of_the_rows_that_were_computed(engine_of: GetEng
 
 @pytest.mark.parametrize("name", ["none", "h2o", "snapkv"])
 def test_chunks_change_nothing(name: str, engine: Engine, policy_of: GetPolicy) -> None:
-    chunk_by_chunk(engine, policy_of, name, Turns(block_size=4))
+    check_chunks(engine, policy_of, name, Turns(block_size=4))
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss"])
-def test_chunks_change_nothing_where_survivors_move(family: str, engine_of: GetEngine, policy_of: GetPolicy) -> None:
-    chunk_by_chunk(engine_of(family), policy_of, "h2o", Turns(block_size=4, survivors="move"))
+def test_chunks_change_nothing_with_compaction(family: str, engine_of: GetEngine, policy_of: GetPolicy) -> None:
+    check_chunks(engine_of(family), policy_of, "h2o", Turns(block_size=4, survivors="move"))
 
 
-def chunk_by_chunk(engine: Engine, policy_of: GetPolicy, name: str, construction: Turns) -> None:
-    """Neither logits nor what survives: mass and queries are the same whichever way rows were computed."""
-    ways = [None, ChunkSchedule(whole=1, steps=(), rest=7), ChunkSchedule(whole=12, steps=((20, 16), (60, 5)), rest=3)]
-    stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in ways]
-    sessions = [Told(engine, stage, construction, way) for stage, way in zip(stages, ways, strict=True)]
+def check_chunks(engine: Engine, policy_of: GetPolicy, name: str, construction: Turns) -> None:
+    """Check that chunking changes neither logits, surviving rows, attention mass nor queries."""
+    schedules = [
+        None,
+        ChunkSchedule(whole=1, steps=(), rest=7),
+        ChunkSchedule(whole=12, steps=((20, 16), (60, 5)), rest=3),
+    ]
+    stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in schedules]
+    sessions = [Session(engine, stage, construction, chunks) for stage, chunks in zip(stages, schedules, strict=True)]
     for turn in STORY[:4]:
         runs = [session.prefill(turn) for session in sessions]
         for session, (_, result) in zip(sessions, runs, strict=True):
@@ -223,10 +228,10 @@ def chunk_by_chunk(engine: Engine, policy_of: GetPolicy, name: str, construction
             session.answer(turn)
 
 
-def check_same(cache: PagedCache, other: PagedCache) -> None:
-    """The same rows are live, and whoever looked on saw the same."""
-    assert torch.equal(cache.positions, other.positions)
-    assert torch.equal(cache.observer.places, other.observer.places)
-    assert all(relative(cache.observer.queries[layer], q) < 1e-5 for layer, q in other.observer.queries.items())
-    masses = (one.observer.mass(one.positions) for one in (cache, other))
+def check_same(cache: PagedCache, expected: PagedCache) -> None:
+    """Check that two caches have the same live rows and the same attention records."""
+    assert torch.equal(cache.positions, expected.positions)
+    assert torch.equal(cache.observer.places, expected.observer.places)
+    assert all(relative(cache.observer.queries[layer], q) < 1e-5 for layer, q in expected.observer.queries.items())
+    masses = (item.observer.mass(item.positions) for item in (cache, expected))
     torch.testing.assert_close(*masses, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Law 6 for retention: the same rows survive, turn after turn, as in the slow, dense reference of the paper."""
+"""Law 6 for retention: after every turn the same rows survive as in the dense reference of the paper."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from memory.stages import Retention
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import relative
 from tests.laws.test_policies import FAMILIES
-from tests.laws.transcripts import BUDGET, CONTEXT, STORY, Told, random_head
+from tests.laws.transcripts import BUDGET, CONTEXT, STORY, Session, random_head
 from tests.references.h2o import h2o_keep
 from tests.references.intentkv import IntentKV
 from tests.references.snapkv import snapkv_keep
 from tests.references.transcript import Transcript
 
-Keep = Callable[[set[int], list[int]], None]  # of a reference: forced rows, and the rows of the query span
-Run = tuple[list[list[int]], list[float]]  # the rows that are live after each turn, and the last turn's scores
+Keep = Callable[[set[int], list[int]], None]  # eviction of a reference, from forced rows and rows of the query span
+Run = tuple[list[list[int]], list[float]]  # live rows after each turn, and scores of the last turn
 GetRun = Callable[[str, str], Run]
 
 
 @dataclass
-class Noted(QueryMemory):
-    """The stage itself, and the scores it gave last."""
+class RecordingQueryMemory(QueryMemory):
+    """Query memory that records its latest scores."""
 
-    given: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    latest: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-        self.given = super().scores(view, memory)
-        return self.given
+        self.latest = super().scores(view, memory)
+        return self.latest
 
 
-def agree(engine: Engine, stage: Retention, transcript: Transcript, keep: Keep, taken_back: Sequence[int] = ()) -> Run:
-    """Turn after turn the same rows are live, and the logits behind them are the same.
+def agree(engine: Engine, stage: Retention, transcript: Transcript, keep: Keep, removals: Sequence[int] = ()) -> Run:
+    """Check that session and reference have the same live rows and logits in every turn.
 
-    ``taken_back``: so many rows that the transcript ended with before each turn are not in it any more.
+    :param removals: number of rows to remove from the end of the transcript before each turn
     """
-    told, kept, instruction, before = Told(engine, stage), [], range(0), CONTEXT
-    for turn, gone in zip_longest(STORY, taken_back, fillvalue=0):
-        if gone:
-            told.told = told.told[: len(told.ids) - gone - len(CONTEXT)]
-            transcript.take_back(len(told.ids) - gone)
+    session, survivors, instruction, before = Session(engine, stage), [], range(0), CONTEXT
+    for turn, removal in zip_longest(STORY, removals, fillvalue=0):
+        if removal:
+            session.transcript = session.transcript[: len(session.ids) - removal - len(CONTEXT)]
+            transcript.cut(len(session.ids) - removal)
             instruction, before = instruction if instruction.stop <= len(transcript.ids) else range(0), ()
-        logits = told.turn(turn)
-        assert relative(logits, transcript.tell([*before, *turn.news, *turn.query])) < 1e-5
+        logits = session.turn(turn)
+        assert relative(logits, transcript.append([*before, *turn.news, *turn.query])) < 1e-5
         query = range(len(transcript.ids) - len(turn.query), len(transcript.ids))
         if turn.instruction:
             instruction = range(query.start, query.start + turn.instruction)
         span, before = sorted({*instruction, *query}), turn.answer
         keep({*range(len(CONTEXT)), *span}, span)
-        assert told.cache.positions.tolist() == transcript.live
-        kept.append(transcript.live)
-    return kept, list(transcript.scores.values())
+        assert session.cache.positions.tolist() == transcript.live
+        survivors.append(transcript.live)
+    return survivors, list(transcript.scores.values())
 
 
 def streaming(engine: Engine, stage: Streaming) -> Run:
@@ -77,25 +77,25 @@ def streaming(engine: Engine, stage: Streaming) -> Run:
     return agree(engine, stage, transcript, keep)
 
 
-def h2o(engine: Engine, stage: H2O, taken_back: Sequence[int] = ()) -> Run:
-    transcript, knobs = Transcript(engine.model.module), (stage.budget, stage.recent)
-    return agree(engine, stage, transcript, lambda forced, span: h2o_keep(transcript, forced, *knobs), taken_back)
+def h2o(engine: Engine, stage: H2O, removals: Sequence[int] = ()) -> Run:
+    transcript, options = Transcript(engine.model.module), (stage.budget, stage.recent)
+    return agree(engine, stage, transcript, lambda forced, span: h2o_keep(transcript, forced, *options), removals)
 
 
 def snapkv(engine: Engine, stage: SnapKV) -> Run:
-    transcript, knobs = Transcript(engine.model.module), (stage.budget, stage.window, stage.kernel, stage.pooling)
-    return agree(engine, stage, transcript, lambda forced, span: snapkv_keep(transcript, forced, *knobs))
+    transcript, options = Transcript(engine.model.module), (stage.budget, stage.window, stage.kernel, stage.pooling)
+    return agree(engine, stage, transcript, lambda forced, span: snapkv_keep(transcript, forced, *options))
 
 
-def intentkv(engine: Engine, stage: Noted) -> Run:
+def intentkv(engine: Engine, stage: RecordingQueryMemory) -> Run:
     transcript = Transcript(engine.model.module)
     head = None if stage.head is None else {name: w.double() for name, w in load_file(stage.head).items()}
-    knobs = {"memory": stage.memory, "cross_attention": stage.cross_attention, "residual": stage.residual}
-    reference = IntentKV(transcript, stage.budget, stage.decay, head, **knobs)
+    options = {"memory": stage.memory, "cross_attention": stage.cross_attention, "residual": stage.residual}
+    reference = IntentKV(transcript, stage.budget, stage.decay, head, **options)
 
     def keep(forced: set[int], span: list[int]) -> None:
         reference.keep(forced, span)
-        assert relative(stage.given, torch.tensor(list(transcript.scores.values()))) < 1e-5
+        assert relative(stage.latest, torch.tensor(list(transcript.scores.values()))) < 1e-5
 
     return agree(engine, stage, transcript, keep)
 
@@ -106,20 +106,20 @@ STAGES: dict[str, Retention] = {
     "snapkv": SnapKV(BUDGET, window=6),
     "snapkv mean": SnapKV(BUDGET, window=6, kernel=5, pooling="mean"),
     "snapkv wide": SnapKV(BUDGET, window=12, kernel=1),
-    "rule": Noted(BUDGET),
-    "rule fades": Noted(BUDGET, decay=3),
-    "rule of one query": Noted(BUDGET, memory=False),
-    "head": Noted(BUDGET, head="random"),
-    "head without memory": Noted(BUDGET, head="random", memory=False),
-    "head without cross-attention": Noted(BUDGET, head="random", cross_attention=False),
-    "head without residual": Noted(BUDGET, head="random", residual=False),
+    "rule": RecordingQueryMemory(BUDGET),
+    "rule fades": RecordingQueryMemory(BUDGET, decay=3),
+    "rule of one query": RecordingQueryMemory(BUDGET, memory=False),
+    "head": RecordingQueryMemory(BUDGET, head="random"),
+    "head without memory": RecordingQueryMemory(BUDGET, head="random", memory=False),
+    "head without cross-attention": RecordingQueryMemory(BUDGET, head="random", cross_attention=False),
+    "head without residual": RecordingQueryMemory(BUDGET, head="random", residual=False),
 }
-REFERENCES = {Streaming: streaming, H2O: h2o, SnapKV: snapkv, Noted: intentkv}
+REFERENCES = {Streaming: streaming, H2O: h2o, SnapKV: snapkv, RecordingQueryMemory: intentkv}
 
 
 @pytest.fixture(scope="module")
 def run_of(engine_of: GetEngine, tmp_path_factory: pytest.TempPathFactory) -> GetRun:
-    """What both keep, by family and name of the stage."""
+    """Return a function that compares stage and reference and returns their result, by family and stage name."""
     head = random_head(16, tmp_path_factory.mktemp("heads"))  # the head_dim of all three families
 
     @cache
@@ -135,32 +135,32 @@ def run_of(engine_of: GetEngine, tmp_path_factory: pytest.TempPathFactory) -> Ge
 @FAMILIES
 @pytest.mark.parametrize("name", STAGES)
 def test_law_6_retention(family: str, name: str, run_of: GetRun) -> None:
-    """As many rows as the budget says survive, for the forced ones leave room."""
+    """Exactly the budget of rows survives, because the forced rows fit into it."""
     assert [len(live) for live in run_of(family, name)[0]] == [BUDGET] * len(STORY)
 
 
 @FAMILIES
-def test_law_6_h2o_of_a_transcript_whose_end_is_taken_back(family: str, run_of: GetRun, engine_of: GetEngine) -> None:
-    """In the middle of what was computed at once: a row that is not there any more leaves no attention behind."""
-    engine, gone = engine_of(family, torch.float64), (0, 17, 3, 0, 20, 30)
-    runs = [h2o(engine, H2O(BUDGET, recent), gone)[0] for recent in (0.0, 0.3)]
+def test_law_6_h2o_after_removal_of_the_transcripts_end(family: str, run_of: GetRun, engine_of: GetEngine) -> None:
+    """The attention of removed rows does not count, even if they were computed together with rows that stay."""
+    engine, removals = engine_of(family, torch.float64), (0, 17, 3, 0, 20, 30)
+    runs = [h2o(engine, H2O(BUDGET, recent), removals)[0] for recent in (0.0, 0.3)]
     assert runs[0] != runs[1] and runs[0] != run_of(family, "h2o 0.0")[0]
 
 
 @pytest.mark.parametrize("name", ["h2o 0.0", "snapkv wide", "rule"])
-def test_what_was_generated_and_taken_back_leaves_no_trace(name: str, run_of: GetRun, engine_of: GetEngine) -> None:
-    """The same rows survive as if nobody had asked: neither their attention nor their queries count."""
-    told, kept = Told(engine_of("qwen2", torch.float64), STAGES[name]), []
+def test_rows_that_were_generated_and_removed_have_no_effect(name: str, run_of: GetRun, engine_of: GetEngine) -> None:
+    """Neither their attention nor their queries affect later evictions."""
+    session, survivors = Session(engine_of("qwen2", torch.float64), STAGES[name]), []
     for turn in STORY:
-        logits, length = told.turn(turn), told.cache.length
-        kept.append(told.cache.positions.tolist())
-        told.engine.generate(told.cache, logits[None], 20)
-        told.cache.rewind(length, logits[None])
-    assert kept == run_of("qwen2", name)[0]
+        logits, length = session.turn(turn), session.cache.length
+        survivors.append(session.cache.positions.tolist())
+        session.engine.generate(session.cache, logits[None], 20)
+        session.cache.rewind(length, logits[None])
+    assert survivors == run_of("qwen2", name)[0]
 
 
-def test_the_story_tells_knobs_apart(run_of: GetRun) -> None:
-    """Otherwise the law would hold for stages that ignore them."""
+def test_the_story_distinguishes_all_options(run_of: GetRun) -> None:
+    """Without this, the law would hold for stages that ignore an option."""
     runs = {name: str(run_of("qwen2", name)) for name in STAGES}
-    assert runs.pop("head without residual") == runs["rule"], "which is what it is"
+    assert runs.pop("head without residual") == runs["rule"], "without its residual a head is the rule"
     assert len(set(runs.values())) == len(runs)

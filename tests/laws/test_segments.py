@@ -1,4 +1,4 @@
-"""Laws 2, 3 and 9 for rows of earlier prompts at any offset. Norm: largest difference over the largest magnitude."""
+"""Laws 2, 3 and 9 for rows reused at other positions. Norm: largest difference over the largest magnitude."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CONTEXT = tuple(tokens(7, 40))
 A, B, C, D, E, F = (Part(tuple(tokens(n, 100 + n))) for n in (20, 31, 17, 26, 9, 11))
 NEW = [Part(tuple(tokens(6, 60 + i))) for i in range(7)]
 QUERY = tokens(12, 50)
-OTHER = Part(A.text, "other")
-SECRET = Part(B.text, None)
+OTHER_KEY = Part(A.text, "other")
+NOT_STORED = Part(B.text, None)
 
 
 class Prompts:
@@ -57,20 +57,20 @@ class Prompts:
 
 
 STORY = [
-    # prompt, rows of the exact prefix, other exact rows, rows reused behind another text
+    # prompt, rows of the exact prefix, other exact rows, rows reused after another text
     ([A, B, C], 0, 0, 0),
     ([A, B, C], 64, 4, 0),  # 68 rows
     ([A, B, D], 48, 3, 0),
-    ([A, B, D, E], 72, 5, 0),  # D's rows entered the prefix though the rest of B had not come from it
+    ([A, B, D, E], 72, 5, 0),  # D's rows entered the prefix although the rest of B did not come from it
     ([NEW[0], C, NEW[1], A, D], 0, 0, 17 + 20 + 26),
-    ([NEW[0], C, NEW[1], A, D], 0, 6, 17 + 6 + 20 + 26),  # what stood behind C was never a prefix
+    ([NEW[0], C, NEW[1], A, D], 0, 6, 17 + 6 + 20 + 26),  # the rows after C were never a prefix
     ([C, NEW[0], B, A, NEW[2], E], 0, 0, 17 + 6 + 31 + 20 + 9),
-    ([NEW[3], E, OTHER, A], 0, 0, 9 + 20),  # nothing is known under the other key
-    ([OTHER, SECRET, SECRET, A], 0, 0, 20 + 20),
+    ([NEW[3], E, OTHER_KEY, A], 0, 0, 9 + 20),  # no rows are stored under the other key
+    ([OTHER_KEY, NOT_STORED, NOT_STORED, A], 0, 0, 20 + 20),
     ([NEW[4], NEW[5], NEW[6], A], 0, 0, 20),
-    ([NEW[4], NEW[5], NEW[6], B], 16, 2, 31),  # what was new is an exact prefix now
-    ([A, SECRET, C], 16, 4 + 17, 0),  # C stood behind the same text
-    ([A, SECRET, E], 16, 4, 9),
+    ([NEW[4], NEW[5], NEW[6], B], 16, 2, 31),  # the previous new rows are now an exact prefix
+    ([A, NOT_STORED, C], 16, 4 + 17, 0),  # C was computed after the same text
+    ([A, NOT_STORED, E], 16, 4, 9),
     ([A, A, A], 16, 4, 20 + 20),
     ([F, F, F], 0, 0, 0),
     ([C, F], 0, 0, 17 + 11),  # the first of the three
@@ -79,23 +79,23 @@ STORY = [
 
 def test_law_2_reused_rows_are_those_of_their_first_prompt(engine: Engine) -> None:
     prompts, reference = Prompts(engine), SegmentCache(engine.plain, CONTEXT, SIZE)
-    for parts, prefix, exact, moved in STORY:
+    for parts, prefix, exact, approximate in STORY:
         logits, expected = prompts.prefill(parts), reference.prefill(parts, QUERY)
         assert relative(logits, expected) < EXACT
-        assert (reference.prefix, reference.exact, reference.moved) == (prefix, exact, moved)
+        assert (reference.prefix, reference.exact, reference.approximate) == (prefix, exact, approximate)
         layout = prompts.layout
         memory = slice(layout.context, layout.query)
         assert int(layout.exact[memory].sum()) == prefix + exact
-        assert int((~layout.fresh & ~layout.exact)[memory].sum()) == moved
+        assert int((~layout.fresh & ~layout.exact)[memory].sum()) == approximate
         error = relative(logits, prompts.plain)
-        assert error > 1e-2 if moved else error < EXACT  # law 3
+        assert error > 1e-2 if approximate else error < EXACT  # law 3
 
 
 @pytest.mark.parametrize("average", [0.3, 1.0])
-def test_law_9_what_is_exact_stays_so_whatever_is_repaired(engine: Engine, average: float) -> None:
-    """Repaired prompts harvest too; every row called exact holds the keys and values of the plain forward."""
+def test_law_9_recomputation_adds_no_approximate_rows_to_exact_ones(engine: Engine, average: float) -> None:
+    """Prompts with recomputation are harvested too; rows marked exact equal those of the plain forward."""
     prompts = Prompts(engine, MultiHop(Schedule("linear", average)))
-    found = 0
+    count = 0
     for parts, *_ in STORY:
         logits = prompts.prefill(parts)
         if average == 1.0:
@@ -103,7 +103,7 @@ def test_law_9_what_is_exact_stays_so_whatever_is_repaired(engine: Engine, avera
         truth = engine.encode([(None, prompts.layout.token_ids.tolist())])[0]
         for p in prompts.layout.placements:
             if p.exact:
-                found += len(p.unit.token_ids)
+                count += len(p.unit.token_ids)
                 assert relative(p.block.k, truth.k[:, :, p.start : p.stop]) < EXACT
                 assert relative(p.block.v, truth.v[:, :, p.start : p.stop]) < EXACT
-    assert found > 100
+    assert count > 100

@@ -1,4 +1,4 @@
-"""A transcript turn by turn through the assembler and the engine, with a note of which row could see which."""
+"""Transcript that runs turn by turn through the assembler and the engine, with the visibility of its rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVICTING = ("streaming", "h2o", "snapkv", "rule", "residual")
 
 @dataclass(frozen=True)
 class Turn:
-    """News and the query behind them, of which the first ``instruction`` tokens say what to do; and its answer."""
+    """Turn of new memory, a query whose first ``instruction`` tokens are the instruction, and an answer."""
 
     news: tuple[int, ...]
     query: tuple[int, ...]
@@ -48,14 +48,14 @@ STORY = [
 
 
 def random_head(head_dim: int, folder: Path, seed: int = 0) -> str:
-    """A file with a residual head whose every weight says something."""
+    """Write a residual head whose weights are all random and effective; return the file."""
     head = ResidualHead(head_dim)
     generator = torch.Generator().manual_seed(seed)
     for parameter in head.parameters():
         parameter.data.normal_(std=0.3, generator=generator)
     head.center.normal_(std=0.3, generator=generator)
     head.spread.uniform_(0.5, 2, generator=generator)
-    head.alpha.data.fill_(0.03)  # the rule keeps its say
+    head.alpha.data.fill_(0.03)  # small, so that the rule also affects the scores
     path = folder / f"head-{head_dim}-{seed}.safetensors"
     save_head(head, path, {})
     return str(path)
@@ -71,8 +71,8 @@ def policy(name: str, head: str) -> Retention:
     }[name]
 
 
-class Told:
-    """One session; whatever it does, the slots add up."""
+class Session:
+    """Session of one transcript; checks the integrity of the block pool after every operation."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class Told:
         retention: Retention,
         construction: Turns | None = None,
         chunking: ChunkSchedule | None = None,
-        shelf: PagedCacheProvider | None = None,
+        provider: PagedCacheProvider | None = None,
     ) -> None:
         construction = construction or Turns(block_size=4)
         self.engine, self.retention, self.chunking = engine, retention, chunking
-        self.shelf = shelf or engine.cache_provider(None, construction.block_size, construction.prefix_tokens)
-        method = SimpleNamespace(retention=retention, cache_provider=lambda engine: self.shelf)
+        self.provider = provider or engine.cache_provider(None, construction.block_size, construction.prefix_tokens)
+        method = SimpleNamespace(retention=retention, cache_provider=lambda engine: self.provider)
         self.builder = TurnsBuilder(SessionResources(engine, method, None, None), construction)
         self.ids: list[int] = []
-        self.told: list[int] = []
+        self.transcript: list[int] = []  # without the context
         self.visible = torch.zeros(0, 0, dtype=torch.bool)
 
     @property
@@ -96,58 +96,58 @@ class Told:
         return self.builder.cache
 
     def prefill(self, turn: Turn) -> tuple[PreparedPrompt, PrefillResult]:
-        """The turn's rows, computed behind what is live."""
-        self.told += turn.news
+        """Compute the turn's rows after the live rows."""
+        self.transcript += turn.news
         self.builder.instruct(turn.instruction)
-        unit = Unit("prefix", tuple(self.told), ())
+        unit = Unit("prefix", tuple(self.transcript), ())
         prompt = self.builder.build([unit], turn.query, Context(CONTEXT), StepTimer())
-        self.shelf.pool.check_integrity()
+        self.provider.pool.check_integrity()
         self._see(prompt)
         new = prompt.layout.token_ids[prompt.prefix :]
         result = self.engine.extend(prompt.cache, new, self.chunking)
-        self.shelf.pool.check_integrity()
-        self.told += turn.query
+        self.provider.pool.check_integrity()
+        self.transcript += turn.query
         return prompt, result
 
     def evict(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         self.builder.after(prompt, result)
-        self.shelf.pool.check_integrity()
+        self.provider.pool.check_integrity()
 
     def turn(self, turn: Turn) -> torch.Tensor:
-        """(vocab,) logits behind the query; what the budget has no room for is gone, and the answer told."""
+        """Run a turn with eviction and answer; return the logits (vocab,) after the query."""
         prompt, result = self.prefill(turn)
         self.evict(prompt, result)
         self.answer(turn)
         return result.logits[0]
 
     def answer(self, turn: Turn) -> None:
-        self.told += turn.answer
+        self.transcript += turn.answer
 
     def dense(self, more: list[int] | None = None) -> torch.Tensor:
-        """(rows, vocab) logits of transformers' own forward, each row seeing what was live when it was computed.
+        """Return the logits (rows, vocab) of transformers' own forward; each row sees the rows live at its computation.
 
-        ``more`` rows are computed behind what is live now.
+        ``more`` tokens follow the rows that are live now.
         """
         ids, rows = [*self.ids, *(more or ())], torch.arange(len(self.ids) + len(more or ()))
-        visible = grown(self.visible, self.cache.positions.cpu(), rows.numel())
+        visible = extend_mask(self.visible, self.cache.positions.cpu(), rows.numel())
         mask = dense_mask(self.engine.plain, visible, rows, rows)
         return self.engine.forward_plain(torch.tensor(ids), mask)
 
     def check(self, result: PrefillResult) -> None:
-        """Law 8 for what was just computed."""
+        """Check law 8 for the latest prefill."""
         assert relative(result.logits[0], self.dense()[-1]) < 1e-5
 
     def _see(self, prompt: PreparedPrompt) -> None:
-        """New rows see the rows that are live, and those of their own before them."""
+        """Extend the mask: new rows see the live rows and the earlier new rows."""
         self.ids = prompt.layout.token_ids.tolist()
         before = self.visible[: prompt.prefix, : prompt.prefix]
-        if before.shape[0] < prompt.prefix:  # rows of another session, which are exact
+        if before.shape[0] < prompt.prefix:  # exact rows of another session
             before = torch.ones(prompt.prefix, prompt.prefix, dtype=torch.bool).tril()
-        self.visible = grown(before, prompt.cache.positions.cpu(), len(self.ids))
+        self.visible = extend_mask(before, prompt.cache.positions.cpu(), len(self.ids))
 
 
-def grown(visible: torch.Tensor, live: torch.Tensor, rows: int) -> torch.Tensor:
-    """``visible`` with rows behind it up to ``rows``, which see the ``live`` ones, and those of their own before."""
+def extend_mask(visible: torch.Tensor, live: torch.Tensor, rows: int) -> torch.Tensor:
+    """Extend the mask ``visible`` to ``rows`` rows; new rows see the ``live`` rows and the earlier new rows."""
     old = visible.shape[0]
     new = torch.zeros(rows, rows, dtype=torch.bool)
     new[:old, :old] = visible

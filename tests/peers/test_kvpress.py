@@ -1,20 +1,21 @@
-"""Our SnapKV, StreamingLLM and H2O against kvpress 0.5.5, which needs an environment of its own: ``make peers``.
+"""Comparison of SnapKV, StreamingLLM and H2O with kvpress 0.5.5, which needs a separate environment: ``make peers``.
 
-The same tiny random models and tokens on both sides, float32, one prefill: kvpress compresses once, behind it.
+Both sides run the same tiny random models and tokens in float32 with one prefill, after which kvpress compresses once.
 
-- Scores agree to 1e-4 relative, number by number (1e-6 when this was written), and what follows from them row by row:
-  the last row kept and the first one dropped lie more than 4e-4 apart.
-- The one intended difference: kvpress keeps rows per layer and KV head, as the papers of SnapKV and H2O keep them per
-  head; ours survive in all layers or none, so that each has one slot and one position. We choose by the scores' sum.
-- SnapKV (arXiv 2404.14469) pools by maximum over 7 in the paper, by mean over 5 in its published code. kvpress has the
-  latter alone: kernel 5 and ``pooling="mean"`` of ours. The paper knows no grouped queries; kvpress takes the group's
-  mean after pooling, we add its heads up: the same order.
-- StreamingLLM (arXiv 2309.17453) numbers positions within the cache. kvpress does so under ``KeyRerotationPress`` only,
-  we with ``survivors=move``; the rows are the same either way. Our sinks are the first rows of the history: behind a
-  protected prefix, which kvpress has to be told as so many sinks more.
-- H2O (arXiv 2306.14048) adds up the attention a row received and keeps a recent window. ``ObservedAttentionPress``
-  divides by the number of queries that could see the row, which favours late rows, and has no window: the paper's is
-  the sum, as ours.
+- Scores agree to 1e-4 relative, and the surviving rows are the same: the scores of the last surviving and the first
+  dropped row differ by more than 4e-4.
+- One difference is intended: kvpress selects rows per layer and KV head, as the papers of SnapKV and H2O do per head;
+  here a row survives in all layers or in none, so that it has one slot and one position. Rows are selected by the sum
+  of the scores.
+- SnapKV (arXiv 2404.14469) uses max pooling over 7 rows in the paper and mean pooling over 5 in its published code.
+  kvpress implements only the latter: kernel 5 and ``pooling="mean"``. The paper has no grouped queries; kvpress takes
+  the mean of a group after pooling, this project the sum, which gives the same order.
+- StreamingLLM (arXiv 2309.17453) uses positions within the cache: kvpress with ``KeyRerotationPress``, this project
+  with ``survivors=move``; the rows are the same in any case. The sinks are the first rows after a protected prefix,
+  which are additional sinks in kvpress.
+- H2O (arXiv 2306.14048) sums the attention that a row receives and keeps a recent window, as this project does.
+  ``ObservedAttentionPress`` divides by the number of queries that can see the row, which favours late rows, and has no
+  window.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.peers
 
 WORKER = Path(__file__).with_name("kvpress_worker.py")
-ROWS, QUERY, WINDOW, KERNEL = 120, 6, 8, 5  # the query span, which we force, lies within SnapKV's window
-TOKENS = torch.randperm(512, generator=torch.Generator().manual_seed(2))[:ROWS].tolist()  # no token twice, no near tie
-FIRST, TOLD, SAID = 60, 54, 5  # an earlier turn ends, and where its instruction begins; of so many tokens
+ROWS, QUERY, WINDOW, KERNEL = 120, 6, 8, 5  # SnapKV's window contains the query span, which always survives here
+TOKENS = torch.randperm(512, generator=torch.Generator().manual_seed(2))[:ROWS].tolist()  # distinct, without near ties
+FIRST, INSTRUCTION, LENGTH = 60, 54, 5  # end of an earlier turn; start and length of its instruction
 BUDGETS = (30, 60)
 STREAMS = [(30, 4, 0), (60, 4, 0), (60, 0, 0), (30, 3, 10)]  # budget, sinks, protected rows
 DEEP, SINGLE = ("qwen2", "llama"), ("qwen2 single", "llama single")
@@ -68,63 +69,63 @@ CASES: dict[str, dict[str, Any]] = {
         for n in BUDGETS
     },
     **{f"streaming {case}": stream(case[0], case[1] + case[2]) for case in STREAMS},
-    "streaming less": stream(30 - SAID, 4),
+    "streaming less": stream(30 - LENGTH, 4),
     "rerotated": stream(30, 4, rerotate=True),
     "observed": {"press": "observed", "budget": 60, "attention": "eager"},
 }
 
 
 def build(name: str) -> LoadedModel:
-    """4 query heads on 2 KV heads in 4 layers, or on a single one in a single layer."""
+    """Make a model of 4 layers with 4 query heads and 2 KV heads, or of a single layer with 1 KV head."""
     family, _, single = name.partition(" ")
     return tiny_model(family, layers=1, num_key_value_heads=1) if single else tiny_model(family, layers=4)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What kvpress did: per layer and KV head the scores of all rows, the rows it kept, rising, and their keys."""
+class PeerResult:
+    """Result of kvpress per layer and KV head: scores of all rows, surviving rows in order, and their keys."""
 
     scores: torch.Tensor  # (layers, kv_heads, rows)
-    kept: torch.Tensor  # (layers, kv_heads, kept)
-    keys: torch.Tensor  # (layers, kv_heads, kept, head_dim)
+    rows: torch.Tensor  # (layers, kv_heads, n)
+    keys: torch.Tensor  # (layers, kv_heads, n, head_dim)
 
     @property
     def sets(self) -> list[list[int]]:
-        """The kept rows of one KV head after another."""
-        return self.kept.flatten(0, 1).tolist()
+        """The surviving rows of each layer and KV head."""
+        return self.rows.flatten(0, 1).tolist()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One model: our cache behind the prompt, and what kvpress did, by name of the case."""
+    """One model: this project's cache after the prompt, and kvpress's results by case name."""
 
     engine: Engine
     cache: PagedCache
     spans: QuerySpan  # with the instruction of an earlier turn
-    peer: dict[str, Seen]
+    peer: dict[str, PeerResult]
 
     def view(self, protected: int = 0) -> CacheView:
-        """As behind the first turn of a session."""
+        """Return the view after the first turn of a session."""
         return QuerySpan().view(self.cache, ROWS - QUERY, protected=protected)
 
     @cached_property
     def later(self) -> CacheView:
-        """As behind a later turn."""
+        """The view after a later turn."""
         return self.spans.view(self.cache, ROWS - QUERY)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All models as kvpress sees them, each with its results."""
+    """Save all models, run kvpress on them, and return their folders."""
     python = os.environ.get("KEEP_AGENT_PEERS")
     if not python:
-        pytest.skip("needs kvpress in an environment of its own: `make peers`, or KEEP_AGENT_PEERS=/path/to/its/python")
+        pytest.skip("needs kvpress in a separate environment: `make peers`, or KEEP_AGENT_PEERS=/path/to/its/python")
     root = tmp_path_factory.mktemp("peers")
     places = {name: root / name.replace(" ", "-") for name in DEEP + SINGLE}
     for name, folder in places.items():
         build(name).module.save_pretrained(folder)
-        asked = {"tokens": TOKENS, "cases": list(CASES.values())}
-        (folder / "cases.json").write_text(json.dumps(asked), encoding="utf-8")
+        job = {"tokens": TOKENS, "cases": list(CASES.values())}
+        (folder / "cases.json").write_text(json.dumps(job), encoding="utf-8")
     command = [Path(python).absolute(), "-I", WORKER, *places.values()]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
@@ -135,19 +136,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[Pair]:
     results = json.loads((folders[request.param] / "results.json").read_text(encoding="utf-8"))
     peer = {
-        name: Seen(*(torch.tensor(result[part]) for part in ("scores", "kept", "keys")))
+        name: PeerResult(*(torch.tensor(result[part]) for part in ("scores", "rows", "keys")))
         for name, result in zip(CASES, results, strict=True)
     }
     with TransformersEngine(build(request.param)) as engine:
         cache, spans = PagedCacheProvider(engine, Turns()).cache(AttentionObserver(WINDOW, mass=True)), QuerySpan()
         engine.extend(cache, TOKENS[:FIRST])
-        spans.view(cache, TOLD, instruction=SAID)
+        spans.view(cache, INSTRUCTION, instruction=LENGTH)
         engine.extend(cache, TOKENS[FIRST:])
         yield Pair(engine, cache, spans, peer)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=0)
 
 
 def rows_of(mask: torch.Tensor) -> list[int]:
@@ -155,45 +156,45 @@ def rows_of(mask: torch.Tensor) -> list[int]:
 
 
 def best(view: CacheView, budget: int, scores: torch.Tensor) -> list[int]:
-    """The rows we keep by ``scores`` (rows,)."""
+    """Return the rows that survive by ``scores`` (rows,)."""
     return rows_of(keep_best(view, budget, lambda: scores[view.history]))
 
 
 def grouped(stage: SnapKV, view: CacheView, pair: Pair) -> torch.Tensor:
-    """(layers, kv_heads, rows before the window): the mean of our votes over the query heads of a KV head."""
+    """Return the mean votes over the query heads of each KV head, (layers, kv_heads, rows before the window)."""
     votes = torch.stack([stage.votes(view, layer) for layer in range(view.layers)])
     return votes.unflatten(1, (pair.engine.info.kv_heads, -1)).mean(2)
 
 
 @pytest.mark.parametrize("case", STREAMS)
 def test_streaming_keeps_the_same_rows(pair: Pair, case: tuple[int, int, int]) -> None:
-    """The query span is forced; it is recent anyhow. Protected rows are so many sinks more."""
+    """Protected rows correspond to additional sinks; the forced query span is recent in any case."""
     budget, sinks, protected = case
-    ours = rows_of(Streaming(budget, sinks).keep(pair.view(protected)))
-    assert len(ours) == budget
-    for theirs in pair.peer[f"streaming {case}"].sets:
-        assert theirs == ours
+    rows = rows_of(Streaming(budget, sinks).keep(pair.view(protected)))
+    assert len(rows) == budget
+    for peer_rows in pair.peer[f"streaming {case}"].sets:
+        assert peer_rows == rows
 
 
 def test_streaming_makes_room_for_an_old_instruction(pair: Pair) -> None:
-    """We force it, kvpress knows none: it takes the place of as many of the least recent rows."""
-    said = range(TOLD, TOLD + SAID)
-    ours = rows_of(Streaming(30, 4).keep(pair.later))
-    assert len(ours) == 30 and set(said) < set(ours)
-    for theirs in pair.peer["streaming less"].sets:
-        assert theirs == [row for row in ours if row not in said]
+    """An instruction, which kvpress does not have, survives in place of the least recent rows."""
+    instruction = range(INSTRUCTION, INSTRUCTION + LENGTH)
+    rows = rows_of(Streaming(30, 4).keep(pair.later))
+    assert len(rows) == 30 and set(instruction) < set(rows)
+    for peer_rows in pair.peer["streaming less"].sets:
+        assert peer_rows == [row for row in rows if row not in instruction]
 
 
-def test_streaming_turns_keys_to_their_places_in_the_cache(pair: Pair) -> None:
-    """``survivors=move`` is kvpress's ``KeyRerotationPress``: keys agree to 1e-4 of the largest, and did not before."""
-    cache, theirs = pair.cache.fork(), pair.peer["rerotated"]
+def test_streaming_rotates_keys_to_their_positions_in_the_cache(pair: Pair) -> None:
+    """``survivors=move`` equals ``KeyRerotationPress``: keys agree to 1e-4 of the largest one, but not before it."""
+    cache, peer = pair.cache.fork(), pair.peer["rerotated"]
     cache.drop(Streaming(30, 4).keep(pair.view()))
-    assert theirs.sets == [cache.positions.tolist()] * len(theirs.sets)
+    assert peer.sets == [cache.positions.tolist()] * len(peer.sets)
     before = torch.stack([cache.keys(layer) for layer in range(pair.engine.info.layers)])
     compact(pair.engine.decoder, cache)
-    ours = torch.stack([cache.keys(layer) for layer in range(pair.engine.info.layers)])
-    limit = 1e-4 * ours.abs().max()
-    assert (ours - theirs.keys).abs().max() < limit < (ours - before).abs().max()
+    keys = torch.stack([cache.keys(layer) for layer in range(pair.engine.info.layers)])
+    limit = 1e-4 * keys.abs().max()
+    assert (keys - peer.keys).abs().max() < limit < (keys - before).abs().max()
 
 
 def test_snapkv_gives_the_same_scores(pair: Pair) -> None:
@@ -203,7 +204,7 @@ def test_snapkv_gives_the_same_scores(pair: Pair) -> None:
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_snapkv_keeps_the_same_rows_per_layer_and_head(pair: Pair, budget: int) -> None:
-    """Where both choose by one head's votes; the window survives."""
+    """Select rows by the votes of one KV head, as kvpress does; the window survives."""
     stage, view = SnapKV(budget, WINDOW, KERNEL, "mean"), pair.view()
     votes = torch.nn.functional.pad(grouped(stage, view, pair), (0, WINDOW), value=float("inf"))
     assert [best(view, budget, scores) for scores in votes.flatten(0, 1)] == pair.peer[f"snapkv {budget}"].sets
@@ -211,29 +212,28 @@ def test_snapkv_keeps_the_same_rows_per_layer_and_head(pair: Pair, budget: int) 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_snapkv_keeps_one_set_for_all_layers_and_heads(pair: Pair, budget: int) -> None:
-    """It is the set that kvpress's own scores give, added up; with one layer and KV head it is kvpress's."""
-    theirs, view = pair.peer[f"snapkv {budget}"], pair.view()
-    ours = rows_of(SnapKV(budget, WINDOW, KERNEL, "mean").keep(view))
-    assert ours == best(view, budget, theirs.scores.sum((0, 1)))
-    if len(theirs.sets) == 1:
-        assert theirs.sets == [ours]
+    """The set follows from the sum of kvpress's scores; with one layer and KV head it is kvpress's set."""
+    peer, view = pair.peer[f"snapkv {budget}"], pair.view()
+    rows = rows_of(SnapKV(budget, WINDOW, KERNEL, "mean").keep(view))
+    assert rows == best(view, budget, peer.scores.sum((0, 1)))
+    if len(peer.sets) == 1:
+        assert peer.sets == [rows]
     else:
-        assert len({tuple(rows) for rows in theirs.sets}) == len(theirs.sets), "else they would say nothing"
+        assert len({tuple(rows) for rows in peer.sets}) == len(peer.sets), "the heads must select different rows"
 
 
-def test_snapkv_told_otherwise_scores_otherwise(pair: Pair) -> None:
-    """The scores tell the knobs apart."""
-    view, theirs = pair.view(), pair.peer["snapkv 60"].scores[..., :-WINDOW]
+def test_snapkv_with_other_options_has_other_scores(pair: Pair) -> None:
+    view, scores = pair.view(), pair.peer["snapkv 60"].scores[..., :-WINDOW]
     for stage in (SnapKV(60, WINDOW, KERNEL, "max"), SnapKV(60, WINDOW, KERNEL + 2, "mean")):
         with pytest.raises(AssertionError, match="not close"):
-            close(grouped(stage, view, pair), theirs)
+            close(grouped(stage, view, pair), scores)
 
 
-def test_h2o_adds_up_what_kvpress_averages(pair: Pair) -> None:
-    """Times the queries that could see a row, kvpress's scores are the mass we choose by; without, others survive."""
-    theirs, view, spec = pair.peer["observed"], pair.view(), pair.engine.info
+def test_h2o_sums_the_attention_that_kvpress_averages(pair: Pair) -> None:
+    """kvpress's scores times the number of queries are the attention mass; unscaled, other rows would survive."""
+    peer, view, spec = pair.peer["observed"], pair.view(), pair.engine.info
     group, queries = spec.heads // spec.kv_heads, torch.arange(ROWS, 0, -1)
-    mass = (theirs.scores * queries * group).sum((0, 1))
+    mass = (peer.scores * queries * group).sum((0, 1))
     close(view.mass, mass)
-    ours = rows_of(H2O(60, recent=0).keep(view))
-    assert ours == best(view, 60, mass) != best(view, 60, theirs.scores.sum((0, 1)))
+    rows = rows_of(H2O(60, recent=0).keep(view))
+    assert rows == best(view, 60, mass) != best(view, 60, peer.scores.sum((0, 1)))

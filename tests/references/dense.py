@@ -1,7 +1,7 @@
-"""A decoder-only model and a prefill over stored units, slow and dense: the ground the written-out papers stand on.
+"""Dense reference of a decoder-only model and of a prefill over stored units, on which the papers' references build.
 
-Reads the weights of a Qwen2, Qwen3 or Llama module and shares no code with the engine or a stage. Positions, masks and
-sets are plain loops and dense matrices.
+It reads the weights of a Qwen2, Qwen3 or Llama module and shares no code with the engine or a stage. Positions, masks
+and sets are plain loops and dense matrices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Set = list[int]
 
 @dataclass
 class Reference:
-    """One decoder-only model with default RoPE, computed densely in its own dtype."""
+    """Decoder-only model with default RoPE, computed densely in its own dtype."""
 
     module: nn.Module
 
@@ -32,7 +32,7 @@ class Reference:
         return weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps)
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """x (heads, rows, dim)."""
+        """Apply RoPE to x (heads, rows, dim)."""
         half = self.dim // 2
         angle = positions[:, None].to(x.dtype) / self.theta ** (torch.arange(half).to(x.dtype) / half)
         cos, sin = angle.cos(), angle.sin()
@@ -40,7 +40,7 @@ class Reference:
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
     def project(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Unrotated q (heads, rows, dim), k and v (kv_heads, rows, dim)."""
+        """Return unrotated q (heads, rows, dim), and k and v (kv_heads, rows, dim)."""
         block, attention = self.layers[layer], self.layers[layer].self_attn
         x = self.norm(block.input_layernorm.weight, hidden)
         q, k, v = (
@@ -52,7 +52,7 @@ class Reference:
         return q, k, v
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, rows: Sequence[int], causal: bool) -> torch.Tensor:
-        """Weights (heads, len(rows), all rows) of rotated q over rotated k."""
+        """Return the attention weights (heads, len(rows), all rows) of rotated q over rotated k."""
         group = self.heads // self.kv_heads
         scores = torch.stack([q[h] @ k[h // group].T for h in range(self.heads)]) * self.dim**-0.5
         if causal:
@@ -61,7 +61,7 @@ class Reference:
         return torch.softmax(scores, -1)
 
     def finish(self, layer: int, hidden: torch.Tensor, weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The rest of a layer after its attention weights."""
+        """Return the layer's output, given its attention weights."""
         block, group = self.layers[layer], self.heads // self.kv_heads
         mixed = torch.stack([weights[h] @ v[h // group] for h in range(self.heads)], 1).flatten(1)
         hidden = hidden + mixed @ block.self_attn.o_proj.weight.T
@@ -70,7 +70,7 @@ class Reference:
         return hidden + (gate * torch.sigmoid(gate) * (x @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
 
     def alone(self, ids: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Unrotated keys, and values of a unit that sees only itself, per layer."""
+        """Return per layer the unrotated keys and the values of a unit that is encoded alone."""
         hidden, rows = self.module.model.embed_tokens.weight[list(ids)], torch.arange(len(ids))
         stored = []
         for layer in range(len(self.layers)):
@@ -83,26 +83,26 @@ class Reference:
 
 @dataclass
 class Memory:
-    """The prompt ``[units][query]``: which rows are whose, and what is stored of them."""
+    """Prompt ``[units][query]``: the rows of each unit, and their stored KV."""
 
     model: Reference
     units: Sequence[Sequence[int]]
     query: Sequence[int]
-    new: Sequence[int] = ()  # units of which nothing is stored
-    exact: int = 0  # so many units in front are stored as plain recomputation gives them (only 1 is true here)
+    new: Sequence[int] = ()  # units without stored KV
+    exact: int = 0  # number of first units whose stored KV counts as exact (which is true for at most 1 here)
 
     def __post_init__(self) -> None:
         self.ids = [*(token for unit in self.units for token in unit), *self.query]
         starts = [sum(len(u) for u in self.units[:i]) for i in range(len(self.units))]
         self.members = [list(range(s, s + len(u))) for s, u in zip(starts, self.units, strict=True)]
-        self.asking = list(range(len(self.ids) - len(self.query), len(self.ids)))
-        self.fresh = sorted([row for i in self.new for row in self.members[i]] + self.asking)
+        self.query_rows = list(range(len(self.ids) - len(self.query), len(self.ids)))
+        self.fresh = sorted([row for i in self.new for row in self.members[i]] + self.query_rows)
         self.settled = [row for rows in self.members[: self.exact] for row in rows]
         self.reused = [row for row in range(len(self.ids)) if row not in self.fresh + self.settled]
         self._stored = [self.model.alone(unit) for unit in self.units]
 
     def stored(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unrotated k and v (kv_heads, rows, dim); what stands in fresh rows is of no use."""
+        """Return unrotated k and v (kv_heads, rows, dim); fresh rows are NaN."""
         parts = [unit[layer] for unit in self._stored]
         empty = torch.full_like(parts[0][0][:, :1], torch.nan).expand(-1, len(self.query), -1)
         k, v = (torch.cat([*(part[kind] for part in parts), empty], 1) for kind in (0, 1))
@@ -111,26 +111,26 @@ class Memory:
 
 
 @dataclass
-class Seen:
-    """What a policy may look at after a layer."""
+class LayerState:
+    """State after a layer, from which a policy selects the rows of the next layer."""
 
     layer: int
-    rows: Set  # computed here
+    rows: Set  # rows computed at this layer
     q: torch.Tensor  # rotated, (heads, len(rows), dim)
     k: torch.Tensor  # rotated, (kv_heads, all rows, dim)
     weights: torch.Tensor  # (heads, len(rows), all rows)
-    hidden: torch.Tensor  # (len(rows), hidden) that enters the next layer
+    hidden: torch.Tensor  # (len(rows), hidden), input of the next layer
 
 
 @dataclass
 class Outcome:
-    logits: torch.Tensor  # (vocab,) of the last row
+    logits: torch.Tensor  # (vocab,), last row
     active: list[Set]  # rows per layer
 
 
 @torch.no_grad()
-def prefill(memory: Memory, first: Set, narrow: Callable[[Seen], Set]) -> Outcome:
-    """Compute ``first`` at layer 0 and what ``narrow`` leaves at each later one; all else is read from the store."""
+def prefill(memory: Memory, first: Set, narrow: Callable[[LayerState], Set]) -> Outcome:
+    """Compute the rows ``first`` at layer 0 and those of ``narrow`` at later layers; read all others from the store."""
     model, rows = memory.model, sorted(first)
     hidden, active = model.module.model.embed_tokens.weight[[memory.ids[row] for row in rows]], []
     for layer in range(len(model.layers)):
@@ -142,7 +142,7 @@ def prefill(memory: Memory, first: Set, narrow: Callable[[Seen], Set]) -> Outcom
         weights = model.attend(q, k, rows, causal=True)
         hidden = model.finish(layer, hidden, weights, v)
         if layer + 1 < len(model.layers):
-            kept = sorted(narrow(Seen(layer, rows, q, k, weights, hidden)))
-            hidden, rows = hidden[[rows.index(row) for row in kept]], kept
+            remaining = sorted(narrow(LayerState(layer, rows, q, k, weights, hidden)))
+            hidden, rows = hidden[[rows.index(row) for row in remaining]], remaining
     logits = model.norm(model.module.model.norm.weight, hidden[-1]) @ model.module.lm_head.weight.T
     return Outcome(logits, active)

@@ -1,4 +1,4 @@
-"""H2O (arXiv 2306.14048), slow and dense: accumulated attention and recent rows, one set for all layers and heads."""
+"""H2O (arXiv 2306.14048): dense reference of accumulated attention and recent rows, one set for all layers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from tests.references.transcript import Transcript
 
 
 def h2o_keep(transcript: Transcript, forced: set[int], budget: int, recent: float) -> None:
-    """The heavy hitters: a row's score is what all rows of the transcript, layer by layer and head by head, gave to it.
+    """Keep the heavy hitters: a row's score is the attention that it received from all rows, layers and heads.
 
-    Forgotten rows count, rows that were taken back do not.
+    Attention from evicted rows counts; attention from removed rows does not.
     """
     history = [row for row in transcript.live if row not in forced]
     scores = {}

@@ -1,4 +1,4 @@
-"""IntentKV (arXiv 2606.09916), slow and dense: query memory, rule, features and residual head, in plain loops."""
+"""IntentKV (arXiv 2606.09916): dense reference of query memory, rule, features and residual head, in plain loops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 from tests.references.transcript import Transcript
 
-Weights = Mapping[str, torch.Tensor]  # of a residual head, by name
+Weights = Mapping[str, torch.Tensor]  # weights of a residual head by name
 
 
 @dataclass
 class IntentKV:
-    """One session. ``head``: the weights of a trained residual; None: the rule alone."""
+    """IntentKV in one session. ``head``: weights of a trained residual head; None: the rule alone."""
 
     transcript: Transcript
     budget: int
@@ -26,10 +26,10 @@ class IntentKV:
     residual: bool = True
 
     def __post_init__(self) -> None:
-        self.m: list[list[torch.Tensor]] | None = None  # by layer and query head, of unit norm
+        self.m: list[list[torch.Tensor]] | None = None  # by layer and query head, with unit norm
 
     def keep(self, forced: set[int], span: list[int]) -> None:
-        """Section 3.1; the memory follows whether or not something has to go."""
+        """Evict rows (section 3.1); the query memory is updated even without an eviction."""
         self.follow(span)
         history = [row for row in self.transcript.live if row not in forced]
         if history:
@@ -37,28 +37,28 @@ class IntentKV:
             self.transcript.keep(forced, scores, self.budget)
 
     def follow(self, span: list[int]) -> None:
-        """Equation 2, then unit norm along the head dimension."""
+        """Update the query memory: equation 2, then unit norm along the head dimension."""
         encoded = [[q[span].mean(0) for q in layer.q] for layer in self.transcript.layers]
         if self.memory and self.m is not None:
             fade = math.exp(-self.decay)
             encoded = [
-                [fade * before + now for before, now in zip(old, new, strict=True)]
-                for old, new in zip(self.m, encoded, strict=True)
+                [fade * old + new for old, new in zip(old_heads, new_heads, strict=True)]
+                for old_heads, new_heads in zip(self.m, encoded, strict=True)
             ]
         self.m = [[row / torch.sqrt((row * row).sum()) for row in heads] for heads in encoded]
 
     def scores(self, history: list[int], span: list[int]) -> dict[int, float]:
-        """Equation 4."""
+        """Score the rows: equation 4."""
         rule = self.rule(history)
         if self.head is None or not self.residual:
             return rule
         alpha = min(5.0, max(-5.0, float(self.head["alpha"])))
         features = {row: self.features(row, rule[row]) for row in history}
-        asked = [self.mean_key(row) for row in span]
-        return {row: rule[row] + alpha * self.mlp(features[row], self.read(features[row], asked)) for row in history}
+        keys = [self.mean_key(row) for row in span]
+        return {row: rule[row] + alpha * self.mlp(features[row], self.read(features[row], keys)) for row in history}
 
     def rule(self, history: list[int]) -> dict[int, float]:
-        """Equation 3."""
+        """Score the rows by the rule: equation 3."""
         total = dict.fromkeys(history, 0.0)
         for layer, heads in enumerate(self.m):
             for head, m in enumerate(heads):
@@ -68,7 +68,7 @@ class IntentKV:
         return total
 
     def keys(self, layer: int, head: int) -> torch.Tensor:
-        """(rows, D) of the KV head that a query head reads."""
+        """Return the keys (rows, D) of the KV head that a query head reads."""
         model = self.transcript.model
         return self.transcript.layers[layer].k[head * model.kv_heads // model.heads]
 
@@ -77,13 +77,13 @@ class IntentKV:
         return torch.stack(every).mean(0)
 
     def features(self, row: int, rule: float) -> torch.Tensor:
-        """Equation 5, by what the trainer found usual."""
+        """Return the features of equation 5, normalised with the training set's statistics."""
         k, m = self.mean_key(row), torch.stack([m for heads in self.m for m in heads]).mean(0)
-        made = torch.cat([k, m, k * m, torch.tensor([rule], dtype=k.dtype)])
-        return (made - self.head["center"].to(k.dtype)) / self.head["spread"].to(k.dtype)
+        raw = torch.cat([k, m, k * m, torch.tensor([rule], dtype=k.dtype)])
+        return (raw - self.head["center"].to(k.dtype)) / self.head["spread"].to(k.dtype)
 
     def read(self, features: torch.Tensor, span: list[torch.Tensor]) -> torch.Tensor:
-        """Equation 6: four heads of width 32; ``span`` holds the mean keys of the query span's live rows."""
+        """Attend to the query span: equation 6, four heads of width 32; ``span``: mean keys of its live rows."""
         if not self.cross_attention:
             return torch.zeros(128, dtype=features.dtype)
         query, parts = self.linear("to_query", features), []

@@ -1,4 +1,4 @@
-"""Full reuse with nothing but transformers' own forward: each unit alone behind its context, then the query."""
+"""Full reuse with transformers' own forward only: each unit is encoded alone after its context, then the query."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from transformers import DynamicCache, PreTrainedModel
 
 
 def turn(model: PreTrainedModel, layer: int, keys: torch.Tensor, by: int) -> torch.Tensor:
-    """Rotate already rotated ``keys`` (..., rows, head_dim) on by ``by`` positions, as complex numbers."""
+    """Rotate already rotated ``keys`` (..., rows, head_dim) by another ``by`` positions, as complex numbers."""
     rotary, kinds = model.model.rotary_emb, getattr(model.config, "layer_types", None)
-    named = getattr(rotary, f"{kinds[layer]}_inv_freq", None) if kinds else None
-    frequencies = rotary.inv_freq if named is None else named
+    layer_frequencies = getattr(rotary, f"{kinds[layer]}_inv_freq", None) if kinds else None
+    frequencies = rotary.inv_freq if layer_frequencies is None else layer_frequencies
     half = keys.shape[-1] // 2
     pairs = torch.complex(keys[..., :half].double(), keys[..., half:].double())
-    turned = pairs * torch.polar(torch.ones(half).double(), frequencies.double() * by)
-    return torch.cat([turned.real, turned.imag], -1).to(keys.dtype)
+    pairs = pairs * torch.polar(torch.ones(half).double(), frequencies.double() * by)
+    return torch.cat([pairs.real, pairs.imag], -1).to(keys.dtype)
 
 
 def dense_mask(
     model: PreTrainedModel, visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive mask(s) of ``visible`` (rows, keys) as the family's forward takes them; positions cut sliding layers."""
+    """Return additive mask(s) of ``visible`` (rows, keys) for the family's forward, with its sliding windows."""
 
     def additive(window: int | None) -> torch.Tensor:
-        seen = visible if window is None else visible & (keys[None] > rows[:, None] - window)
-        return torch.zeros(1, 1, *seen.shape, dtype=model.dtype).masked_fill(~seen, torch.finfo(model.dtype).min)
+        allowed = visible if window is None else visible & (keys[None] > rows[:, None] - window)
+        return torch.zeros(1, 1, *allowed.shape, dtype=model.dtype).masked_fill(~allowed, torch.finfo(model.dtype).min)
 
     window, family = getattr(model.config, "sliding_window", None), model.config.model_type
     if family in ("llama", "mistral", "qwen3_moe"):
@@ -40,19 +40,20 @@ def full_reuse(
     context: Sequence[int],
     units: Sequence[Sequence[int]],
     query: Sequence[int],
-    behind: Sequence[Sequence[int]] = (),
+    preceding: Sequence[Sequence[int]] = (),
 ) -> torch.Tensor:
-    """(query rows, vocab) logits when no memory row is recomputed; ``behind``: what each unit saw, too."""
+    """Return logits (query rows, vocab) without recomputation; ``preceding``: tokens between context and each unit."""
     layers, before = model.config.num_hidden_layers, len(context)
     parts: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     start = before
     for number, unit in enumerate(units):
-        first = before + (len(behind[number]) if behind else 0)
-        alone = _cache_of(model, [*context, *(behind[number] if behind else ()), *unit])
+        more = preceding[number] if preceding else ()
+        first = before + len(more)
+        alone = _cache_of(model, [*context, *more, *unit])
         if not parts and before:
             parts.append([(k[:, :, :before], v[:, :, :before]) for k, v in alone])
-        moved = [(turn(model, i, k[:, :, first:], start - first), v[:, :, first:]) for i, (k, v) in enumerate(alone)]
-        parts.append(moved)
+        tail = [(k[:, :, first:], v[:, :, first:]) for k, v in alone]
+        parts.append([(turn(model, layer, k, start - first), v) for layer, (k, v) in enumerate(tail)])
         start += len(unit)
     cache = DynamicCache()
     for layer in range(layers):

@@ -1,7 +1,7 @@
-"""MemArt's algorithm 1, slow and dense: boxes, relevance, the four ways to aggregate, decoupled positions.
+"""MemArt's algorithm 1: dense reference of boxes, relevance, the four aggregations and decoupled positions.
 
-What the paper leaves open is as `memory.retrieval.latent` says: each head and layer normalises for itself, then they
-are summed. Reciprocal ranks are fractions, so that equal sums are equal. Rows that make up no block are always seen.
+Where the paper is not specific, it follows `memory.retrieval.latent`: scores are normalised per head and layer and then
+summed. Reciprocal ranks are fractions, so that equal sums are equal. Rows outside complete blocks are always visible.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.references.dense import Reference
 
 @dataclass
 class MemArt:
-    """A session: unrotated keys and values of the context and of all turns, as they were once computed."""
+    """Session that stores the unrotated keys and the values of the context and of all turns."""
 
     module: nn.Module
     context: Sequence[int]
-    size: int  # tokens in a block
+    size: int  # tokens per block
     top_k: int  # blocks
     normalise: str
     aggregate: str
@@ -30,7 +30,7 @@ class MemArt:
     per_layer: bool = False
     coupled: bool = False
     constant: int = 60
-    chosen: dict[int, list[int]] = field(default_factory=dict)  # by layer, in the last turn
+    selection: dict[int, list[int]] = field(default_factory=dict)  # blocks by layer, in the last turn
 
     def __post_init__(self) -> None:
         self.model = Reference(self.module)
@@ -41,24 +41,24 @@ class MemArt:
 
     @torch.no_grad()
     def turn(self, new: Sequence[int]) -> torch.Tensor:
-        """(vocab,) logits behind the rows ``new``, which are part of the memory from then on."""
+        """Compute the rows ``new`` and add them to the memory; return the logits (vocab,) of the last row."""
         before, rows = len(self.context), self.stored[0][0].shape[1]
         starts = range(before, rows - self.size + 1, self.size)
         self.blocks = [list(range(start, start + self.size)) for start in starts]
         rest = list(range(before + len(self.blocks) * self.size, rows))
-        asked = self._forward(new, lambda layer, q: list(range(before)))[2]
-        shared = self.choose({layer: asked[layer] for layer in self.voters})
+        queries = self._forward(new, lambda layer, q: list(range(before)))[2]
+        shared = self.choose({layer: queries[layer] for layer in self.voters})
 
         def visible(layer: int, q: torch.Tensor) -> list[int]:
-            self.chosen[layer] = self.choose({layer: q}) if self.per_layer else shared
-            return [*range(before), *(row for b in self.chosen[layer] for row in self.blocks[b]), *rest]
+            self.selection[layer] = self.choose({layer: q}) if self.per_layer else shared
+            return [*range(before), *(row for b in self.selection[layer] for row in self.blocks[b]), *rest]
 
         logits, computed, _ = self._forward(new, visible, self.coupled)
         self._append(computed)
         return logits
 
     def choose(self, queries: dict[int, torch.Tensor]) -> list[int]:
-        """The ``top_k`` best blocks in order of time. Equation 4 and table 1."""
+        """Return the ``top_k`` best blocks in order of time: equation 4 and table 1."""
         lines = [self.relevance(layer, h, q[h]) for layer, q in queries.items() for h in range(self.model.heads)]
         by_token = []
         for token in range(lines[0].shape[0]):
@@ -69,7 +69,7 @@ class MemArt:
         return sorted(sorted(range(len(score)), key=lambda b: (-score[b], b))[: self.top_k])
 
     def relevance(self, layer: int, head: int, q: torch.Tensor) -> torch.Tensor:
-        """(tokens, blocks). Equations 2 and 3."""
+        """Return the relevance (tokens, blocks): equations 2 and 3."""
         keys = self.stored[layer][0][head * self.model.kv_heads // self.model.heads]
         result = torch.zeros(len(q), len(self.blocks), dtype=q.dtype)
         for number, rows in enumerate(self.blocks):
@@ -80,27 +80,27 @@ class MemArt:
     def _normalised(self, values: torch.Tensor) -> list:
         if self.normalise == "softmax":
             return torch.softmax(values, -1).tolist()
-        order = sorted(range(len(values)), key=lambda b: (-values[b], b))  # of equal ones the earlier is the better
+        order = sorted(range(len(values)), key=lambda b: (-values[b], b))  # ties go to the earlier block
         return [Fraction(1, order.index(b) + 1 + self.constant) for b in range(len(values))]
 
     def _forward(
         self, new: Sequence[int], visible: Callable[[int, torch.Tensor], list[int]], coupled: bool = False
     ) -> tuple:
-        """Logits of the last row; per layer k and v of the ``new`` rows; per layer their unrotated q. Equation 6."""
+        """Return the last row's logits, and per layer (k, v) and unrotated q of the ``new`` rows: equation 6."""
         model, hidden, total = self.model, self.module.model.embed_tokens.weight[list(new)], self.stored[0][0].shape[1]
         computed, queries = [], []
         for layer in range(len(model.layers)):
             q, k, v = model.project(layer, hidden)
             rows = visible(layer, q)
-            own = list(range(len(rows), len(rows) + len(new)))
-            places = [*rows, *range(total, total + len(new))] if coupled else [*range(len(rows)), *own]
+            last = list(range(len(rows), len(rows) + len(new)))  # the new rows, after the visible ones
+            places = [*rows, *range(total, total + len(new))] if coupled else [*range(len(rows)), *last]
             keys, values = (torch.cat([old[:, rows], x], 1) for old, x in zip(self.stored[layer], (k, v), strict=True))
-            turned_q, turned_k = model.rotate(q, torch.tensor(places)[own]), model.rotate(keys, torch.tensor(places))
-            hidden = model.finish(layer, hidden, model.attend(turned_q, turned_k, own, causal=True), values)
+            rotated_q, rotated_k = model.rotate(q, torch.tensor(places)[last]), model.rotate(keys, torch.tensor(places))
+            hidden = model.finish(layer, hidden, model.attend(rotated_q, rotated_k, last, causal=True), values)
             computed.append((k, v))
             queries.append(q)
         return model.norm(self.module.model.norm.weight, hidden[-1]) @ self.module.lm_head.weight.T, computed, queries
 
     def _append(self, computed: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         pairs = zip(self.stored, computed, strict=True)
-        self.stored = [(torch.cat([k, more], 1), torch.cat([v, other], 1)) for (k, v), (more, other) in pairs]
+        self.stored = [(torch.cat([k, new_k], 1), torch.cat([v, new_v], 1)) for (k, v), (new_k, new_v) in pairs]

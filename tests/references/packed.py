@@ -1,4 +1,4 @@
-"""What a packed cache stands for: transformers' own forward, its keys and values packed and unpacked page by page."""
+"""Reference of a packed cache: transformers' own forward, with keys and values packed and unpacked page by page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.references.isolated import dense_mask
 PAGE = 64
 
 
-class Stored(DynamicCache):
-    """Whole pages are replaced by what comes back of them; a pass sees the pages it fills as packed.
+class PackedPages(DynamicCache):
+    """Cache whose complete pages are packed and unpacked again; a pass sees the pages that it completes as packed.
 
-    But for a pass that ends with the only page it fills: that one is packed behind the pass.
+    Exception: if a pass ends with the only page it completes, that page is packed after the pass.
     """
 
     def __init__(self, format: PackFormat) -> None:
@@ -32,11 +32,11 @@ class Stored(DynamicCache):
         return self.layers[layer].keys, self.layers[layer].values
 
     def replace(self, layer: int) -> None:
-        """The whole pages of a layer that are not packed yet."""
-        own = self.layers[layer]
-        stop = own.keys.shape[2] // PAGE * PAGE
-        own.keys = self._replaced(own.keys, stop, self.format.keys)
-        own.values = self._replaced(own.values, stop, "token")
+        """Pack and unpack the complete pages of a layer that are not packed yet."""
+        stored = self.layers[layer]
+        stop = stored.keys.shape[2] // PAGE * PAGE
+        stored.keys = self._replaced(stored.keys, stop, self.format.keys)
+        stored.values = self._replaced(stored.values, stop, "token")
 
     def _replaced(self, x: torch.Tensor, stop: int, along: Any) -> torch.Tensor:
         pages = [pack(page, self.format, along).unpack(x.dtype) for page in x[:, :, self.packed : stop].split(PAGE, 2)]
@@ -49,10 +49,10 @@ class Stored(DynamicCache):
 
 
 class Dense:
-    """One agent's rows in full. Rows that were dropped are hidden by the mask."""
+    """Rows of one agent, all kept; the mask hides dropped rows."""
 
     def __init__(self, model: PreTrainedModel, format: PackFormat) -> None:
-        self.model, self.stored = model, Stored(format)
+        self.model, self.stored = model, PackedPages(format)
         self.live = torch.empty(0, dtype=torch.bool)
         self.logits = torch.empty(0)
 
@@ -61,26 +61,26 @@ class Dense:
         return self.live.numel()
 
     def append(self, ids: Sequence[int], lasting: bool = True) -> torch.Tensor:
-        """(rows, vocab) logits of all new rows."""
+        """Append tokens; return the logits (rows, vocab) of the new rows."""
         start, self.stored.lasting = self.rows, lasting
         self.live = torch.cat([self.live, torch.ones(len(ids), dtype=torch.bool)])
         every = torch.arange(self.rows)
         visible = (every[None] <= every[start:, None]) & self.live[None]
-        given = {"position_ids": every[None, start:], "past_key_values": self.stored, "use_cache": True}
+        options = {"position_ids": every[None, start:], "past_key_values": self.stored, "use_cache": True}
         with torch.inference_mode():
             mask = dense_mask(self.model, visible, every[start:], every)
-            found = self.model(torch.tensor([list(ids)]), attention_mask=mask, **given).logits[0]
+            logits = self.model(torch.tensor([list(ids)]), attention_mask=mask, **options).logits[0]
             whole = self.rows // PAGE * PAGE
             if lasting and whole > self.stored.packed:
                 for layer in range(len(self.stored.layers)):
                     if self.rows - self.stored.packed == PAGE:
                         self.stored.replace(layer)
                 self.stored.packed = whole
-        self.logits = found[-1:]
-        return found
+        self.logits = logits[-1:]
+        return logits
 
     def score(self, candidates: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Summed log-likelihoods, each candidate on a copy."""
+        """Return the summed log-likelihoods of the candidates, each on a copy."""
         sums = []
         for candidate in candidates:
             logits = torch.cat([self.logits, self.copy().append(candidate, lasting=False)[:-1]]).log_softmax(-1)
@@ -95,6 +95,6 @@ class Dense:
         self.live[positions] = False
 
     def copy(self) -> Dense:
-        other = copy.copy(self)
-        other.stored, other.live = copy.deepcopy(self.stored), self.live.clone()
-        return other
+        duplicate = copy.copy(self)
+        duplicate.stored, duplicate.live = copy.deepcopy(self.stored), self.live.clone()
+        return duplicate

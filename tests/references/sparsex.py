@@ -1,51 +1,51 @@
-"""SparseX's prefill (arXiv 2606.01751, algorithm 1), slow and dense."""
+"""SparseX's prefill (arXiv 2606.01751, algorithm 1): dense reference."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.references.dense import Memory, Outcome, Seen, Set, prefill
+from tests.references.dense import LayerState, Memory, Outcome, Set, prefill
 
 
 @dataclass
-class Knobs:
-    dense: int  # the first layers, computed in full
+class Options:
+    dense: int  # number of first layers that are computed in full
     count: int  # k of the top-k
     block: int
     overflow: int  # blocks on each side
     tail: int
     probe_tail: bool = False
-    only_reused: bool = False  # may only reused rows be among the k?
+    only_reused: bool = False  # only reused rows may be among the k
 
 
-def sparsex_prefill(memory: Memory, knobs: Knobs) -> Outcome:
-    """Dense layers, one estimate behind the last of them, then the union of four sets."""
+def sparsex_prefill(memory: Memory, options: Options) -> Outcome:
+    """Compute the dense layers, select rows once after the last of them, and use the union of four sets from there."""
     new, total = memory.fresh, len(memory.ids)
-    tail = last_reused(memory, knobs.tail)
+    tail = last_reused(memory, options.tail)
 
-    def narrow(seen: Seen) -> Set:
-        if seen.layer + 1 != knobs.dense:
-            return seen.rows
-        sources = new + tail if knobs.probe_tail else new
-        given = seen.weights[:, [seen.rows.index(i) for i in sources]].sum((0, 1)).tolist()
-        playing = memory.reused if knobs.only_reused else list(range(total))
-        keys = sorted(playing, key=lambda j: (-given[j], j))[: knobs.count]
-        union = set(new) | set(keys) | set(tail) | set(overflow(new, knobs.block * knobs.overflow))
-        return sorted(union & set(seen.rows))
+    def narrow(state: LayerState) -> Set:
+        if state.layer + 1 != options.dense:
+            return state.rows
+        sources = new + tail if options.probe_tail else new
+        mass = state.weights[:, [state.rows.index(i) for i in sources]].sum((0, 1)).tolist()
+        candidates = memory.reused if options.only_reused else list(range(total))
+        keys = sorted(candidates, key=lambda j: (-mass[j], j))[: options.count]
+        union = set(new) | set(keys) | set(tail) | set(overflow(new, options.block * options.overflow))
+        return sorted(union & set(state.rows))
 
     return prefill(memory, memory.reused + memory.fresh, narrow)
 
 
 def overflow(new: Set, width: int) -> Set:
-    """Rows less than ``width`` away from an interval of new rows, which is the same as from a new row."""
+    """Return the rows within ``width`` of a new row, which is the same as within ``width`` of an interval of them."""
     return [row + step for row in new for step in range(-width, width + 1)]
 
 
 def last_reused(memory: Memory, count: int) -> Set:
-    """The last rows of the reused run at the prompt's end, before the one row that asks for the next token."""
-    found: Set = []
+    """Return the last rows of the run of reused rows that ends at the second-last row of the prompt."""
+    rows: Set = []
     row = len(memory.ids) - 2
-    while row in memory.reused and len(found) < count:
-        found.append(row)
+    while row in memory.reused and len(rows) < count:
+        rows.append(row)
         row -= 1
-    return found
+    return rows

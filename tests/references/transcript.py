@@ -1,4 +1,4 @@
-"""A session's transcript, slow and dense: everything is computed anew each turn, forgotten rows are masked."""
+"""Transcript of a session: dense reference that computes all rows again in each turn and masks evicted rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.references.dense import Reference
 
 @dataclass
 class Attention:
-    """One layer over all rows of the transcript, forgotten ones included."""
+    """Attention of one layer over all rows of the transcript, evicted ones included."""
 
     q: torch.Tensor  # rotated, (heads, rows, dim)
     k: torch.Tensor  # rotated, (kv_heads, rows, dim)
@@ -22,24 +22,24 @@ class Attention:
 
 @dataclass
 class Transcript:
-    """``seen[i]``: the rows that row i attends to, which were live when it came. A policy shortens ``live``."""
+    """Transcript in which row i attends to ``visible[i]``, the rows that were live then. A policy shortens ``live``."""
 
     module: nn.Module
     ids: list[int] = field(default_factory=list)
-    seen: list[list[int]] = field(default_factory=list)
+    visible: list[list[int]] = field(default_factory=list)
     live: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = Reference(self.module)
         self.layers: list[Attention] = []
-        self.scores: dict[int, float] = {}  # by which a policy chose last
+        self.scores: dict[int, float] = {}  # scores of the latest eviction
 
     @torch.no_grad()
-    def tell(self, new: Sequence[int]) -> torch.Tensor:
-        """(vocab,) logits behind the rows ``new``, which see what is live, and each other up to themselves."""
+    def append(self, new: Sequence[int]) -> torch.Tensor:
+        """Append tokens, which see the live rows and earlier new rows; return the logits (vocab,) of the last row."""
         for token in new:
             self.live = [*self.live, len(self.ids)]
-            self.seen.append(self.live)
+            self.visible.append(self.live)
             self.ids.append(token)
         rows = torch.arange(len(self.ids))
         hidden, self.layers = self.module.model.embed_tokens.weight[self.ids], []
@@ -51,13 +51,13 @@ class Transcript:
             hidden = self.model.finish(number, hidden, weights, v)
         return self.model.norm(self.module.model.norm.weight, hidden[-1]) @ self.module.lm_head.weight.T
 
-    def take_back(self, row: int) -> None:
-        """The rows from ``row`` on were never told."""
-        del self.ids[row:], self.seen[row:]
-        self.live = [other for other in self.live if other < row]
+    def cut(self, row: int) -> None:
+        """Remove the rows from ``row`` on."""
+        del self.ids[row:], self.visible[row:]
+        self.live = [index for index in self.live if index < row]
 
     def keep(self, forced: set[int], scores: dict[int, float], budget: int) -> None:
-        """The forced rows stay, and as many others as the budget leaves room for, the best by their ``scores``."""
+        """Keep the forced rows and, within the budget, the rows with the highest ``scores``."""
         if len(self.live) <= budget:
             return
         self.scores, room = scores, max(0, budget - len(forced))
@@ -65,9 +65,9 @@ class Transcript:
         self.live = sorted([*forced, *best])
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """Each row's softmax over the rows it sees, and nothing else."""
+        """Return each row's softmax over its visible rows only."""
         model, hidden = self.model, torch.ones(len(self.ids), len(self.ids), dtype=torch.bool)
-        for row, seen in enumerate(self.seen):
-            hidden[row, seen] = False
+        for row, visible in enumerate(self.visible):
+            hidden[row, visible] = False
         scores = [q[head] @ k[head * model.kv_heads // model.heads].T / model.dim**0.5 for head in range(model.heads)]
         return torch.softmax(torch.stack(scores).masked_fill(hidden, float("-inf")), -1)

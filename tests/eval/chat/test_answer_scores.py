@@ -1,4 +1,4 @@
-"""The figures of an answer against what a pencil gives."""
+"""Answer scores, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_f1(answer: str, gold: str, f1: float) -> None:
 @pytest.mark.parametrize(
     ("answer", "gold", "bleu"),
     [
-        ("red cup on table", "red cup", 2 / 4),  # longer than asked: no penalty
+        ("red cup on table", "red cup", 2 / 4),  # longer than the gold: no penalty
         ("red cup", "small red cup", math.exp(1 - 3 / 2)),
         ("red red", "red cup", 1 / 2),  # the second red is clipped
         ("cup", "red cup on table", math.exp(1 - 4)),
@@ -60,24 +60,24 @@ def test_similarity_is_a_cosine() -> None:
     "No information.", "no information available", "I don't know", "I don’t know.", "They do not say.",
     "It is not mentioned in the conversations", "This cannot be determined", "Unknown.",
 ])  # fmt: skip
-def test_who_abstains(answer: str) -> None:
+def test_abstentions_are_detected(answer: str) -> None:
     assert abstains(answer)
 
 
 @pytest.mark.parametrize("answer", ["", "drawer", "She knows it from the information desk", "not in the drawer", "No"])
-def test_who_does_not(answer: str) -> None:
+def test_other_answers_are_no_abstentions(answer: str) -> None:
     assert not abstains(answer)
 
 
-def test_bertscore_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_bertscore_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bert_score", None)
     with pytest.raises(ConfigError, match=r"keep-agent\[bertscore\]"):
         bert_scores(["a"], ["b"], "roberta-large")
 
 
-def test_bertscore_of_nothing_asks_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bertscore_of_empty_answers_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def score(*_: object, **__: object) -> None:
-        raise AssertionError("there is nothing to compare")
+        raise AssertionError("empty answers must not be scored")
 
     monkeypatch.setitem(sys.modules, "bert_score", type(sys)("bert_score"))
     monkeypatch.setattr(sys.modules["bert_score"], "score", score, raising=False)

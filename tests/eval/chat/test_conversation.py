@@ -1,4 +1,4 @@
-"""Conversations as they are loaded and made up: nothing lost, nothing misread, every fault named."""
+"""Loading and generation of conversations: complete, correct, and with an error message for every fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, check_unit, draw, pieces
 from eval.chat.debate import debates
-from eval.chat.generated import BY_NAME, generated
+from eval.chat.generated import BY_NAME, PEOPLE, Relation, generate_conversations
 from eval.chat.loader import load_conversations
 from keep_agent.errors import ConfigError, DataError
 
@@ -89,10 +89,10 @@ def personamem_files(folder: Path, **changes: str) -> Path:
 
 @pytest.mark.parametrize("name", ["26.json", "26.json.gz"])
 def test_locomo_as_it_is_published(tmp_path: Path, name: str) -> None:
-    (found,) = load_conversations(write(tmp_path / name, locomo_row()))
-    assert found.id == "26" and [session.id for session in found.sessions] == ["D1", "D2", "D10"]
-    assert found.sessions[0].turns[0] == Turn("D1:1", "Ada", "Look\nhere! (shows a photo of a dog)")
-    since, would, whose, really = found.questions
+    (talk,) = load_conversations(write(tmp_path / name, locomo_row()))
+    assert talk.id == "26" and [session.id for session in talk.sessions] == ["D1", "D2", "D10"]
+    assert talk.sessions[0].turns[0] == Turn("D1:1", "Ada", "Look\nhere! (shows a photo of a dog)")
+    since, would, whose, really = talk.questions
     assert (since.answer, since.category, since.evidence) == ("2022", "temporal", ("D1:1", "D2:1"))
     assert (would.answer, would.category) == ("Yes", "open-domain")
     assert (whose.answer, whose.category, whose.adversarial) == ("", ADVERSARIAL, True)
@@ -102,28 +102,28 @@ def test_locomo_as_it_is_published(tmp_path: Path, name: str) -> None:
 def test_locomo_in_one_list_has_its_sessions_one_level_deeper(tmp_path: Path) -> None:
     row = locomo_row()
     wrapped = {"sample_id": "conv-26", "qa": row.pop("qa"), "conversation": row}
-    (found,) = load_conversations(write(tmp_path / "locomo10.json", [wrapped]))
-    assert found.id == "conv-26" and len(found.sessions) == 3 and len(found.questions) == 4
+    (talk,) = load_conversations(write(tmp_path / "locomo10.json", [wrapped]))
+    assert talk.id == "conv-26" and len(talk.sessions) == 3 and len(talk.questions) == 4
 
 
-def test_longmemeval_is_told_in_order_of_time(tmp_path: Path) -> None:
+def test_longmemeval_sessions_are_sorted_by_date(tmp_path: Path) -> None:
     unknown = longmemeval_row() | {"question_id": "abc_abs"}
-    found, abstain = load_conversations(write(tmp_path / "longmemeval_s.json", [longmemeval_row(), unknown]))
-    assert [session.date[:10] for session in found.sessions] == ["2023/05/20", "2023/05/30"]
-    (question,) = found.questions
+    talk, abstain = load_conversations(write(tmp_path / "longmemeval_s.json", [longmemeval_row(), unknown]))
+    assert [session.date[:10] for session in talk.sessions] == ["2023/05/20", "2023/05/30"]
+    (question,) = talk.questions
     assert (question.answer, question.category, question.evidence) == ("3", "knowledge-update", ("D2:1",))
     assert question.date.startswith("2023/06/01")
     assert abstain.questions[0].adversarial and abstain.questions[0].answer == ""
 
 
-def test_a_conversation_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_conversation_is_refused(tmp_path: Path) -> None:
     for name in ("longmemeval_oracle.json", "longmemeval_s.json"):
         write(tmp_path / name, [longmemeval_row()])
     with pytest.raises(DataError, match="conversation 'abc' is there 2 times; give files without repetitions"):
         load_conversations(tmp_path)
 
 
-def test_personamem_sees_no_later_message(tmp_path: Path) -> None:
+def test_personamem_excludes_messages_after_the_end_index(tmp_path: Path) -> None:
     personamem_files(tmp_path)
     early, whole = load_conversations(tmp_path)
     assert [len(c.sessions) for c in (early, whole)] == [1, 2] and early.group == whole.group == "c1"
@@ -142,7 +142,7 @@ def test_lines_of_personamem_end_at_line_feeds_alone(tmp_path: Path, separator: 
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         ({"qa": None}, "field 'qa' should be list"),
         ({"session_2": [{"speaker": "Ada", "dia_id": "D2:1"}]}, r"session_2, turn 1: the field 'text' is missing"),
@@ -150,16 +150,16 @@ def test_lines_of_personamem_end_at_line_feeds_alone(tmp_path: Path, separator: 
         ({"session_10_date_time": 9}, "field 'session_10_date_time' should be str, but it is int"),
         ({"qa": [{"question": "?", "category": 9}]}, "qa 1: category 9 is unknown"),
         ({"qa": [{"question": "?", "category": 1, "evidence": []}]}, "qa 1: the field 'answer' is missing"),
-        ({"session_2": [{"speaker": "A", "dia_id": "D1:1", "text": "Bye."}]}, "called 'D1:1'"),
+        ({"session_2": [{"speaker": "A", "dia_id": "D1:1", "text": "Bye."}]}, "have the id 'D1:1'"),
     ],
 )
-def test_a_damaged_locomo_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
-    with pytest.raises(DataError, match=named):
+def test_an_invalid_locomo_file_is_refused_with_place_and_field(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load_conversations(write(tmp_path / "26.json", locomo_row() | change))
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         ({"haystack_dates": ["2023/05/30"]}, "2 haystack_sessions but 1 haystack_dates"),
         (
@@ -170,13 +170,15 @@ def test_a_damaged_locomo_names_place_and_field(tmp_path: Path, change: dict, na
         ({"answer": None}, "field 'answer' should be"),
     ],
 )
-def test_a_damaged_longmemeval_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
-    with pytest.raises(DataError, match=named):
+def test_an_invalid_longmemeval_file_is_refused_with_place_and_field(
+    tmp_path: Path, change: dict, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
         load_conversations(write(tmp_path / "l.json", [longmemeval_row() | change]))
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
         ({"end_index_in_shared_context": "x"}, "should be a number"),
@@ -184,12 +186,12 @@ def test_a_damaged_longmemeval_names_place_and_field(tmp_path: Path, change: dic
         ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
     ],
 )
-def test_a_damaged_personamem_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
-    with pytest.raises(DataError, match=named):
+def test_an_invalid_personamem_file_is_refused_with_place_and_field(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load_conversations(personamem_files(tmp_path, **change))
 
 
-def test_what_is_no_conversation_is_refused(tmp_path: Path) -> None:
+def test_files_without_conversations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no conversations"):
         load_conversations(tmp_path)
     with pytest.raises(DataError, match="does not exist"):
@@ -204,23 +206,23 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path) -> None:
         load_conversations(tmp_path / "c.json.gz")
 
 
-def test_real_locomo_is_read_whole(data_root: Path) -> None:
+def test_the_published_locomo_is_loaded_completely(data_root: Path) -> None:
     folder = data_root / "locomo"
     if not folder.is_dir():
         pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without locomo/")
-    found = load_conversations(folder)
-    assert len(found) == 7
-    assert sum(len(c.questions) for c in found) == 1434
-    assert sum(len(s.turns) for c in found for s in c.sessions) == 3950
-    assert Counter(q.category for c in found for q in c.questions)[ADVERSARIAL] == 325
-    for conversation in found:
+    conversations = load_conversations(folder)
+    assert len(conversations) == 7
+    assert sum(len(c.questions) for c in conversations) == 1434
+    assert sum(len(s.turns) for c in conversations for s in c.sessions) == 3950
+    assert Counter(q.category for c in conversations for q in c.questions)[ADVERSARIAL] == 325
+    for conversation in conversations:
         assert all(piece.text.count("\n") == 1 for s in conversation.sessions for piece in pieces(s, "turn"))
         ids = {turn.id for session in conversation.sessions for turn in session.turns}
         known = [id in ids for question in conversation.questions for id in question.evidence]
-        assert sum(known) >= len(known) - 1  # one id of the source names no turn
+        assert sum(known) >= len(known) - 1  # one id in the source is wrong
 
 
-def test_a_session_becomes_turns_behind_their_date_or_one_segment() -> None:
+def test_a_session_becomes_a_date_and_turns_or_a_single_segment() -> None:
     session = Session(
         "D1", "8 May", (Turn("D1:1", "Ada", "Look\n here!"), Turn("D1:2", "Ben", " "), Turn("D1:3", "B", "x"))
     )
@@ -234,84 +236,87 @@ def test_a_session_becomes_turns_behind_their_date_or_one_segment() -> None:
         check_unit("word")
 
 
-def test_a_conversation_refuses_what_cannot_be_told_apart() -> None:
+def test_a_conversation_refuses_repeated_ids_and_answers_outside_the_choices() -> None:
     turn = Turn("D1:1", "Ada", "Hello")
-    with pytest.raises(DataError, match="called 'D1:1'"):
+    with pytest.raises(DataError, match="have the id 'D1:1'"):
         Conversation("c", (Session("D1", "", (turn, turn)),), ())
     with pytest.raises(DataError, match="none of its 2 choices"):
         Conversation("c", (), (Question("q", "?", "c", "multiple-choice", ("a", "b")),))
 
 
 def test_a_limit_draws_the_same_questions_in_order() -> None:
-    made = generated(2, 3, 10, 2, seed=0)
-    everything = draw(made, None, 0)
-    some = draw(made, 5, 3)
-    places = [everything.index(asked) for asked in some]
-    assert len(some) == 5 and places == sorted(places) and some == draw(made, 5, 3) != draw(made, 5, 4)
-    assert draw(made, 999, 0) == everything
+    talks = generate_conversations(2, 3, 10, 2, seed=0)
+    everything = draw(talks, None, 0)
+    some = draw(talks, 5, 3)
+    places = [everything.index(item) for item in some]
+    assert len(some) == 5 and places == sorted(places) and some == draw(talks, 5, 3) != draw(talks, 5, 4)
+    assert draw(talks, 999, 0) == everything
 
 
 def test_generated_conversations_are_a_function_of_their_seed() -> None:
-    assert generated(2, 3, 8, 3, seed=1) == generated(2, 3, 8, 3, seed=1) != generated(2, 3, 8, 3, seed=2)
-    assert generated(2, 3, 8, 3, seed=1)[:1] == generated(1, 3, 8, 3, seed=1)
-    (one,) = generated(1, 5, 7, 4, seed=0)
-    assert len(one.sessions) == 5 and {len(session.turns) for session in one.sessions} == {7}
+    assert (
+        generate_conversations(2, 3, 8, 3, seed=1)
+        == generate_conversations(2, 3, 8, 3, seed=1)
+        != generate_conversations(2, 3, 8, 3, seed=2)
+    )
+    assert generate_conversations(2, 3, 8, 3, seed=1)[:1] == generate_conversations(1, 3, 8, 3, seed=1)
+    (talk,) = generate_conversations(1, 5, 7, 4, seed=0)
+    assert len(talk.sessions) == 5 and {len(session.turns) for session in talk.sessions} == {7}
     with pytest.raises(ConfigError, match=r"generated\.speakers=9"):
-        generated(1, 3, 8, 9, seed=0)
+        generate_conversations(1, 3, 8, 9, seed=0)
 
 
-def test_every_kind_of_question_is_asked() -> None:
-    kinds = {question.category for c in generated(10, 4, 12, 2, seed=0) for question in c.questions}
+def test_generated_questions_cover_every_category() -> None:
+    kinds = {question.category for c in generate_conversations(10, 4, 12, 2, seed=0) for question in c.questions}
     assert kinds == {"single-hop", "multi-hop", "temporal", "open-domain", "update", "multiple-choice", ADVERSARIAL}
 
 
-def test_generated_answers_are_what_was_said_last() -> None:
-    """Found again by reading the turns alone."""
-    for conversation in generated(20, 4, 12, 3, seed=0):
-        said = {turn.id: (turn, session) for session in conversation.sessions for turn in session.turns}
-        order = list(said)
+def test_generated_answers_are_the_latest_values() -> None:
+    """Verify the answers from the turns alone."""
+    for conversation in generate_conversations(20, 4, 12, 3, seed=0):
+        turns = {turn.id: (turn, session) for session in conversation.sessions for turn in session.turns}
+        order = list(turns)
         for question in conversation.questions:
             for id in question.evidence:
-                turn, session = said[id]
+                turn, session = turns[id]
                 if question.category == "temporal":
                     assert question.answer == session.date and question.text.split()[2] == turn.speaker
                 elif question.category != "multi-hop":
                     assert question.answer in turn.text and turn.speaker in question.text
-                    later = [said[other][0] for other in order[order.index(id) + 1 :]]
-                    told = [
-                        r
-                        for r in BY_NAME.values()
-                        if any(f.format(question.answer) == turn.text for f in (r.told, r.changed))
-                    ]
-                    again = {f.format(v) for r in told for v in r.values for f in (r.told, r.changed)}
-                    assert not any(other.speaker == turn.speaker and other.text in again for other in later)
+                    later = [turns[later_id][0] for later_id in order[order.index(id) + 1 :]]
+                    matches = [r for r in BY_NAME.values() if turn.text in sentences(r, question.answer)]
+                    changes = {text for r in matches for text in sentences(r, *r.values)}
+                    assert not any(t.speaker == turn.speaker and t.text in changes for t in later)
             assert bool(question.evidence) != question.adversarial
 
 
-def test_nobody_told_what_an_adversarial_question_asks() -> None:
-    for conversation in generated(20, 4, 12, 2, seed=0):
-        said = [turn for session in conversation.sessions for turn in session.turns]
+def sentences(relation: Relation, *values: str) -> set[str]:
+    """Return every sentence that states one of ``values``."""
+    return {form.format(value) for value in values for form in (relation.statement, relation.update)}
+
+
+def test_no_speaker_mentions_the_answer_of_an_adversarial_question() -> None:
+    for conversation in generate_conversations(20, 4, 12, 2, seed=0):
+        turns = [turn for session in conversation.sessions for turn in session.turns]
         for question in conversation.questions:
             if question.adversarial:
-                relation = next(r for r in BY_NAME.values() if question.text in map(r.asked.format, PEOPLE_ASKED))
-                told = {f.format(value) for value in relation.values for f in (relation.told, relation.changed)}
-                assert not any(turn.speaker in question.text and turn.text in told for turn in said)
+                people = (*PEOPLE, "Ines")
+                relation = next(r for r in BY_NAME.values() if question.text in map(r.question.format, people))
+                answers = sentences(relation, *relation.values)
+                assert not any(turn.speaker in question.text and turn.text in answers for turn in turns)
 
 
-PEOPLE_ASKED = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ines")
-
-
-def test_debates_interleave_new_lines_with_reused_ones() -> None:
+def test_debates_interleave_notes_with_reused_contributions() -> None:
     prompts = debates(1, 3, 2, seed=0)
     assert len(prompts) == 6 and {prompt.group for prompt in prompts} == {"debate-1"}
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for prompt in prompts:
         (session,) = prompt.sessions
         assert [turn.speaker == "note" for turn in session.turns] == [True, False] * 2
-        seen.update(turn.text for turn in session.turns)
+        counts.update(turn.text for turn in session.turns)
         (question,) = prompt.questions
-        told = next(turn for turn in session.turns if turn.id == question.evidence[0])
-        assert f" {question.answer} " in told.text
-    contributions = {text: count for text, count in seen.items() if text.startswith("In round")}
-    assert set(contributions.values()) == {2}, "both other agents read it, word for word"
-    assert all(count == 1 for text, count in seen.items() if text not in contributions)
+        evidence = next(turn for turn in session.turns if turn.id == question.evidence[0])
+        assert f" {question.answer} " in evidence.text
+    contributions = {text: count for text, count in counts.items() if text.startswith("In round")}
+    assert set(contributions.values()) == {2}, "both other agents must read the same words"
+    assert all(count == 1 for text, count in counts.items() if text not in contributions)

@@ -1,4 +1,4 @@
-"""Questions about conversations, through every memory method: numbers add up, and nothing leaks between questions."""
+"""Questions about conversations with every memory method: consistent numbers, and no effect of earlier questions."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def answers(tiny_model: Path) -> Iterator[Answers]:
-    """Rows of the questions of a composed config, without a folder."""
+    """Return a function that answers the questions of a config, without a run folder."""
 
     def ask(*overrides: str) -> list[AnswerRow]:
-        config = configured(tiny_model, *overrides)
+        config = make_config(tiny_model, *overrides)
         encoder = make_encoder(config.prompt.encoder)
         rows = []
         with runs.make_engine(config) as engine:
             reader = runs.make_reader(config, engine, encoder)
-            for index, asked in enumerate(draw(runs.make_conversations(config), config.limit, config.eval.seed)):
-                reading = reader.read(asked[0])
-                rows.append(answer_row(index, asked, reading, reader.answer(asked[1]), encoder))
+            for index, item in enumerate(draw(runs.make_conversations(config), config.limit, config.eval.seed)):
+                reading = reader.read(item[0])
+                rows.append(answer_row(index, item, reading, reader.answer(item[1]), encoder))
         return rows
 
     with initialize_config_module("configs", version_base="1.3"):
@@ -67,24 +67,24 @@ def answers(tiny_model: Path) -> Iterator[Answers]:
     GlobalHydra.instance().clear()
 
 
-def configured(model: Path, *overrides: str) -> DictConfig:
+def make_config(model: Path, *overrides: str) -> DictConfig:
     return compose("locomo", ["model=custom", f"model.name='{model}'", *SMALL, *overrides])
 
 
-FORGETFUL = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
+EVICTING = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_answers_and_its_numbers_add_up(answers: Answers, name: str) -> None:
-    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # no head comes with a random model
-    rows = answers(f"memory={name}", *own_head)
+def test_every_method_answers_with_consistent_numbers(answers: Answers, name: str) -> None:
+    no_head = ["memory.retention.head=null"] if name == "intentkv" else []  # a random model has no retention head
+    rows = answers(f"memory={name}", *no_head)
     assert {row.category for row in rows} >= {"single-hop", "temporal", "debate", ADVERSARIAL}
     for row in rows:
         numbers = row.numbers
         assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
         assert 0 < row.prefill_tokens <= numbers.prompt_tokens
         assert row.kv_length == numbers.live_tokens + (0 if row.choice else numbers.score_tokens)
-        assert numbers.live_tokens == numbers.prompt_tokens or name in FORGETFUL
+        assert numbers.live_tokens == numbers.prompt_tokens or name in EVICTING
         assert row.choice or numbers.score_tokens <= 3
         assert (row.scores.f1 is None) == (row.choice or row.category == ADVERSARIAL)
         assert AnswerRow.from_json(json.loads(json.dumps(row.to_json()))).to_json() == row.to_json()
@@ -92,7 +92,7 @@ def test_every_method_answers_and_its_numbers_add_up(answers: Answers, name: str
         assert all(row.prefill_tokens == row.numbers.prompt_tokens and not row.encoded_tokens for row in rows)
 
 
-def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answers) -> None:
+def test_exact_reuse_of_the_whole_memory_gives_the_same_answers(answers: Answers) -> None:
     plain = answers("planner=full_recompute", "memory/retrieval=all")
     reused = answers("planner=prefix_cache", "memory/retrieval=all", "memory.layout=memory")
     assert [row.answer for row in reused] == [row.answer for row in plain]
@@ -100,38 +100,38 @@ def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answer
     assert all(row.evidence in (None, 1.0) for row in plain)
     talk = [row for row in reused if row.category != "debate"]
     assert all(row.numbers.hit_tokens >= row.numbers.memory_tokens - 16 for row in talk[1:])
-    assert talk[0].reading.tokens >= talk[0].numbers.hit_tokens > 0, "it has lived through the conversation"
+    assert talk[0].reading.tokens >= talk[0].numbers.hit_tokens > 0, "reading must fill the cache before the question"
 
 
 @pytest.mark.parametrize("name", ["keep", "prefix_cache", "memart", "sparsex"])
-def test_a_question_is_answered_as_if_it_were_the_first(answers: Answers, name: str) -> None:
-    talk = f"planner={name}", "generated.debates=0"  # the prompts of a debate follow one another
+def test_earlier_questions_do_not_affect_an_answer(answers: Answers, name: str) -> None:
+    talk = f"planner={name}", "generated.debates=0"  # the prompts of a debate share a memory
     everything = {row.id: row for row in answers(*talk)}
     some = answers(*talk, "limit=4", "eval.seed=0")
     assert len(some) == 4
     for row in some:
-        other = everything[row.id]
-        assert (row.answer, row.kv_length, row.evidence) == (other.answer, other.kv_length, other.evidence)
+        expected = everything[row.id]
+        assert (row.answer, row.kv_length, row.evidence) == (expected.answer, expected.kv_length, expected.evidence)
 
 
-def test_agents_reuse_what_others_said_wherever_it_stands(answers: Answers) -> None:
+def test_agents_reuse_the_contributions_of_others_at_any_position(answers: Answers) -> None:
     only = "generated.conversations=0", "generated.agents=4"
     reused, exact = answers("planner=full_reuse", *only), answers("planner=prefix_cache", *only)
     first, *later = reused
     assert len(reused) == 4 and first.numbers.hit_tokens == 0
     assert all(row.numbers.hit_tokens > 0 for row in later)
-    assert later[-1].numbers.hit_tokens > 0.5 * later[-1].numbers.memory_tokens, "only the notes are new"
+    assert later[-1].numbers.hit_tokens > 0.5 * later[-1].numbers.memory_tokens, "all but the notes must be reused"
     assert sum(row.numbers.hit_tokens for row in exact) < 0.1 * sum(row.numbers.hit_tokens for row in reused)
     harvested = answers("planner=sparsex", *only)
     assert [row.numbers.hit_tokens for row in harvested] == [row.numbers.hit_tokens for row in reused]
 
 
-def test_text_memory_prefills_its_top_segments_whole(answers: Answers) -> None:
+def test_full_recomputation_prefills_only_its_top_segments(answers: Answers) -> None:
     rows = answers("planner=full_recompute", "prompt.budget=4", "memory.retrieval.mixed=false")
     whole = answers("planner=full_recompute", "memory/retrieval=all")
     assert all(row.prefill_tokens == row.numbers.prompt_tokens for row in rows)
-    talk = [(row, other) for row, other in zip(rows, whole, strict=True) if row.category != "debate"]
-    assert all(row.prefill_tokens < other.prefill_tokens for row, other in talk)
+    talk = [(top, full) for top, full in zip(rows, whole, strict=True) if top.category != "debate"]
+    assert all(top.prefill_tokens < full.prefill_tokens for top, full in talk)
 
 
 def test_a_session_may_be_one_segment(answers: Answers) -> None:
@@ -141,19 +141,30 @@ def test_a_session_may_be_one_segment(answers: Answers) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    """What takes time here is what a test lets sleep."""
-    made = FakeTime(tick=1e-6)
-    monkeypatch.setattr(time, "perf_counter", made)
-    return made
+    """Replace the clock by one that only advances when a test calls ``sleep``."""
+    fake = FakeTime(tick=1e-6)
+    monkeypatch.setattr(time, "perf_counter", fake)
+    return fake
 
 
-def test_the_split_of_the_time_adds_up_and_leaves_no_hook(answers: Answers, tiny_model: Path, clock: FakeTime) -> None:
+def slow_down(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, clock: FakeTime, seconds: float) -> None:
+    """Make a method take ``seconds`` longer."""
+    plain = getattr(owner, name)
+
+    def slow(*args: object, **kwargs: object) -> object:
+        clock.sleep(seconds)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, slow)
+
+
+def test_the_latency_split_adds_up_and_removes_its_hooks(answers: Answers, tiny_model: Path, clock: FakeTime) -> None:
     for row in answers("planner=keep", "profile=true", "limit=4"):
-        parts = {part: getattr(row.split, part) for part in SPLIT}
+        parts = {part: getattr(row.split, name) for part, name in SPLIT.items()}
         assert sum(parts.values()) == pytest.approx(row.numbers.decision_ms, rel=0.05)
         assert all(value > 0 for value in parts.values()), parts
         assert AnswerRow.from_json(row.to_json()).split.attention == pytest.approx(row.split.attention, abs=1e-3)
-    with runs.make_engine(configured(tiny_model, "profile=true")) as engine:
+    with runs.make_engine(make_config(tiny_model, "profile=true")) as engine:
         stopwatch = runs.Stopwatch(engine)
         with stopwatch.running():
             assert engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" in vars(engine.decoder.rope)
@@ -163,28 +174,18 @@ def test_the_split_of_the_time_adds_up_and_leaves_no_hook(answers: Answers, tiny
 def test_rotation_within_a_transfer_counts_once(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime
 ) -> None:
-    plain = RopeTables.rotate_layers
-
-    def slow(self: RopeTables, *given: object, **named: object) -> object:
-        clock.sleep(0.05)
-        return plain(self, *given, **named)
-
-    monkeypatch.setattr(RopeTables, "rotate_layers", slow)
-    monkeypatch.setattr(blocks, "CARRIED", 0)  # so that all blocks are there before, and are transferred
+    slow_down(monkeypatch, RopeTables, "rotate_layers", clock, 0.05)
+    monkeypatch.setattr(blocks, "CARRIED", 0)  # all blocks are encoded before the prefill, and transferred
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 40 < row.numbers.parts["load"] < row.split.rope + 40
 
 
 @pytest.mark.parametrize("layers", ["all", "each"])
-def test_what_a_latent_retrieval_computes_counts_once(
+def test_computation_of_latent_retrieval_counts_once(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime, layers: str
 ) -> None:
-    """Asking passes through the layers that hooks stand around; layers that choose for themselves rotate within."""
-    plain, make = RopeTables.rotate_layers, runs.make_engine
-
-    def slow(self: RopeTables, *given: object, **named: object) -> object:
-        clock.sleep(0.01)
-        return plain(self, *given, **named)
+    """Retrieval runs through hooked layers; with per-layer retrieval, the rotation happens inside a hooked layer."""
+    make = runs.make_engine
 
     def make_slow(config: DictConfig) -> Engine:
         engine = make(config)
@@ -192,52 +193,46 @@ def test_what_a_latent_retrieval_computes_counts_once(
             layer.mlp.register_forward_hook(lambda *_: clock.sleep(0.01))
         return engine
 
-    monkeypatch.setattr(RopeTables, "rotate_layers", slow)
+    slow_down(monkeypatch, RopeTables, "rotate_layers", clock, 0.01)
     monkeypatch.setattr(runs, "make_engine", make_slow)
-    chosen = "memory.retrieval.top_k=4", f"memory.retrieval.layers={layers}"
-    for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
+    retrieval = "memory.retrieval.top_k=4", f"memory.retrieval.layers={layers}"
+    for row in answers("planner=memart", *retrieval, "profile=true", "generated.debates=0", "limit=2"):
         assert (row.numbers.parts["ask"] > 10) == (layers == "all")
         assert row.split.topk < row.numbers.parts["ask"] or layers == "each"
-        assert row.split.other > -5 and row.split.rope > 10
+        assert row.split.remainder > -5 and row.split.rope > 10
 
 
-def test_what_layers_fill_for_themselves_is_memory_not_attention(
+def test_transfers_of_per_layer_retrieval_count_as_memory_not_attention(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime
 ) -> None:
-    plain = PerLayerRetrieval._fetch
-
-    def slow(self: PerLayerRetrieval, *given: object) -> object:
-        clock.sleep(0.1)
-        return plain(self, *given)
-
-    monkeypatch.setattr(PerLayerRetrieval, "_fetch", slow)
-    chosen = "memory.retrieval.top_k=4", "memory.retrieval.layers=each"
-    for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
-        assert row.split.attention < 300 <= row.split.memory and row.split.other > -5  # three layers sleep
+    slow_down(monkeypatch, PerLayerRetrieval, "_fetch", clock, 0.1)
+    retrieval = "memory.retrieval.top_k=4", "memory.retrieval.layers=each"
+    for row in answers("planner=memart", *retrieval, "profile=true", "generated.debates=0", "limit=2"):
+        assert row.split.attention < 300 <= row.split.memory and row.split.remainder > -5  # three slow layers
 
 
-@pytest.mark.parametrize("way", ["letters", "texts"])
-def test_a_choice_is_the_likeliest_by_plain_scoring(tiny_model: Path, way: str) -> None:
-    """Against one forward per choice."""
+@pytest.mark.parametrize("scoring", ["letters", "texts"])
+def test_the_answer_is_the_choice_of_highest_plain_probability(tiny_model: Path, scoring: str) -> None:
+    """Compare with one plain forward per choice."""
     with initialize_config_module("configs", version_base="1.3"):
-        config = configured(tiny_model, f"choices={way}", "planner=full_recompute")
+        config = make_config(tiny_model, f"choices={scoring}", "planner=full_recompute")
     question = Question("q", "Which?", "a cup of tea", "multiple-choice", ("water", "a cup of tea", "milk"))
     talk = Conversation("c", (Session("D1", "8 May", (Turn("D1:1", "Ada", "I like tea."),)),), (question,))
     with runs.make_engine(config) as engine:
         reader = runs.make_reader(config, engine, make_encoder("hashed"))
         reader.read(talk)
         answer = reader.answer(question)
-        prompt = QuestionPrompt(runs.make_tokenizer(config.model, engine.model), config.prompt.instruction, way)
+        prompt = QuestionPrompt(runs.make_tokenizer(config.model, engine.model), config.prompt.instruction, scoring)
         ids = answer.prefill.layout.token_ids
         likely = []
         for candidate in prompt.candidates(question):
             rows = engine.forward_plain(ids.new_tensor([*ids.tolist(), *candidate]))[len(ids) - 1 : -1].log_softmax(-1)
             total = sum(float(row[token]) for row, token in zip(rows, candidate, strict=True))
-            likely.append(total / (len(candidate) if way == "texts" else 1))
+            likely.append(total / (len(candidate) if scoring == "texts" else 1))
     assert answer.text == question.choices[max(range(3), key=likely.__getitem__)]
 
 
-def test_a_chat_template_stands_around_memory_and_question(chat: PreTrainedTokenizerFast) -> None:
+def test_the_chat_template_encloses_memory_and_question(chat: PreTrainedTokenizerFast) -> None:
     prompt = QuestionPrompt(chat, "Answer\nthis.")
     question = Question("q", "Which?", "tea", "multiple-choice", ("water", "tea"), date="8 May")
     text = chat.decode([*prompt.context(), *prompt.line("Ada: tea\n"), *prompt.query(question)])
@@ -257,28 +252,28 @@ def test_scores_of_each_kind_of_question() -> None:
     open_ = Question("q", "Which?", "red cup", "single-hop")
     assert score("red cup", open_, encoder).f1 == 1.0 and not score("red cup", open_, encoder).abstained
     assert score("No information.", open_, encoder).abstained
-    nothing = replace(open_, answer="", category=ADVERSARIAL)
-    assert score("I don't know", nothing, encoder).correct is True
-    assert score("red cup", nothing, encoder).correct is False and score("", nothing, encoder).correct is False
-    assert score("No", replace(nothing, answer="No"), encoder).correct is True
+    adversarial = replace(open_, answer="", category=ADVERSARIAL)
+    assert score("I don't know", adversarial, encoder).correct is True
+    assert score("red cup", adversarial, encoder).correct is False and score("", adversarial, encoder).correct is False
+    assert score("No", replace(adversarial, answer="No"), encoder).correct is True
     choice = replace(open_, choices=("red cup", "tea"))
     assert score("tea", choice, encoder).correct is False and score("tea", choice, encoder).f1 is None
 
 
-def test_the_summary_keeps_adversarial_questions_apart(answers: Answers) -> None:
+def test_the_summary_separates_adversarial_questions(answers: Answers) -> None:
     rows = [
         replace(row, scores=score(row.gold or "no information", question(row), HashedNgrams())) for row in answers()
     ]
-    found = summarize(rows, {})
-    assert found["answerable"]["questions"] + found["adversarial"]["questions"] == found["questions"] == len(rows)
-    assert found["answerable"]["f1"] == 1.0 and found["answerable"]["average"] == pytest.approx(1.0)
-    assert found["adversarial"]["accuracy"] == found["adversarial"]["abstained"] == 1.0
-    assert found["adversarial"]["f1"] is None and found["answerable"]["abstained"] == 0.0
+    summary = summarize(rows, {})
+    assert summary["answerable"]["questions"] + summary["adversarial"]["questions"] == summary["questions"] == len(rows)
+    assert summary["answerable"]["f1"] == 1.0 and summary["answerable"]["average"] == pytest.approx(1.0)
+    assert summary["adversarial"]["accuracy"] == summary["adversarial"]["abstained"] == 1.0
+    assert summary["adversarial"]["f1"] is None and summary["answerable"]["abstained"] == 0.0
     talks = len({row.conversation for row in rows if row.scores.correct is not None})
-    assert found["adversarial"]["accuracy_interval"] == (wilson(1.0, talks) if talks > 1 else None)
+    assert summary["adversarial"]["accuracy_interval"] == (wilson(1.0, talks) if talks > 1 else None)
     bert = {row.index: 0.4 for row in rows if row.scores.f1 is not None}
     assert summarize(rows, bert)["answerable"]["average"] == pytest.approx((3 + 0.4) / 4)
-    assert found["prefill_tokens"]["mean"] == pytest.approx(sum(row.prefill_tokens for row in rows) / len(rows))
+    assert summary["prefill_tokens"]["mean"] == pytest.approx(sum(row.prefill_tokens for row in rows) / len(rows))
 
 
 def question(row: AnswerRow) -> Question:
@@ -287,16 +282,16 @@ def question(row: AnswerRow) -> Question:
 
 @pytest.fixture
 def call(call: Command) -> Command:
-    """The command with arguments."""
+    """Return a function that calls the command with arguments."""
     return partial(call, locomo.main)
 
 
 def the_run(under: str = "outputs") -> Path:
-    (found,) = Path(under).rglob(ANSWERS)
-    return found.parent
+    (file,) = Path(under).rglob(ANSWERS)
+    return file.parent
 
 
-def test_a_run_shows_tables_and_writes_its_folder(call: Command, tiny_model: Path) -> None:
+def test_a_run_prints_tables_and_writes_its_folder(call: Command, tiny_model: Path) -> None:
     code, out, _ = call(f"model={tiny_model}", *SMALL, "limit=5", "profile=true")
     assert code == 0 and all(text in out for text in ("BLEU-1", "prefill_tokens", "ttft_ms", "attention"))
     summary = json.loads((the_run() / SUMMARY).read_text())
@@ -305,48 +300,48 @@ def test_a_run_shows_tables_and_writes_its_folder(call: Command, tiny_model: Pat
 
 
 @pytest.mark.parametrize(
-    "own", [("planner=keep",), ("planner=sparsex",), ("planner=sparsex", "generated.conversations=0", "limit=5")]
+    "overrides", [("planner=keep",), ("planner=sparsex",), ("planner=sparsex", "generated.conversations=0", "limit=5")]
 )
 @pytest.mark.usefixtures("garbage_stays")
-def test_an_interrupted_run_is_resumed_to_the_same_end(
-    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
+def test_a_resumed_run_gives_the_same_answers_as_an_uninterrupted_run(
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
 ) -> None:
-    arguments = f"model={tiny_model}", *SMALL, "limit=6", "generated.agents=5", *own
+    arguments = f"model={tiny_model}", *SMALL, "limit=6", "generated.agents=5", *overrides
     call(*arguments, "eval.out=whole")
     calls: list[int] = []
 
-    def interrupting(*given: object) -> AnswerRow:
+    def ask_and_interrupt(*args: object) -> AnswerRow:
         calls.append(0)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return ask(*given)
+        return ask(*args)
 
     ask = runs._ask
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_ask", interrupting)
+        patch.setattr(runs, "_ask", ask_and_interrupt)
         code, out, _ = call(*arguments, "eval.out=part")
     folder = the_run("part")
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
     assert call(f"eval.resume={folder}", "limit=7")[0] == BAD_INPUT
     assert call(f"eval.resume={folder}")[0] == 0
-    one, two = (AnswerFolder.resume(the_run(out)).results for out in ("whole", "part"))
-    assert [without_times(row) for row in one] == [without_times(row) for row in two]
+    whole, part = (AnswerFolder.resume(the_run(out)).results for out in ("whole", "part"))
+    assert [without_times(row) for row in whole] == [without_times(row) for row in part]
 
 
-@pytest.mark.parametrize("changed", ["weights", "question"])
-def test_other_weights_or_questions_do_not_go_on(call: Command, tiny_model: Path, changed: str) -> None:
+@pytest.mark.parametrize("key", ["weights", "question"])
+def test_a_run_with_other_weights_or_questions_is_not_resumed(call: Command, tiny_model: Path, key: str) -> None:
     call(f"model={tiny_model}", *SMALL, "limit=3", "generated.debates=0")
 
     def change(row: dict[str, Any]) -> None:
-        row[changed] = f"x{row[changed]}"
+        row[key] = f"x{row[key]}"
 
-    if changed == "weights":
+    if key == "weights":
         change_object(the_run() / "config.json", change)
     else:
         change_lines(the_run() / ANSWERS, change)
     code, _, err = call(f"eval.resume={the_run()}")
     assert code == BAD_INPUT
-    assert {"weights": "other weights", "question": "the data no longer have there"}[changed] in err
+    assert {"weights": "other weights", "question": "the data have changed"}[key] in err
 
 
 def test_a_run_of_another_command_is_refused(call: Command, tmp_path: Path) -> None:
@@ -362,7 +357,7 @@ def without_times(row: AnswerRow) -> dict[str, object]:
     return plain | {"numbers": numbers, "reading": row.reading.tokens}
 
 
-def test_a_bertscore_that_cannot_be_had_costs_no_answer(
+def test_a_failing_bertscore_keeps_the_answers(
     call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def scores(answers: list[str], _: list[str], model: str) -> list[float]:
@@ -375,18 +370,18 @@ def test_a_bertscore_that_cannot_be_had_costs_no_answer(
     code, _, err = call(f"model={tiny_model}", *SMALL, "limit=4", "generated.debates=0", "bertscore=typo")
     folder = the_run()
     assert code == BAD_INPUT and f"eval.resume={folder.resolve()} bertscore=NAME" in err
-    assert call(f"eval.resume={folder}")[0] == BAD_INPUT, "what was asked for still is"
+    assert call(f"eval.resume={folder}")[0] == BAD_INPUT, "the saved setting must remain"
     assert call(f"eval.resume={folder}", "bertscore=good")[0] == 0
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["answerable"]["bertscore"] == 0.25 and summary["config"]["bertscore"] == "good"
-    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # of what answers nothing any more
+    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # no answers are computed with this version
     assert call(f"eval.resume={folder}", "bertscore=null")[0] == 0
     assert json.loads((folder / SUMMARY).read_text())["versions"] == summary["versions"]
     assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None
 
 
 @pytest.mark.parametrize(
-    ("argument", "named"),
+    ("argument", "message"),
     [
         ("limit=0", "limit=0"),
         ("unit=word", "unit=word"),
@@ -400,9 +395,11 @@ def test_a_bertscore_that_cannot_be_had_costs_no_answer(
         ("bertscore=x", "bertscore"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_no_folder(call: Command, tiny_model: Path, argument: str, named: str) -> None:
+def test_invalid_input_gives_a_one_line_error_and_no_folder(
+    call: Command, tiny_model: Path, argument: str, message: str
+) -> None:
     code, _, err = call(f"model={tiny_model}", *SMALL, argument)
-    assert code == BAD_INPUT and named in err and err.count("\n") == 1
+    assert code == BAD_INPUT and message in err and err.count("\n") == 1
     assert not Path("outputs").exists()
 
 
@@ -411,12 +408,12 @@ def test_a_planner_without_memory_is_refused(call: Command) -> None:
     assert code == BAD_INPUT and "planner=expert reads no conversations" in err
 
 
-def test_help_shows_how_it_is_called(call: Command) -> None:
+def test_the_help_shows_an_example(call: Command) -> None:
     code, out, _ = call("--help")
     assert code == 0 and "keep-eval-locomo data=locomo10.json" in out and "replay" in out
 
 
-def test_a_real_question(call: Command, tiny_model: Path, data_root: Path) -> None:
+def test_a_question_of_the_published_locomo(call: Command, tiny_model: Path, data_root: Path) -> None:
     data = data_root / "locomo" / "30.json.gz"
     if not data.is_file():
         pytest.skip(f"needs {data}: KEEP_AGENT_DATA names a folder without locomo/")
@@ -426,7 +423,7 @@ def test_a_real_question(call: Command, tiny_model: Path, data_root: Path) -> No
     assert row.conversation == "30" and row.numbers.memory_tokens > 0 and row.question.endswith("?")
 
 
-def test_runs_of_the_same_questions_stand_side_by_side(
+def test_the_comparison_lists_runs_of_the_same_questions(
     call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = f"model={tiny_model}", *SMALL
@@ -441,9 +438,8 @@ def test_runs_of_the_same_questions_stand_side_by_side(
         return (stop.value.code or 0, *capsys.readouterr())
 
     code, out, _ = show("a", "b")
-    both = {row.id for row in AnswerFolder.resume(the_run("a")).results}
-    both &= {row.id for row in AnswerFolder.resume(the_run("b")).results}
-    assert code == 0 and f"{len(both)} questions" in out
+    first, second = ({row.id for row in AnswerFolder.resume(the_run(run)).results} for run in "ab")
+    assert code == 0 and f"{len(first & second)} questions" in out
     assert "full_recompute, embedding 3" in out and "keep_lean, embedding 40" in out
     assert "F1 gain" in out
     code, out, _ = show("b", "c")
@@ -459,17 +455,17 @@ def test_runs_of_the_same_questions_stand_side_by_side(
 def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
     rows = [row for row in answers("limit=9") if row.scores.f1 is not None]
     better = [replace(row, scores=replace(row.scores, f1=row.scores.f1 + 0.25)) for row in reversed(rows)]
-    other = replace(better[0], gold=better[0].gold + " or so")
-    here, there = compare.common([[other, *better[1:]], rows])
-    assert len(here) == len(there) == len(rows) - 1 and other not in here
-    found = compare.f1_difference(here, there)
-    assert found.mean == pytest.approx(0.25) and found.more == found.pairs == len(here)
-    assert found.clusters == len({row.conversation for row in here})
+    unpaired = replace(better[0], gold=better[0].gold + " or so")
+    first, second = compare.common([[unpaired, *better[1:]], rows])
+    assert len(first) == len(second) == len(rows) - 1 and unpaired not in first
+    gain = compare.f1_difference(first, second)
+    assert gain.mean == pytest.approx(0.25) and gain.more == gain.pairs == len(first)
+    assert gain.clusters == len({row.conversation for row in first})
     with pytest.raises(DataError, match="no question in common"):
-        compare.common([[other], rows])
+        compare.common([[unpaired], rows])
 
 
-def test_prompts_of_one_debate_are_one_cluster(answers: Answers) -> None:
+def test_prompts_of_one_debate_form_one_cluster(answers: Answers) -> None:
     rows = answers("generated.conversations=0", "generated.debates=1", "generated.agents=2", "generated.rounds=2")
     assert len(rows) > 1 and len({row.id for row in rows}) == len(rows)
     assert len({row.conversation for row in rows}) == 1

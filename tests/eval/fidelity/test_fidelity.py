@@ -1,4 +1,4 @@
-"""The fidelity table on one family, with a real house, against what the laws say must come out."""
+"""Fidelity tables and curve in a real house, compared with the laws."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def table(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     return json.loads(file.read_text())
 
 
-def test_exact_methods_are_exact_and_reuse_is_not(table: dict) -> None:
+def test_only_exact_methods_have_no_deviation(table: dict) -> None:
     rows = {row["method"]: row for row in table["deviations"] if row["model"] == "qwen3"}
     assert set(rows) == set(METHODS)
     for method in ("full_recompute", "prefix_cache"):
         assert rows[method]["relative"] < EXACT and rows[method]["same_token"] == 1.0 and rows[method]["kl"] < EXACT
-    assert rows["full_reuse"]["relative"] > 1e-2, "nothing to tell apart"
+    assert rows["full_reuse"]["relative"] > 1e-2, "the prompts must make a difference"
     assert rows["keep"]["mean_abs"] < rows["full_reuse"]["mean_abs"]
     assert rows["full_recompute"]["same_skill"] == rows["full_recompute"]["computed_ratio"] == 1.0
 
 
-def test_computing_less_costs_what_it_says(table: dict) -> None:
+def test_computed_ratios_have_the_expected_order(table: dict) -> None:
     ratios = {row["method"]: row["computed_ratio"] for row in table["deviations"] if row["model"] == "qwen3"}
     assert ratios["full_reuse"] < ratios["keep"] < ratios["full_recompute"]
 
 
-def test_a_trained_model_is_measured_in_its_own_precision(table: dict) -> None:
+def test_a_trained_model_is_measured_in_its_configured_dtype(table: dict) -> None:
     rows = [row for row in table["deviations"] if row["model"] != "qwen3"]
     assert [row["method"] for row in rows] == list(METHODS)
     assert EXACT < rows[0]["relative"] < 5e-2  # bfloat16
@@ -59,7 +59,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         (("--methods", "expert", "--families", "qwen2"), "method expert has no memory"),
         (("--families", "none"), "nothing to measure"),
@@ -70,33 +70,33 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
         (("planner=keep", "--tokenizer", "x"), "--tokenizer is for the tables"),
         (("--plot", "x.png"), "--plot is for the curve"),
         (("--ratios", "own"), "--ratios is for the curve"),
-        (("planner=keep", "planner=epic"), "planner=keep planner=epic draws no curve"),
-        (("planner=,",), "planner=, draws no curve"),
-        (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not all"),
-        (("eval.trace=false",), "eval.trace=false is not read here; these keys are: env, memory.* eval.threads"),
+        (("planner=keep", "planner=epic"), "planner=keep planner=epic is no list of methods"),
+        (("planner=,",), "planner=, is no list of methods"),
+        (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not the only model"),
+        (("eval.trace=false",), "eval.trace=false is not read here; what is: env, memory.* eval.threads"),
         (("memory=keep",), "memory=keep is not read here; use .*--methods"),
         (("model=x",), "use --model"),
-        (("model.dtype=float32",), "model.dtype=float32 changes no random model"),
-        (("--families", "none", "--model", "x", "--tokenizer", "x"), "--tokenizer is of random models"),
+        (("model.dtype=float32",), "model.dtype=float32 does not apply to random models"),
+        (("--families", "none", "--model", "x", "--tokenizer", "x"), "--tokenizer applies to random models"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         report(parser().parse_intermixed_args([*arguments]), make_console())
 
 
-def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     overrides = ["prompt.encoder=hashed", "env.stream=1", "env.max_steps=1", "eval.threads=3"]
     options = ["--families", "none", "--model", str(tiny_model), "--methods", "full_recompute"]
     report(parser().parse_intermixed_args([*overrides, *options]), make_console())
     report(parser().parse_intermixed_args([*overrides, "planner=full_recompute", *options[2:4]]), make_console())
-    assert asked == [3, 3]
+    assert threads == [3, 3]
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
         (("planner=keep", "--plot", "c.txt"), r"c.txt is no known type of figure; .*\.png"),
         (("planner=keep", "--plot", "folder.png"), "folder.png is a folder"),
@@ -104,12 +104,12 @@ def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.
         (("--families", "none", "--json", "folder.png"), "folder.png is a folder"),
     ],
 )
-def test_what_cannot_be_written_is_found_before_the_model_is_made(
-    options: tuple[str, ...], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unwritable_outputs_are_refused_before_the_model_is_loaded(
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=message):
         report(parser().parse_intermixed_args([*options, "--model", "no-such/model"]), make_console())
 
 
@@ -121,33 +121,33 @@ def test_every_law_holds_for_every_family(law: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_plain_forward_takes_rows_where_they_stand(family: str) -> None:
-    """Coupled positions leave out what was not chosen."""
+def test_the_plain_forward_handles_positions_with_gaps(family: str) -> None:
+    """Coupled positions have gaps where retrieval skipped rows."""
     with TransformersEngine(tiny_model(family, dtype=torch.float32), "inline") as engine:
         layout = RandomPrompt(engine).layout([None] * 4)
         gaps = replace(layout, positions=layout.positions + 40 * (torch.arange(layout.rows) > 30))
-        found = engine.prefill(gaps, Full(), Serial()).logits[0]
-        assert relative(found, plain_logits(engine, gaps)) < EXACT
-        assert relative(found, plain_logits(engine, layout)) > EXACT
+        logits = engine.prefill(gaps, Full(), Serial()).logits[0]
+        assert relative(logits, plain_logits(engine, gaps)) < EXACT
+        assert relative(logits, plain_logits(engine, layout)) > EXACT
 
 
-def test_methods_without_one_prompt_are_refused(tiny_model: Path) -> None:
-    each = "memart+memory.retrieval.layers=each"
-    arguments = ["prompt.encoder=hashed", "--families", "none", "--model", str(tiny_model), "--methods", each]
+def test_methods_without_a_single_prompt_are_refused(tiny_model: Path) -> None:
+    per_layer = "memart+memory.retrieval.layers=each"
+    arguments = ["prompt.encoder=hashed", "--families", "none", "--model", str(tiny_model), "--methods", per_layer]
     with pytest.raises(ConfigError, match=r"--methods memart.*layers=each.*planner=NAME"):
         report(parser().parse_args(arguments), make_console())
 
 
-def test_the_curve_holds_other_prompts_against_full_recomputations_decisions(tmp_path: Path) -> None:
+def test_the_curve_compares_methods_whose_prompts_differ(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     methods = "planner=full_reuse,prefix_cache,memart+memory.retrieval.layers=each"
     overrides = [methods, "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
     report(parser().parse_intermixed_args([*overrides, "--ratios", "own", "--json", str(file)]), make_console())
-    ruler, *others = json.loads(file.read_text())["curve"]
-    assert ruler["kl"] == 0 and all(one["kl"] > 1e-6 for one in others), "a transcript is another prompt"
+    baseline, *methods = json.loads(file.read_text())["curve"]
+    assert baseline["kl"] == 0 and all(point["kl"] > 1e-6 for point in methods), "a transcript is another prompt"
 
 
-def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_curve_compares_methods_with_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
     file, plot = tmp_path / "new" / "curve.json", tmp_path / "newer" / "curve.png"
     overrides = [
         "planner=full_reuse,keep",
@@ -159,15 +159,15 @@ def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tm
     options = ["--model", str(tiny_model), "--ratios", "0.1,0.5", "--json", str(file), "--plot", str(plot)]
     report(parser().parse_intermixed_args([*overrides, *options]), make_console())
     points = json.loads(file.read_text())["curve"]
-    assert [(one["method"], one["value"]) for one in points] == [
+    assert [(point["method"], point["value"]) for point in points] == [
         ("full_recompute", 0), ("full_reuse", 0), ("keep", 0.1), ("keep", 0.5)
     ]  # fmt: skip
-    ruler, reuse, *kept = points
-    assert ruler["same_skill"] == 1.0 and ruler["computed_ratio"] == 1.0
-    assert len({one["steps"] for one in points}) == 1
-    assert kept[0]["recomputed_ratio"] == pytest.approx(0.1, abs=0.1) and reuse["recomputed_ratio"] == 0
-    assert kept[0]["computed_ratio"] < kept[1]["computed_ratio"]
-    assert kept[1]["kl"] < reuse["kl"] and ruler["kl"] < 1e-3
+    baseline, reuse, *keep = points
+    assert baseline["same_skill"] == 1.0 and baseline["computed_ratio"] == 1.0
+    assert len({point["steps"] for point in points}) == 1
+    assert keep[0]["recomputed_ratio"] == pytest.approx(0.1, abs=0.1) and reuse["recomputed_ratio"] == 0
+    assert keep[0]["computed_ratio"] < keep[1]["computed_ratio"]
+    assert keep[1]["kl"] < reuse["kl"] and baseline["kl"] < 1e-3
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -176,9 +176,9 @@ def point(method: str, value: float, computed: float, same: float) -> Point:
     return Point(method, variant, "a.knob", value, 9, computed, value, same, None, 0.1, None)
 
 
-def test_the_cheapest_point_that_decides_alike() -> None:
-    ruler = Point("full_recompute", "full_recompute", "", 0, 9, 1.0, 0.0, 1.0, None, 0.0, None)
-    points = [ruler, point("keep", 0.1, 0.2, 0.97), point("keep", 0.3, 0.4, 0.99), point("keep", 0.2, 0.3, 0.98)]
+def test_reach_names_the_cheapest_point_with_enough_agreement() -> None:
+    baseline = Point("full_recompute", "full_recompute", "", 0, 9, 1.0, 0.0, 1.0, None, 0.0, None)
+    points = [baseline, point("keep", 0.1, 0.2, 0.97), point("keep", 0.3, 0.4, 0.99), point("keep", 0.2, 0.3, 0.98)]
     points += [point("epic", 1, 0.1, 0.9), point("epic", 2, 0.2, 0.95)]
     assert cheapest(points, 0.98) == [points[3], "epic"]
     *lines, command = reach_lines(points, 0.98)
@@ -190,37 +190,38 @@ def test_the_cheapest_point_that_decides_alike() -> None:
     assert reach_lines(points[:1], 0.98) == [] and len(reach_lines(points[:2], 0.98)) == 1
 
 
-@pytest.mark.parametrize("given", ["0", "101", "much"])
-def test_what_is_no_agreement_is_refused(given: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [("--reach", "0"), ("--reach", "101"), ("--reach", "much"), ("--ratios", "0.1,7")],
+)
+def test_values_out_of_range_are_refused(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parser().parse_args(["--reach", given])
+        parser().parse_args(options)
+    assert options[1] in capsys.readouterr().err
 
 
-def test_a_curve_is_of_twenty_houses_of_two_tasks() -> None:
+def test_a_curve_uses_twenty_houses_of_two_tasks() -> None:
     config = compose_variants(["keep"], CURVE_SETTING)["keep"]
     assert (config.eval.episodes, config.env.stream) == (20, 2)
     assert (config.env.skills, config.env.observability, config.prompt.style) == ("grounded", "partial", "linked")
 
 
-def test_without_shares_every_method_is_as_configured(tiny_model: Path, tmp_path: Path) -> None:
+def test_with_own_ratios_every_method_is_used_as_configured(tiny_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     overrides = ["planner=epic,keep", "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
     options = ["--model", str(tiny_model), "--ratios", "own", "--json", str(file)]
     report(parser().parse_intermixed_args([*overrides, *options]), make_console())
     points = json.loads(file.read_text())["curve"]
-    assert [(one["method"], one["knob"]) for one in points] == [("full_recompute", ""), ("epic", ""), ("keep", "")]
+    labels = [(point["method"], point["knob"]) for point in points]
+    assert labels == [("full_recompute", ""), ("epic", ""), ("keep", "")]
 
 
-def test_a_knob_that_the_method_sets_stays_as_it_is() -> None:
-    own = ["epic", "mine:cacheblend+memory.recompute.ratio=0.2", "keep+memory.recompute.max_hops=0"]
-    configs = compose_variants(own, CURVE_SETTING).items()
-    bases = [text.partition(":")[2] or text for text in own]
-    found = [variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in zip(bases, configs, strict=True)]
-    assert [one.text for one in found[1]] == ["mine:cacheblend+memory.recompute.ratio=0.2"]
-    assert len(found[0]) > 2 and [one.value for one in found[2]] == [0.1, 0.2]
-
-
-def test_a_share_is_a_number_from_0_to_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["--ratios", "0.1,7"])
-    assert "0.1,7" in capsys.readouterr().err
+def test_a_knob_that_the_method_sets_is_not_varied() -> None:
+    texts = ["epic", "fixed:cacheblend+memory.recompute.ratio=0.2", "keep+memory.recompute.max_hops=0"]
+    configs = compose_variants(texts, CURVE_SETTING).items()
+    bases = [text.partition(":")[2] or text for text in texts]
+    epic, cacheblend, keep = (
+        variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in zip(bases, configs, strict=True)
+    )
+    assert [variant.text for variant in cacheblend] == ["fixed:cacheblend+memory.recompute.ratio=0.2"]
+    assert len(epic) > 2 and [variant.value for variant in keep] == [0.1, 0.2]

@@ -1,4 +1,4 @@
-"""Recall: probes that only attention between lines can answer, the same for every method."""
+"""Recall probes: their answers need attention between lines, and every method gets the same probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eval.common.intervals import wilson
 from eval.common.variants import compose_variants
 from eval.recall.__main__ import SETTING, cells_of, parser, report
 from eval.recall.cells import Cell, Probe
-from eval.recall.layer_signals import SIGNALS, watch
+from eval.recall.layer_signals import SIGNALS, needle_ranks
 from eval.recall.prober import Prober
 from eval.recall.scores import Score, mark_table
 from keep_agent.console import make_console
@@ -33,43 +33,43 @@ METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory=keep+memory.re
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    """The bundled planner on a few needles."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """Run the bundled planner on a few needle probes; return recall.json and the folder."""
     folder = tmp_path_factory.mktemp("recall")
     options = ["--methods", METHODS, "--kinds", "needle", "--cues", "after", "--segments", "8,24", "--trials", "12"]
     report(parser().parse_intermixed_args([*options, "--ranks", "3", "--out", str(folder)]), make_console())
     return json.loads((folder / "recall.json").read_text()), folder
 
 
-def test_the_planner_answers_and_reuse_cannot(found: tuple[dict, Path]) -> None:
-    rates = {one["method"]: one for one in found[0]["scores"] if one["cell"]["segments"] == 24}
+def test_full_recomputation_answers_and_full_reuse_does_not(run: tuple[dict, Path]) -> None:
+    rates = {score["method"]: score for score in run[0]["scores"] if score["cell"]["segments"] == 24}
     full, reuse = rates["full_recompute"], rates["full_reuse"]
     assert full["accuracy"] > 0.6 and reuse["accuracy"] < full["accuracy"] - 0.4
     assert full["gap"] is None and reuse["gap"]["mean"] == pytest.approx(reuse["accuracy"] - full["accuracy"])
     assert full["computed_ratio"] == 1 and reuse["computed_ratio"] < 0.1
-    assert reuse["prefill_tokens"] == 2  # where mug_2
+    assert reuse["prefill_tokens"] == 2  # the question: where mug_2
 
 
-def test_recomputing_all_of_it_answers_as_well(found: tuple[dict, Path]) -> None:
+def test_keep_that_recomputes_every_row_is_as_accurate_as_full_recomputation(run: tuple[dict, Path]) -> None:
     for size in (8, 24):
-        rates = {one["method"]: one["accuracy"] for one in found[0]["scores"] if one["cell"]["segments"] == size}
+        rates = {score["method"]: score["accuracy"] for score in run[0]["scores"] if score["cell"]["segments"] == size}
         assert rates["all"] == rates["full_recompute"]
 
 
 @pytest.mark.slow
-def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_decoupled(tmp_path: Path) -> None:
-    """The lines lie behind more filler than the model has positions for."""
+def test_memory_beyond_the_models_positions_is_retrieved_only_with_decoupled_positions(tmp_path: Path) -> None:
+    """More filler than the model has positions separates the lines from the question."""
     top = "memory.retrieval.top_k=24"
     methods = f"memart:memart+{top},coupled:memart+{top}+memory.construction.positions=coupled"
     options = ["--methods", methods, "--kinds", "needle", "--cues", "after", "--segments", "12", "--trials", "4"]
     report(parser().parse_intermixed_args([*options, "--filler", "1050", "--out", str(tmp_path)]), make_console())
-    rates = {one["method"]: one for one in json.loads((tmp_path / "recall.json").read_text())["scores"]}
+    rates = {score["method"]: score for score in json.loads((tmp_path / "recall.json").read_text())["scores"]}
     assert rates["memart"]["accuracy"] >= rates["coupled"]["accuracy"] + 0.3
     assert rates["memart"]["prefill_tokens"] == 2
 
 
-def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) -> None:
-    """A pool that holds the lines of one probe holds those of each: left there, they would push later ones out."""
+def test_blocks_of_one_probe_are_removed_before_the_next(tiny_model: Path) -> None:
+    """A pool with room for one probe suffices for all; leftover blocks would evict those of later probes."""
     cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         capacity = lines * engine.info.bytes_per_token
@@ -82,52 +82,52 @@ def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) 
 
 
 @pytest.mark.parametrize("method", ["sparsex", "sparsex_hops"])
-def test_lines_that_cannot_be_stored_together_are_refused_before_anything_is_asked(method: str) -> None:
-    """They would be computed anew without a word. The message names a capacity that works."""
+def test_a_pool_too_small_for_the_lines_is_refused_before_any_probe_runs(method: str) -> None:
+    """Evicted lines would silently be recomputed. The message names a capacity that works."""
     options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
 
     def ask(capacity: int) -> None:
-        named = f"{method}+memory.pinned.capacity_bytes={capacity}"
-        report(parser().parse_args(["--methods", named, *options]), make_console())
+        variant = f"{method}+memory.pinned.capacity_bytes={capacity}"
+        report(parser().parse_args(["--methods", variant, *options]), make_console())
 
-    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.pinned.capacity") as caught:
+    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.pinned.capacity") as error:
         ask(100_000)
-    enough = int(re.search(r"add .memory.pinned.capacity_bytes=(\d+)", str(caught.value))[1])
+    enough = int(re.search(r"add .memory.pinned.capacity_bytes=(\d+)", str(error.value))[1])
     with pytest.raises(ConfigError, match="pool of"):
         ask(enough - 1)
     ask(enough)
 
 
-class Noting(Prober):
-    """Notes which lines stood in the prompt."""
+class RecordingProber(Prober):
+    """Prober that records the lines of each prompt."""
 
     def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
-        found = super().prefill(session, probe)
-        self.told = [fact.id for fact in probe.facts]
-        self.shown = [span.segment for span in found.layout.segments]
-        return found
+        prefill = super().prefill(session, probe)
+        self.facts = [fact.id for fact in probe.facts]
+        self.segments = [span.segment for span in prefill.layout.segments]
+        return prefill
 
 
-def test_lines_stand_in_the_order_in_which_they_were_told(tiny_model: Path) -> None:
-    """Groups that become static meanwhile move to the front of a prompt, and similar lines into one place."""
+def test_prompts_keep_the_order_of_the_lines(tiny_model: Path) -> None:
+    """Otherwise static groups would move to the front of a prompt, and similar lines would become one group."""
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         format = make_format("default", load_tokenizer(str(tiny_model)))
         for quiet in (0, 12):
-            prober = Noting(engine, format, compose_variants(["keep"], SETTING), quiet)
+            prober = RecordingProber(engine, format, compose_variants(["keep"], SETTING), quiet)
             for kind, trial in product(KINDS, range(4)):
                 assert len(list(prober.ask(Cell(kind, "after", 60), trial, 0))) == 1
-                assert prober.shown == prober.told
+                assert prober.segments == prober.facts
 
 
-def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
-    record, folder = found
-    assert {one["signal"] for one in record["ranks"]} == set(SIGNALS)
-    assert all(0 <= rank <= 100 for one in record["ranks"] for rank in (*one["named"], *one["holds"]))
+def test_figures_and_ranks_are_written(run: tuple[dict, Path]) -> None:
+    record, folder = run
+    assert {ranks["signal"] for ranks in record["ranks"]} == set(SIGNALS)
+    assert all(0 <= rank <= 100 for ranks in record["ranks"] for rank in (*ranks["named"], *ranks["holds"]))
     for name in ("recall.png", "ranks.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_cue_that_the_ruler_never_masters_is_named_not_left_out() -> None:
+def test_the_mark_table_lists_a_cue_at_which_the_first_method_never_reaches_the_mark() -> None:
     def at(cue: str, segments: int, accuracy: float) -> Score:
         cell, interval = Cell("needle", cue, segments), wilson(accuracy, 10)
         return Score(cell, "full_recompute", 10, accuracy, interval, None, 1.0, 1.0, 1.0, 0.0)
@@ -142,17 +142,17 @@ def test_a_cue_that_the_ruler_never_masters_is_named_not_left_out() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("segments", [LEAST, 9, 40, GREATEST])
-def test_scenes_are_of_the_asked_size_and_their_needles_hold_the_answer(kind: str, segments: int) -> None:
+def test_scenes_have_the_requested_size_and_their_needles_contain_the_answer(kind: str, segments: int) -> None:
     for seed in range(20):
         scene = make_scene(kind, segments, random.Random(seed))
         text = {fact.id: fact.text.split() for fact in scene.facts}
         assert segments - 2 < len(scene.facts) <= segments and scene.questions
-        for asked in scene.questions:
-            assert asked.thing in text[asked.needles[0]] and asked.answer in text[asked.needles[-1]]
-            assert asked.answer not in text[asked.needles[0]], "one line would do"
+        for question in scene.questions:
+            assert question.thing in text[question.needles[0]] and question.answer in text[question.needles[-1]]
+            assert question.answer not in text[question.needles[0]], "a single line must not suffice"
             parent = {fact.id: fact.parent for fact in scene.facts}
-            for near, far in pairwise(asked.needles):
-                assert parent[near] == far or set(text[near]) & set(text[far]), "no way from one line to the other"
+            for near, far in pairwise(question.needles):
+                assert parent[near] == far or set(text[near]) & set(text[far]), "consecutive needles must be linked"
 
 
 def test_tracking_asks_for_the_latest_place() -> None:
@@ -164,61 +164,61 @@ def test_tracking_asks_for_the_latest_place() -> None:
             place = words[3]
         else:
             latest[words[2]] = place
-    assert {asked.thing: asked.answer for asked in scene.questions} == latest
-    assert len(scene.facts) / 2 > 2 * len(latest), "nothing is moved twice"
+    assert {question.thing: question.answer for question in scene.questions} == latest
+    assert len(scene.facts) / 2 > 2 * len(latest), "objects must move more than once"
 
 
 @pytest.mark.parametrize("cue", CUES)
-def test_the_cue_stands_where_it_was_asked_for(cue: str) -> None:
+def test_the_cue_has_the_requested_position(cue: str) -> None:
     probe = make_probe("needle", 20, cue, random.Random(5))
-    named = next(fact.text.split()[2] for fact in probe.facts if fact.id == probe.needles[0])
-    assert (named in probe.front) == (cue != "after") and (named in probe.question) == (cue != "before")
+    thing = next(fact.text.split()[2] for fact in probe.facts if fact.id == probe.needles[0])
+    assert (thing in probe.front) == (cue != "after") and (thing in probe.question) == (cue != "before")
 
 
-def test_the_same_seed_asks_the_same() -> None:
+def test_probes_depend_on_the_seed_alone() -> None:
     cell = Cell("two_hop", "both", 30)
     assert cell.probe(3, seed=1) == cell.probe(3, seed=1) != cell.probe(3, seed=2)
 
 
 def test_every_name_is_one_token() -> None:
-    """What falls into pieces would look like another name's beginning."""
+    """Otherwise the first token of a name could equal the first token of another name."""
     tokenizer = load_tokenizer(str(BUNDLED))
     for kind in KINDS:
         words = {word for fact in make_scene(kind, GREATEST, random.Random(0)).facts for word in fact.text.split()}
         assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in words)
 
 
-def test_signals_are_ranked_over_the_memory_alone() -> None:
+def test_signals_rank_only_memory_rows() -> None:
     with TransformersEngine(load_model(str(BUNDLED), "float32")) as engine:
         format = make_format("default", load_tokenizer(str(BUNDLED)))
-        seen = watch(engine, format, make_probe("needle", 20, "both", random.Random(2)))
+        ranks = needle_ranks(engine, format, make_probe("needle", 20, "both", random.Random(2)))
         layers = engine.info.layers - 1
-    for named, holds in seen.values():
-        assert len(named) == len(holds) == layers
-        assert torch.tensor([*named, *holds]).max() < 100
-    assert min(seen["last query"][0]) < 5, "the planner looks the word up somewhere"
+    for question_line, answer_line in ranks.values():
+        assert len(question_line) == len(answer_line) == layers
+        assert torch.tensor([*question_line, *answer_line]).max() < 100
+    assert min(ranks["last query"][0]) < 5, "the last query must attend to the needle at some layer"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         (("--kinds", "haystack"), "'haystack'.*needle"),
         (("--cues", "beside"), "'beside'.*after"),
         (("--segments", "3"), "3 segments.*use 8 to 250"),
         (("--segments", "ten"), "ten"),
         (("--trials", "0"), "--trials 1"),
-        (("--methods", "none"), "--methods names nothing"),
-        (("--kinds", ","), "--kinds names nothing"),
-        (("--cues", "none"), "--cues names nothing"),
-        (("--segments", "none"), "--segments names nothing"),
-        (("--kinds", "needle,needle"), "--kinds needle,needle names one of them twice"),
+        (("--methods", "none"), "--methods is empty"),
+        (("--kinds", ","), "--kinds is empty"),
+        (("--cues", "none"), "--cues is empty"),
+        (("--segments", "none"), "--segments is empty"),
+        (("--kinds", "needle,needle"), "--kinds needle,needle names a value twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
-        (("--mark", "90"), "--mark 90 is a share"),
+        (("--mark", "90"), "--mark 90 is no share"),
         (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
-        (("--kinds", "needle,vt", "--filler", "10"), "--filler tells lines, but vt have none"),
+        (("--kinds", "needle,vt", "--filler", "10"), "--filler applies to lines, but vt have none"),
         (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),
-        (("--kinds", "vt", "prompt.format=lota"), "prompt.format.*vt have a format of their own"),
+        (("--kinds", "vt", "prompt.format=lota"), "prompt.format.*vt have their own format"),
         (("eval.seed=3",), "eval.seed=3 is not read here; use --seed"),
         (("planner=keep",), "planner=keep is not read here; use --methods"),
         (("memory=keep",), "memory=keep is not read here; use --methods"),
@@ -236,13 +236,13 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("--methods", "keep,one:keep+planner.policy=generate"), "one: 'planner.policy.*memory, prompt.budget are"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         report(parser().parse_intermixed_args([*arguments]), make_console())
 
 
-def test_memories_are_asked_from_small_to_large() -> None:
-    """What stands last is what the tables call the largest."""
+def test_cells_are_sorted_by_size() -> None:
+    """The tables take the last cell as the largest."""
     cells = cells_of(parser().parse_intermixed_args(["--kinds", "vt", "--cues", "after", "--segments", "10,2,4"]))
     assert [cell.segments for cell in cells] == [2, 4, 10]
 
@@ -250,21 +250,23 @@ def test_memories_are_asked_from_small_to_large() -> None:
 ONE_PROBE = ("--methods", "full_recompute", "--kinds", "needle", "--cues", "after", "--segments", "8", "--trials", "1")
 
 
-def test_ranks_are_of_prompts_as_they_were_asked_for(tiny_model: Path, tmp_path: Path) -> None:
+def test_ranks_use_the_configured_prompt_start(tiny_model: Path, tmp_path: Path) -> None:
     overrides = [f"model={tiny_model}", "model.dtype=float32", "prompt.start=mug_1"]
-    own = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
-    report(parser().parse_intermixed_args(own), make_console())
+    options = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
+    report(parser().parse_intermixed_args(options), make_console())
     probe = Cell("needle", "after", 8).probe(0, 0)
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         tokenizer = load_tokenizer(str(tiny_model))
-        started, plain = (watch(engine, make_format("default", tokenizer, (), s), probe) for s in ("mug_1", None))
-    ranks = {one["signal"]: one["named"] for one in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
-    assert ranks == {signal: named for signal, (named, _) in started.items()}
-    assert ranks != {signal: named for signal, (named, _) in plain.items()}
+        with_start, plain = (
+            needle_ranks(engine, make_format("default", tokenizer, (), start), probe) for start in ("mug_1", None)
+        )
+    ranks = {row["signal"]: row["named"] for row in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
+    assert ranks == {signal: first for signal, (first, _) in with_start.items()}
+    assert ranks != {signal: first for signal, (first, _) in plain.items()}
 
 
-def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     report(parser().parse_intermixed_args([f"model={tiny_model}", "eval.threads=3", *ONE_PROBE]), make_console())
-    assert asked == [3]
+    assert threads == [3]

@@ -1,4 +1,4 @@
-"""A recall that was cut short goes on where it stopped; what cannot be written is found before anything is asked."""
+"""Run folder of recall: interrupted runs resume, and an output that cannot be written is refused before the start."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def torn(whole: Path, tmp_path: Path) -> Path:
-    """As it is left by a kill: three answers and a half, of which the first is changed: it shows if asked again."""
-    folder = tmp_path / "torn"
+def interrupted(whole: Path, tmp_path: Path) -> Path:
+    """Copy a run as a kill leaves it: three answers and a half; the first is changed, to detect a recomputation."""
+    folder = tmp_path / "interrupted"
     shutil.copytree(whole, folder)
     first, *lines = (whole / "probes.jsonl").read_text().splitlines(keepends=True)
     (folder / "probes.jsonl").write_text(first + "".join(lines[:2]))
@@ -47,49 +47,50 @@ def torn(whole: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn: Path) -> None:
-    recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn), "--mark", "0.5", "eval.threads=1")
-    due, rows = ([line.value for line in read_committed(folder, "probes.jsonl")] for folder in (whole, torn))
+def test_the_same_command_resumes_the_run(tiny_model: Path, whole: Path, interrupted: Path) -> None:
+    recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(interrupted), "--mark", "0.5", "eval.threads=1")
+    due, rows = ([line.value for line in read_committed(folder, "probes.jsonl")] for folder in (whole, interrupted))
     assert len(rows) == ANSWERS and rows[1:] == due[1:] and rows[0]["prefill_tokens"] == 0.5
-    expected, found = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, torn))
-    assert found[1:] == expected[1:]
-    assert found[0]["prefill_tokens"] == (0.5 + due[2]["prefill_tokens"]) / 2
-    assert (torn / "recall.png").exists()
+    expected, actual = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, interrupted))
+    assert actual[1:] == expected[1:]
+    assert actual[0]["prefill_tokens"] == (0.5 + due[2]["prefill_tokens"]) / 2
+    assert (interrupted / "recall.png").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
-        (("--trials", "3"), r"torn was asked otherwise: trials=3 \(was 2\); .*another folder"),
+        (("--trials", "3"), r"interrupted has other settings: trials=3 \(was 2\); .*another folder"),
         (("--methods", "full_recompute"), r"methods=\['full_recompute'\] \(was \['full_recompute', 'sparsex'\]\)"),
         (("prompt.start=next",), r"overrides=\[.*prompt.start=next.*\] \(was"),
     ],
 )
-def test_other_settings_do_not_go_on(tiny_model: Path, torn: Path, arguments: tuple[str, ...], named: str) -> None:
-    before = (torn / "probes.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=named):
-        recall(f"model={tiny_model}", *OPTIONS, *METHODS, *arguments, "--out", str(torn))
-    assert (torn / "probes.jsonl").read_bytes() == before
+def test_a_run_with_other_settings_is_not_resumed(
+    tiny_model: Path, interrupted: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    before = (interrupted / "probes.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=message):
+        recall(f"model={tiny_model}", *OPTIONS, *METHODS, *arguments, "--out", str(interrupted))
+    assert (interrupted / "probes.jsonl").read_bytes() == before
 
 
 @pytest.mark.usefixtures("garbage_stays")
 @pytest.mark.parametrize("part", ["configs", "weights"])
-def test_defaults_and_weights_that_changed_meanwhile_do_not_go_on(tiny_model: Path, torn: Path, part: str) -> None:
-
-    def meanwhile(saved: dict[str, Any]) -> None:
+def test_a_run_with_other_defaults_or_weights_is_not_resumed(tiny_model: Path, interrupted: Path, part: str) -> None:
+    def change(saved: dict[str, Any]) -> None:
         if part == "configs":
             saved["configs"]["sparsex"]["memory"]["recompute"]["share"] = 0.9
         else:
             saved["weights"] = f"f{saved['weights']}"
 
-    change_object(torn / "config.json", meanwhile)
-    named = {"configs": r"sparsex.memory.recompute.share=0.04 \(was 0.9\)", "weights": "other weights"}[part]
-    for _ in range(2):  # nothing holds the folder behind the first
-        with pytest.raises(ConfigError, match=named):
-            recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn))
+    change_object(interrupted / "config.json", change)
+    message = {"configs": r"sparsex.memory.recompute.share=0.04 \(was 0.9\)", "weights": "other weights"}[part]
+    for _ in range(2):  # the first refusal must release the folder
+        with pytest.raises(ConfigError, match=message):
+            recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(interrupted))
 
 
-def test_a_folder_of_something_else_is_left_alone(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_folder_of_another_command_is_left_unchanged(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "probes.jsonl").write_text('{"f1": 1')
     with pytest.raises(ConfigError, match=r"probes.jsonl without config.json"):
         recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(tmp_path))
@@ -99,7 +100,7 @@ def test_a_folder_of_something_else_is_left_alone(tiny_model: Path, tmp_path: Pa
     assert (tmp_path / "probes.jsonl").read_text() == '{"f1": 1'
 
 
-def test_without_matplotlib_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_reported_before_any_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,4 +1,4 @@
-"""RULER's tasks: what they hide is there and findable once, documents have their size, and answers get their share."""
+"""RULER's tasks: every needle occurs once, documents have the requested size, and answers get the right score."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def text(probe: RulerProbe) -> str:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_documents_are_lines_of_the_asked_size(ruler: Ruler, kind: str) -> None:
+def test_documents_are_lines_of_the_requested_size(ruler: Ruler, kind: str) -> None:
     for seed in range(3):
         probe = probe_of(ruler, kind, seed)
         assert len({fact.id for fact in probe.facts}) == DOCUMENTS
@@ -58,15 +58,15 @@ def test_documents_are_lines_of_the_asked_size(ruler: Ruler, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_the_size_is_in_tokens_of_the_model_at_hand(kind: str, chat: PreTrainedTokenizerBase) -> None:
-    """A byte for a token: documents are shorter than with a tokenizer that knows words."""
-    own = Ruler(TextFormat(chat), 6000)
-    for fact in probe_of(own, kind).facts:
-        assert abs(len(own.format.line(fact.text)) - 6000) <= TOLERANCE * 6000 and len(fact.text) < 7000
+def test_the_size_counts_tokens_of_the_given_tokenizer(kind: str, chat: PreTrainedTokenizerBase) -> None:
+    """Count bytes with a byte-level tokenizer: its documents are shorter than those of a word tokenizer."""
+    bytewise = Ruler(TextFormat(chat), 6000)
+    for fact in probe_of(bytewise, kind).facts:
+        assert abs(len(bytewise.format.line(fact.text)) - 6000) <= TOLERANCE * 6000 and len(fact.text) < 7000
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_answers_are_unique_and_the_seed_decides(ruler: Ruler, kind: str) -> None:
+def test_answers_are_unique_and_depend_on_the_seed(ruler: Ruler, kind: str) -> None:
     probe = probe_of(ruler, kind)
     assert len(set(probe.answers)) == len(probe.answers)
     assert not any(a in b for a, b in product(probe.answers, repeat=2) if a != b)
@@ -75,31 +75,33 @@ def test_answers_are_unique_and_the_seed_decides(ruler: Ruler, kind: str) -> Non
     assert cell.probe(3, 1, ruler.make) == cell.probe(3, 1, ruler.make) != cell.probe(4, 1, ruler.make)
 
 
-@pytest.mark.parametrize(("documents", "each"), [(1, 8), (3, 3), (4, 2), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)])
-def test_every_document_hides_magic_numbers_and_several_are_asked_for(ruler: Ruler, documents: int, each: int) -> None:
+@pytest.mark.parametrize(("documents", "count"), [(1, 8), (3, 3), (4, 2), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)])
+def test_every_document_hides_magic_numbers_and_the_question_names_several(
+    ruler: Ruler, documents: int, count: int
+) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
-    held = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
-    assert list(map(len, held)) == [each] * documents and documents * each >= MultiQuery().hidden
-    numbers = {key: number for document in held for key, number in document.items()}
-    assert len(set(numbers.values())) == sum(map(len, held))
-    asked = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))
-    assert len(asked) == MultiQuery().asked and tuple(numbers[key] for key in asked) == probe.answers
+    hidden = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
+    assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden
+    numbers = {key: number for document in hidden for key, number in document.items()}
+    assert len(set(numbers.values())) == sum(map(len, hidden))
+    keys = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))
+    assert len(keys) == MultiQuery().queries and tuple(numbers[key] for key in keys) == probe.answers
 
 
-def test_variables_hold_the_value_over_several_documents(ruler: Ruler) -> None:
+def test_the_chain_of_variables_spans_all_documents(ruler: Ruler) -> None:
     for seed in range(5):
         probe = probe_of(ruler, "vt", seed)
         value: dict[str, str] = {}
         for name, source in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)\.", text(probe)):
-            value[name] = source if source.isdigit() else value[source]  # a source stands before what copies it
-        asked = re.search(r"value (\d+),", probe.question)[1]
-        assert {name for name, held in value.items() if held == asked} == set(probe.answers)
+            value[name] = source if source.isdigit() else value[source]  # a source precedes its copies
+        target = re.search(r"value (\d+),", probe.question)[1]
+        assert {name for name, number in value.items() if number == target} == set(probe.answers)
         assert len(probe.answers) == VariableTracking().hops + 1 and len(set(value.values())) == 2
         holding = [fact for fact in probe.facts if any(f"VAR {name} =" in fact.text for name in probe.answers)]
         assert len(holding) == DOCUMENTS
 
 
-def test_common_words_stand_often_and_others_rarely(ruler: Ruler) -> None:
+def test_common_words_are_frequent_and_the_others_rare(ruler: Ruler) -> None:
     probe, task = probe_of(ruler, "cwe"), CommonWords()
     entries = [re.findall(r"(\d+)\. (\w+)", fact.text) for fact in probe.facts]
     for document in entries:
@@ -107,15 +109,15 @@ def test_common_words_stand_often_and_others_rarely(ruler: Ruler) -> None:
     times = Counter(word for document in entries for _, word in document)
     assert {word for word, often in times.items() if often == task.often} == set(probe.answers)
     rest = [often for word, often in times.items() if word not in probe.answers]
-    assert len(probe.answers) == task.asked and max(rest) == task.rarely and sum(o < task.rarely for o in rest) <= 2
+    assert len(probe.answers) == task.queries and max(rest) == task.rarely and sum(o < task.rarely for o in rest) <= 2
 
 
-def test_frequencies_of_coded_words_fall_as_zeta_says(ruler: Ruler) -> None:
+def test_frequencies_of_coded_words_follow_the_zeta_distribution(ruler: Ruler) -> None:
     probe, task = probe_of(ruler, "fwe"), FrequentWords()
     words = [word for fact in probe.facts for word in fact.text.split(": ")[1].split()]
     (first, *rest) = Counter(words).most_common()
     assert [first[0], *(word for word, _ in rest[:2])] == list(probe.answers)
-    assert rest[1][1] > rest[2][1], "the third is not clearly more frequent than the fourth"
+    assert rest[1][1] > rest[2][1], "the third must be more frequent than the fourth"
     for rank, (_, often) in enumerate(rest[:8], 2):
         assert often == pytest.approx(first[1] * rank**-task.exponent, abs=1)
     assert first[1] == pytest.approx(len(words) * 6 / 3.14159**2, rel=0.02)
@@ -129,7 +131,7 @@ def test_needles_are_spread_evenly_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(("kind", "cue"), product(TASKS, CUES))
-def test_the_cue_stands_where_it_was_asked_for(ruler: Ruler, kind: str, cue: str) -> None:
+def test_the_cue_has_the_requested_position(ruler: Ruler, kind: str, cue: str) -> None:
     probe = probe_of(ruler, kind, cue=cue)
     question = probe_of(ruler, kind, cue="after").question.split(ruler.format.turn)[0]
     assert (question in probe.front) == (cue != "after") and (question in probe.question) == (cue != "before")
@@ -137,7 +139,7 @@ def test_the_cue_stands_where_it_was_asked_for(ruler: Ruler, kind: str, cue: str
     assert probe.question.endswith(f"{ruler.format.turn}{TASKS[kind].lead}")
 
 
-def test_an_answer_counts_by_its_share(ruler: Ruler) -> None:
+def test_an_answer_scores_its_share_of_expected_words(ruler: Ruler) -> None:
     probe = replace(probe_of(ruler, "vt"), answers=("KAVOTI", "BUNELO", "SIPADU", "RETOGA"))
     assert probe.grade("1. kavoti\n2. Bunelo, SIPADU and RETOGA") == 1
     assert probe.grade("KAVOTI, KAVOTI, BUNELOX") == 0.5
@@ -145,13 +147,13 @@ def test_an_answer_counts_by_its_share(ruler: Ruler) -> None:
     assert probe.room(len) > 2 * len("KAVOTI, BUNELO, SIPADU, RETOGA")
 
 
-def test_a_chat_template_takes_the_probe_as_a_users_turn(chat: PreTrainedTokenizerBase) -> None:
+def test_a_chat_template_makes_the_probe_a_user_turn(chat: PreTrainedTokenizerBase) -> None:
     format = TextFormat(chat)
     probe = Ruler(format, 6000).make("fwe", 1, "before", random.Random(0))
     ids = format.context() + format.line(probe.front) + format.line("a\n") + format.line(probe.question)
     turn = f"{probe.front}a\n{TASKS['fwe'].reminder}"
-    shown = chat.apply_chat_template([{"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True)
-    assert chat.decode(ids) == f"{shown}{TASKS['fwe'].lead}"
+    rendered = chat.apply_chat_template([{"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True)
+    assert chat.decode(ids) == f"{rendered}{TASKS['fwe'].lead}"
     assert format.line("a\n")[-1:] == chat.encode("\n") and format.stops() == {chat.eos_token_id}
     assert format.decode([*chat.encode("b"), chat.eos_token_id]) == "b"
     assert TextFormat(chat, "<|im_end|>").context() == [chat.eos_token_id, *format.context()]
@@ -160,59 +162,59 @@ def test_a_chat_template_takes_the_probe_as_a_users_turn(chat: PreTrainedTokeniz
 def test_without_a_template_a_prompt_begins_with_the_start_token(ruler: Ruler) -> None:
     tokenizer = load_tokenizer(str(BUNDLED))
     assert ruler.format.context() == [tokenizer.bos_token_id] and ruler.format.turn == "\n"
-    assert ruler.format.stops() == set(), "an answer may take several lines"
+    assert ruler.format.stops() == set(), "an answer may have several lines"
 
 
 PAPERS = "keep+memory=keep"
 METHODS = f"full_recompute,full_reuse,{PAPERS},{PAPERS}+memory.recompute.schedule.average=1+memory.recompute.limit=null"
 
 
-def test_all_methods_are_asked_and_reported(tiny_model: Path, tmp_path: Path) -> None:
-    """End to end on a random model, planner's probes among them."""
+def test_all_methods_are_evaluated_and_reported(tiny_model: Path, tmp_path: Path) -> None:
+    """Run both families of probes end to end on a random model."""
     kinds = ["needle", "vt", "fwe"]
     options = ["--methods", METHODS, "--kinds", ",".join(kinds), "--cues", "after", "--segments", "8", "--trials", "1"]
     sizes = ["--segment-tokens", "250", "--out", str(tmp_path)]
     report(parser().parse_intermixed_args([f"model={tiny_model}", *options, *sizes]), make_console())
     record = json.loads((tmp_path / "recall.json").read_text())
-    scores = {(one["cell"]["kind"], one["method"]): one for one in record["scores"]}
+    scores = {(score["cell"]["kind"], score["method"]): score for score in record["scores"]}
     assert len(scores) == len(record["scores"]) == len(kinds) * 4
     for kind in kinds[1:]:
         full, reuse, keep, all_ = (scores[kind, method] for method in METHODS.split(","))
         assert full["computed_ratio"] == 1 and full["accuracy"] == all_["accuracy"]
-        assert all_["computed_ratio"] == pytest.approx(7 / 8, abs=0.01), "the first document is exact as it is"
+        assert all_["computed_ratio"] == pytest.approx(7 / 8, abs=0.01), "the first document's block is exact"
         assert reuse["computed_ratio"] < keep["computed_ratio"] < 1
         assert full["memory_tokens"] == pytest.approx(8 * 250, rel=TOLERANCE)
 
 
-class Hearing(TextFormat):
-    """Notes what the model says."""
+class RecordingFormat(TextFormat):
+    """Text format that records the latest answer."""
 
-    heard = ""
+    answer = ""
 
     def decode(self, ids: Sequence[int]) -> str:
-        self.heard = super().decode(ids)
-        return self.heard
+        self.answer = super().decode(ids)
+        return self.answer
 
 
-def test_what_is_said_is_graded(tiny_model: Path) -> None:
-    """The expected answers are taken from what the model really says: half of them are in it."""
+def test_the_generated_answer_is_graded(tiny_model: Path) -> None:
+    """The second probe expects two words, one of which is the beginning of the model's first answer."""
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
-        own = Ruler(Hearing(load_tokenizer(str(tiny_model))), 300)
+        tasks = Ruler(RecordingFormat(load_tokenizer(str(tiny_model))), 300)
         configs = compose_variants(["full_recompute"], ["prompt.encoder=hashed"])
         cell = Cell("vt", "after", 2)
 
-        def make(*asked: Any) -> RulerProbe:
-            probe, heard = own.make(*asked), own.format.heard
-            return replace(probe, answers=(heard[:8].upper(), "not said")) if heard else probe
+        def make(*arguments: Any) -> RulerProbe:
+            probe, answer = tasks.make(*arguments), tasks.format.answer
+            return replace(probe, answers=(answer[:8].upper(), "not said")) if answer else probe
 
-        prober = Prober(engine, own.format, configs, make=make)
+        prober = Prober(engine, tasks.format, configs, make=make)
         first, second = (next(prober.ask(cell, 0, 0)) for _ in range(2))
         assert first.right == 0 and second.right == 0.5
         assert second.memory_tokens == pytest.approx(600, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "named"),
+    ("arguments", "error", "message"),
     [
         (("--segments", "0"), ConfigError, "0 documents.*--segments 1"),
         (("--cues", "beside"), ConfigError, "'beside'.*after"),
@@ -221,14 +223,14 @@ def test_what_is_said_is_graded(tiny_model: Path) -> None:
         (("--segment-tokens", "4096"), CapacityError, r"takes 1\d{4} tokens.*4096 positions.*smaller --segment-tokens"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
-    arguments: tuple[str, ...], error: type[Exception], named: str, tiny_model: Path
+def test_invalid_options_are_refused(
+    arguments: tuple[str, ...], error: type[Exception], message: str, tiny_model: Path
 ) -> None:
     options = [f"model={tiny_model}", "--kinds", "cwe", "--methods", "full_recompute", "--trials", "1"]
-    with pytest.raises(error, match=named):
+    with pytest.raises(error, match=message):
         report(parser().parse_intermixed_args([*options, *arguments]), make_console())
 
 
 def test_documents_smaller_than_a_sentence_are_refused(ruler: Ruler) -> None:
-    with pytest.raises(ConfigError, match="--segment-tokens 10 is too small: mq_niah comes to 2. tokens a document"):
+    with pytest.raises(ConfigError, match="--segment-tokens 10 is too small: a document of mq_niah has 2. tokens"):
         replace(ruler, segment_tokens=10).make("mq_niah", 8, "both", random.Random(0))

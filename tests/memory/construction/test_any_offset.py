@@ -61,7 +61,7 @@ def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
         return tuple(token for id in before for token in store.tokens(id))
 
     runs = [list(run) for _, run in groupby(spans, key=unit)]
-    return [Part(tuple(ids[run[0].start : run[-1].stop]), behind=behind(run[0])) for run in runs]
+    return [Part(tuple(ids[run[0].start : run[-1].stop]), preceding=behind(run[0])) for run in runs]
 
 
 def say(session: MemorySession, *texts: str) -> Prefill:
@@ -93,12 +93,12 @@ def test_an_episode_equals_the_dense_walk_through_it(
         joined += len(prefill.layout.segments) - len(told)
         expected = reference.prefill(told, QUERY)
         assert close(prefill.logits, expected[None])
-        found = reference.prefix + reference.exact + reference.moved
+        found = reference.prefix + reference.exact + reference.approximate
         assert prefill.counts.hit_tokens == found
         assert prefill.counts.fresh_tokens == prefill.counts.memory_tokens - found + len(QUERY) + (
             len(CONTEXT) if prefill.cold else 0
         )
-        moved, again = moved + reference.moved, again + reference.again
+        moved, again = moved + reference.approximate, again + reference.again
     assert (again > 10) == (refresh > 0)
     assert moved > 100
     assert (joined > 10) == (method is groups)

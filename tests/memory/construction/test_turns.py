@@ -20,7 +20,7 @@ from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 from memory.method import MemoryMethod
 from memory.prompt.units import common_prefix
 from memory.session import MemorySession
-from tests.laws.transcripts import grown
+from tests.laws.transcripts import extend_mask
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import CONTEXT, EVICTING, close, open_session, turns
 from tests.references.isolated import dense_mask
@@ -58,7 +58,7 @@ class Watched:
             visible, seen = torch.ones(prefix, prefix, dtype=torch.bool).tril(), torch.arange(prefix)
         else:
             visible, seen = self.visible[:prefix, :prefix], before[before < prefix]
-        visible, rows = grown(visible, seen, ids.numel()), torch.arange(ids.numel())
+        visible, rows = extend_mask(visible, seen, ids.numel()), torch.arange(ids.numel())
         assert close(prefill.logits, engine.forward_plain(ids, dense_mask(engine.plain, visible, rows, rows))[-1:])
         if lasting:
             self.visible = visible

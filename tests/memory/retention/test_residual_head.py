@@ -121,7 +121,7 @@ def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[li
         if turn == 0:
             instruction = range(first, first + len(order))
         if references:
-            transcript.tell(told[len(transcript.ids) :])
+            transcript.append(told[len(transcript.ids) :])
             span = sorted({*instruction, *range(first, len(told))})
             reference.keep({*range(len(context)), *span}, span)
             assert session._builder.cache.positions.tolist() == transcript.live
