@@ -126,11 +126,8 @@ def test_steps_count_by_the_length_of_the_leaders_transcript() -> None:
 def test_distance_counts_the_tokens_after_the_last_mention() -> None:
     texts = [9], [2], [2, 3], [1, 2, 3, 2, 9], [7], [9, 1]
     assert [distance([1, 2, 3, 2, 9], ids) for ids in texts] == [0, 1, 2, 0, 5, 5]
-    assert (
-        entity_names("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2")
-       
+    assert entity_names("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2")
     assert entity_names("done") == entity_names("find a mug") == ()
-    )
 
 
 def test_the_budget_is_set_for_methods_that_evict() -> None:
