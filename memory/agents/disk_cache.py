@@ -10,16 +10,14 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-import torch
-
 from keep_agent.errors import DataError
-from memory.agents.cache_file import header_of, restore, tensors_of
 from memory.agents.host_cache import AgentRows, Key
 from memory.agents.text_match import TokenText
-from memory.engine.models.model_spec import ModelSpec
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from memory.files.atomic import clean
 from memory.files.background_writer import Writer
+from memory.kv_cache.quantized_file import header_of, tensors_of
 
 logger = logging.getLogger(__name__)
 EVICTION: Key = ("", "")  # the writer's key for evicting files; no agent has an empty name
@@ -69,7 +67,7 @@ class DiskCache:
         if self.folder is not None:
             self._writer.put(key, partial(self._save, key, rows))
 
-    def get(self, key: Key, spec: ModelSpec, device: torch.device) -> AgentRows | None:
+    def get(self, key: Key, engine: Engine) -> AgentRows | None:
         """Load what the file holds, checked to the last bit; None if there is none, or it is too old or damaged."""
         if self.folder is None:
             return None
@@ -81,7 +79,7 @@ class DiskCache:
             file = disk.open_agent(self.folder, *key)
             disk.touch(path, self.clock())
             file.verify()
-            cache = restore(file, spec, device)
+            cache = engine.restore_cache(file)
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
             if path.exists():  # or there was none, or it was evicted this moment

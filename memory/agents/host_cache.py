@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memory.agents.text_match import TokenText
+from memory.engine.base import PersistentCache
 from memory.kv_cache.cache_ledger import CacheLedger, Entry
-from memory.kv_cache.quantized import QuantizedCache
 
 Key = tuple[str, str]  # agent and model
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]  # agent and model
 class AgentRows:
     """One agent's rows for one model, and the text they stand for."""
 
-    cache: QuantizedCache
+    cache: PersistentCache
     token_text: TokenText
     used: float  # seconds since 1970
     changed: bool = False  # since they were given to the writer
@@ -28,17 +28,5 @@ class HostCache(OrderedDict[Key, AgentRows]):
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
         """Enter the bytes that only one agent has; blocks of the ``shared`` caches are left out."""
-        addresses = {extent.k.codes.data_ptr() for rows in shared for extent in rows.cache.extents}
-        return CacheLedger(
-            Entry(key, private_bytes(rows.cache, addresses), key, rows.used) for key, rows in self.items()
-        )
-
-
-def private_bytes(cache: QuantizedCache, shared: Collection[int]) -> int:
-    """Count the bytes of a cache's rows without those in blocks that begin at the addresses ``shared``."""
-    common = (
-        extent.row_bytes * min(cache.packed - base, extent.capacity)
-        for base, extent in cache.placed()
-        if extent.k.codes.data_ptr() in shared
-    )
-    return cache.nbytes - round(sum(common))
+        caches = [rows.cache for rows in shared]
+        return CacheLedger(Entry(key, rows.cache.bytes_beside(caches), key, rows.used) for key, rows in self.items())

@@ -17,12 +17,11 @@ from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import DiskCache
 from memory.agents.host_cache import AgentRows, HostCache, Key
 from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, match, match_tokens, resume
-from memory.engine.base import Engine
+from memory.engine.base import Engine, PersistentCache
 from memory.engine.chunking import ChunkSchedule
 from memory.files.names import checked
 from memory.kv_cache.cache_ledger import Entry
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import QuantizedCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,7 @@ class AgentPrompt:
 
     agent: str
     model: str  # key of the model that computes the rows
-    cache: QuantizedCache
+    cache: PersistentCache
     token_text: TokenText
     new: tuple[int, ...]
     reused: int
@@ -56,9 +55,6 @@ class AgentModel:
         """Whether these tokens were made by this tokenizer, behind the same start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
-
-    def new_cache(self, format: PackFormat) -> QuantizedCache:
-        return QuantizedCache(self.engine.info, format, self.engine.device)
 
 
 @dataclass
@@ -312,7 +308,7 @@ class AgentMemories:
             )
         if reused == 0:
             origin = "cold"
-        cache = rows.cache.fork() if reused else model.new_cache(self.format)
+        cache = rows.cache.fork() if reused else model.engine.new_cache(self.format)
         if reused < cache.next_position:
             cache.cut(reused)
         return AgentPrompt(
@@ -324,7 +320,7 @@ class AgentMemories:
         with self._lock:
             rows, origin = self._host.get(key), "hot"
         if rows is None:
-            rows, origin = self._disk.get(key, model.engine.info, model.engine.device), "warm"
+            rows, origin = self._disk.get(key, model.engine), "warm"
             if rows is None or rows.cache.format != self.format:
                 return None, origin
             with self._lock:
@@ -340,7 +336,7 @@ class AgentMemories:
             if found.reused:
                 return shared, found, "shared"
         empty = TokenText.of("", model.coder, model.start)
-        return AgentRows(model.new_cache(self.format), empty, self.clock()), Match("miss", 0, 0, text), "cold"
+        return AgentRows(model.engine.new_cache(self.format), empty, self.clock()), Match("miss", 0, 0, text), "cold"
 
     def _computed_rows(self, prompt: AgentPrompt, generated: Sequence[int], text: str | None) -> AgentRows:
         """Take a prompt's rows with their text; rows and tokens that do not agree are left out."""
@@ -363,7 +359,7 @@ class AgentMemories:
                 self._disk.put(key, rows)
 
     def _encode_shared(self, name: str, text: str, model: AgentModel) -> None:
-        token_text, cache = TokenText.of(text, model.coder, model.start), model.new_cache(self.format)
+        token_text, cache = TokenText.of(text, model.coder, model.start), model.engine.new_cache(self.format)
         model.engine.extend(cache, token_text.ids, ChunkSchedule())
         cache.freeze()
         with self._lock:

@@ -7,7 +7,7 @@ every engine is held to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memory.engine.attention.observer import AttentionObserver
     from memory.engine.chunking import ChunkSchedule
     from memory.engine.trace import PrefillTrace
+    from memory.files.block_file import BlockFile
     from memory.kv_cache.block import KVBlock
     from memory.kv_cache.quantization import PackFormat
     from memory.prompt.layout import Layout
@@ -118,6 +119,22 @@ class SessionCache(KVCache, Protocol):
 
     def keys(self, layer: int) -> torch.Tensor:
         """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
+        ...
+
+
+class PersistentCache(SessionCache, Protocol):
+    """A quantized cache of one session, which may rest in a file."""
+
+    format: PackFormat
+    nbytes: int  # of its rows
+    requests: int  # that a scheduler has accepted for it and that have not ended
+
+    def freeze(self) -> None:
+        """Make its blocks read-only, so that forks copy what they change."""
+        ...
+
+    def bytes_beside(self, others: Iterable[PersistentCache]) -> int:
+        """Count the bytes of its rows without those in blocks that one of the ``others`` shares."""
         ...
 
 
@@ -260,6 +277,18 @@ class Engine(Protocol):
 
         :param block_size: tokens of a shared block
         :param prefix_tokens: so many shared tokens at most stay when no session uses them
+        """
+        ...
+
+    def new_cache(self, format: PackFormat) -> PersistentCache:
+        """Make an empty quantized cache."""
+        ...
+
+    def restore_cache(self, file: BlockFile) -> PersistentCache:
+        """Make the quantized cache of a file that was written for this model.
+
+        :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
+        :raises DataError: the file lacks something that this version needs
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -120,6 +120,16 @@ class QuantizedCache(EvictableRows):
         """Bytes of the rows, without room to grow."""
         row = self.extents[0].row_bytes if self.extents else 0.0
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
+
+    def bytes_beside(self, others: Iterable[QuantizedCache]) -> int:
+        """Count the bytes of its rows without those in blocks that one of the ``others`` shares."""
+        shared = {extent.k.codes.data_ptr() for other in others for extent in other.extents}
+        common = (
+            extent.row_bytes * min(self.packed - base, extent.capacity)
+            for base, extent in self.placed()
+            if extent.k.codes.data_ptr() in shared
+        )
+        return self.nbytes - round(sum(common))
 
     def placed(self) -> Iterator[tuple[int, Extent]]:
         """Yield each extent, behind the number of its first row."""

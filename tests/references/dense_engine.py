@@ -142,6 +142,11 @@ class DenseEngine:
     def cache_provider(self, *sizes: object) -> Any:
         raise ConfigError("this engine has no session caches")
 
+    def new_cache(self, format: object) -> Any:
+        raise ConfigError("this engine has no quantized caches")
+
+    restore_cache = new_cache
+
     def compact(self, cache: RowCache) -> None:
         raise ConfigError("this engine has no session caches")
 

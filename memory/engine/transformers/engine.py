@@ -29,10 +29,13 @@ from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.query_states import query_states
 from memory.engine.transformers.score import Scorer
 from memory.engine.worker import Priority, Worker
+from memory.files.block_file import BlockFile
 from memory.kv_cache.block import KVBlock, resting
 from memory.kv_cache.dense import DenseCache, WorkingCache
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import QuantizedCache
+from memory.kv_cache.quantized_file import restore
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute, Slots
 
@@ -154,6 +157,14 @@ class TransformersEngine:
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)
+
+    def new_cache(self, format: PackFormat) -> QuantizedCache:
+        """Make an empty quantized cache."""
+        return QuantizedCache(self.info, format, self.device)
+
+    def restore_cache(self, file: BlockFile) -> QuantizedCache:
+        """Make the quantized cache of a file that was written for this model."""
+        return restore(file, self.info, self.device)
 
     def compact(self, cache: PagedCache) -> None:
         """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""

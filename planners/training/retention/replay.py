@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from memory.construction.query_span import QuerySpan
-from memory.engine.attention.observer import AttentionObserver
-from memory.engine.base import Engine
+from memory.engine.base import Engine, SessionCache
 from memory.kv_cache.cache_view import CacheView, keep_best
-from memory.kv_cache.kv_pool import KVPool
-from memory.kv_cache.paged import PagedCache
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.retention.residual_head import ResidualHead
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn
@@ -41,7 +38,7 @@ class Moment:
     """A turn after rows were evicted."""
 
     example: Example  # before the eviction
-    cache: PagedCache
+    cache: SessionCache
     following: ToolTurn | None  # the next turn of the transcript
 
 
@@ -68,13 +65,12 @@ def replay(
 
     The current ``head`` chooses them, so that it is trained on the rows, and on the scale of the rule, of run time.
     """
-    spec = engine.info
-    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device)
-    rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, AttentionObserver()), QuerySpan(), 0
+    caches, rule = engine.cache_provider(), QueryMemory(budget, decay)
+    cache, spans, protected = caches.cache(), QuerySpan(), 0
     for number, turn in enumerate(session.turns):
         if turn.begins:
-            cache, spans, protected = PagedCache(pool, AttentionObserver()), QuerySpan(), turn.protected
-        if cache.next_position + len(turn.ids) > spec.max_positions:
+            cache, spans, protected = caches.cache(), QuerySpan(), turn.protected
+        if cache.next_position + len(turn.ids) > engine.info.max_positions:
             return
         cache.observer.recent = turn.query
         engine.extend(cache, turn.ids)

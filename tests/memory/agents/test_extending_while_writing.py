@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from memory.agents.cache_file import tensors_of
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.files import agent_files as disk
 from memory.files import block_file as blockfile
 from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
+from memory.kv_cache.quantized_file import tensors_of
 from tests.memory.agents.pausing import pausing
 from tests.memory.agents.reference import Make, answer, lines, say
 from tests.waiting import PATIENCE

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.agents.cache_file import header_of, restore, tensors_of
 from memory.engine.base import Engine
 from memory.engine.chunking import ChunkSchedule
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE, QuantizedCache
+from memory.kv_cache.quantized_file import header_of, restore, tensors_of
 from tests.laws.prompts import relative, tokens
 from tests.references.packed import Dense
 

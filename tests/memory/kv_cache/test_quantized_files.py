@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.agents.cache_file import header_of, tensors_of
 from memory.files.block_file import open_blocks, write_blocks
+from memory.kv_cache.quantized_file import header_of, tensors_of
 from tests.laws.prompts import tokens
 from tests.memory.kv_cache.pairs import (
     SMALL,

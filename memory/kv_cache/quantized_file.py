@@ -1,4 +1,4 @@
-"""Cache file: a packed cache as the file of an agent, whose blocks are mapped as they are, without unpacking."""
+"""Quantized cache as a block file, whose blocks are mapped as they are, without unpacking."""
 
 from __future__ import annotations
 
