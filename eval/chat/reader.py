@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Conversation, Item, Question, check_unit, pieces
+from eval.chat.time_split import split_time
 
 if TYPE_CHECKING:
     from eval.chat.prompt import QuestionPrompt
-    from eval.chat.time_split import Split, Stopwatch
+    from eval.chat.time_split import Split
+    from memory.engine.transformers.module_timer import ModuleTimer
     from memory.prompt.report import Prefill
     from memory.session import MemorySession
 
@@ -52,10 +54,10 @@ class Reader:
         unit: str = "turn",
         max_new_tokens: int = 24,
         replay: bool | None = None,
-        stopwatch: Stopwatch | None = None,
+        timer: ModuleTimer | None = None,
     ) -> None:
         self._session, self._prompt, self._unit = session, prompt, check_unit(unit)
-        self._max_new_tokens, self._stopwatch = max_new_tokens, stopwatch
+        self._max_new_tokens, self._timer = max_new_tokens, timer
         self._replay = session.method.capabilities.harvests if replay is None else replay
         self._read: Conversation | None = None
 
@@ -87,15 +89,15 @@ class Reader:
         A question about an incremental conversation leaves no rows in the memory: each is answered as if it were the
         first. Rows of other prompts stay for the next conversation of the group.
         """
-        stopwatch = self._stopwatch
-        with stopwatch.running() if stopwatch else nullcontext():
+        timer = self._timer
+        with timer.running() if timer else nullcontext():
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
             text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
             done = time.perf_counter()
         wall, score = 1e3 * (done - began), 1e3 * (done - scoring)
-        split = stopwatch.split(prefill, wall) if stopwatch else None
+        split = split_time(timer, prefill, wall) if timer else None
         return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
 
     def _prefill(self, question: Question) -> Prefill:

@@ -20,7 +20,6 @@ from eval.chat.reader import Reader
 from eval.chat.rows import AnswerFolder, AnswerRow, answer_row, row_id
 from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
-from eval.chat.time_split import Stopwatch
 from eval.common.progress import progress
 from eval.common.resume import Create, begin
 from eval.common.run import versions_of
@@ -29,6 +28,7 @@ from keep_agent.config.planner_factory import make_engine, make_method, make_tok
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
+from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 
@@ -104,8 +104,8 @@ def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> R
     session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())
     encoder.encode(["ready\n"])
     engine.encode([(None, prompt.line("ready\n"))])
-    stopwatch = Stopwatch(engine) if config.profile else None
-    return Reader(session, prompt, config.unit, config.planner.max_new_tokens, config.replay, stopwatch)
+    timer = ModuleTimer(engine) if config.profile else None
+    return Reader(session, prompt, config.unit, config.planner.max_new_tokens, config.replay, timer)
 
 
 def _check(config: DictConfig) -> None:

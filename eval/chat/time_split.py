@@ -1,21 +1,17 @@
 """Latency split of an answer: attention, MLP, RoPE, top-k and memory operations, as in MemArt's table 4.
 
-Hooks measure the attention and MLP modules of every layer and the rotation of stored keys. On CUDA every part is
-synchronised, which slows the run: the parts show shares of the time, not the time of an unmeasured run.
+`ModuleTimer` measures the layers' modules. On CUDA it synchronises every part, which slows the run: the parts show
+shares of the time, not the time of an unmeasured run.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
-
-    from memory.engine.base import Engine
+    from memory.engine.transformers.module_timer import ModuleTimer
     from memory.prompt.report import Prefill
 
 
@@ -42,67 +38,18 @@ Span = tuple[float, float]  # start and end in seconds
 PARTS = {field.name: field.name for field in fields(Split)[:-1]} | {"other": "remainder"}  # names in files and tables
 
 
-class Stopwatch:
-    """Stopwatch of an engine's parts, active within ``running``. The engine's transfers must run inline."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._cuda = engine.device.type == "cuda"
-        self._ran: dict[str, list[Span]] = {}
-        self._began = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._ran = {"attention": [], "mlp": [], "rope": []}
-        with ExitStack() as stack:
-            for layer in self._engine.decoder.layers:
-                for part, module in (("attention", layer.self_attn), ("mlp", layer.mlp)):
-                    stack.callback(module.register_forward_pre_hook(self._begin).remove)
-                    stack.callback(module.register_forward_hook(self._ender(part)).remove)
-            stack.enter_context(self._rotating())
-            yield
-
-    def split(self, prefill: Prefill, wall_ms: float) -> Split:
-        """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
-        times, attention = prefill.timings, self._ran["attention"]
-        loads = [(load.start, load.end) for load in prefill.trace.loads]
-        loading = _within(self._ran["rope"], loads)  # rotations that are part of a transfer
-        rotating = [span for span in self._ran["rope"] if span not in loading]
-        parts = {part: _length(spans) for part, spans in self._ran.items()}
-        parts["attention"] -= _length(_within([*loads, *rotating], attention))  # per-layer retrieval loads in attention
-        parts["topk"] = times.embed + times.retrieve
-        parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
-        return Split(**parts, remainder=wall_ms - sum(parts.values()))
-
-    def _time(self) -> float:
-        if self._cuda:
-            import torch  # lazy: reading the splits of a finished run must not load torch
-
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def _begin(self, *_: Any) -> None:
-        self._began = self._time()
-
-    def _ender(self, part: str) -> Callable[..., None]:
-        return lambda *_: self._ran[part].append((self._began, self._time()))
-
-    @contextmanager
-    def _rotating(self) -> Iterator[None]:
-        rope = self._engine.decoder.rope
-        plain = rope.rotate_layers
-
-        def rotate_and_time(*args: Any, **kwargs: Any) -> torch.Tensor:
-            start = self._time()
-            keys = plain(*args, **kwargs)
-            self._ran["rope"].append((start, self._time()))
-            return keys
-
-        rope.rotate_layers = rotate_and_time
-        try:
-            yield
-        finally:
-            del rope.rotate_layers  # restores the method of the class
+def split_time(timer: ModuleTimer, prefill: Prefill, wall_ms: float) -> Split:
+    """Return the parts of the latest run; ``prefill`` supplies the memory's times and ``wall_ms`` the total."""
+    times, spans = prefill.timings, timer.spans
+    loads = [(load.start, load.end) for load in prefill.trace.loads]
+    loading = _within(spans["rope"], loads)  # rotations that are part of a transfer
+    rotating = [span for span in spans["rope"] if span not in loading]
+    parts = {part: _length(part_spans) for part, part_spans in spans.items()}
+    inside = _within([*loads, *rotating], spans["attention"])  # layers that choose their blocks load during attention
+    parts["attention"] -= _length(inside)
+    parts["topk"] = times.embed + times.retrieve
+    parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
+    return Split(**parts, remainder=wall_ms - sum(parts.values()))
 
 
 def _length(spans: Sequence[Span]) -> float:

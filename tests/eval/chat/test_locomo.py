@@ -34,6 +34,7 @@ from memory.construction import isolated as blocks
 from memory.engine.attention.rope import RopeTables
 from memory.engine.base import Engine
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
+from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import HashedNgrams, make_encoder
 from tests.rewriting import change_lines, change_object
 from tests.waiting import FakeTime
@@ -165,7 +166,7 @@ def test_the_latency_split_adds_up_and_removes_its_hooks(answers: Answers, tiny_
         assert all(value > 0 for value in parts.values()), parts
         assert AnswerRow.from_json(row.to_json()).split.attention == pytest.approx(row.split.attention, abs=1e-3)
     with runs.make_engine(make_config(tiny_model, "profile=true")) as engine:
-        stopwatch = runs.Stopwatch(engine)
+        stopwatch = ModuleTimer(engine)
         with stopwatch.running():
             assert engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" in vars(engine.decoder.rope)
         assert not engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" not in vars(engine.decoder.rope)
@@ -175,7 +176,7 @@ def test_rotation_within_a_transfer_counts_once(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime
 ) -> None:
     slow_down(monkeypatch, RopeTables, "rotate_layers", clock, 0.05)
-    monkeypatch.setattr(blocks, "CARRIED", 0)  # all blocks are encoded before the prefill, and transferred
+    monkeypatch.setattr(blocks, "FUSED", 0)  # all blocks are encoded before the prefill, and transferred
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 40 < row.numbers.parts["load"] < row.split.rope + 40
 
