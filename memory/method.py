@@ -31,7 +31,7 @@ MEMBERS = {
 }
 
 
-@dataclass(pinned=True)
+@dataclass(frozen=True)
 class MemoryMethod:
     """One choice for each stage, and the settings that belong to none. Sessions of one method share its storage.
 
