@@ -35,10 +35,8 @@ JUSTIFIED = {
     ("keep_agent/robots/ros/debian_import.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/ros2.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/command.py", "import_module"): "MODULE:FUNCTION of the command line, which is the user's",
-    (
-        "memory/config/components.py",
-        "import_module",
-    ): "classes of a composed config; a saved one is checked before",
+    ("memory/config/components.py", "import_module"): "classes of a composed config; saved ones are checked before",
+    ("memory/retention/train.py", "runpy.run_module"): "the former name of our own command",
     ("keep_agent/config/literal.py", "OmegaConf.create"): "every interpolation in the values is escaped",
     ("eval/common/hydra_command.py", "OmegaConf.load"): "our own configs/eval/default.yaml",
     ("eval/common/resume.py", "as_config"): "a saved config, whose classes are checked before",

@@ -129,4 +129,4 @@ def test_the_title_names_the_world(call: Command, monkeypatch: pytest.MonkeyPatc
 )
 def test_the_progress_text_counts_crashes_and_restarts(tmp_path: Path, crash: str, restarts: int, text: str) -> None:
     results = [EpisodeResult(0, "a", (), (), 0.0, crash, restarts), EpisodeResult(1, "b", (), (), 0.0)]
-    assert runs._so_far(RunFolder(tmp_path, {}, results)) == f"success 0.0 %{text}"
+    assert runs._progress_text(RunFolder(tmp_path, {}, results)) == f"success 0.0 %{text}"

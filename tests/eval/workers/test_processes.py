@@ -99,7 +99,7 @@ def test_a_run_of_one_process_is_resumed_with_two(call: Command, monkeypatch: py
         (("planner=keep", "model=/no/where"), ["/no/where"]),
         (("planner=random", "env.split=wizard"), ["wizard", "train, valid, test"]),
         (("planner=random", "eval.workers=0"), ["eval.workers=0", "from 1"]),
-        (("planner=random", "eval.launcher=slurm"), ["eval.launcher=slurm", "local, ray"]),
+        (("planner=random", "eval.launcher=slurm"), ["eval.launcher='slurm'", "local, ray"]),
     ],
 )
 def test_an_error_in_a_worker_is_one_line(call: Command, arguments: tuple[str, ...], words: list[str]) -> None:
