@@ -19,7 +19,8 @@ from rich.table import Table
 from eval.common.plots import figure, style
 from eval.recall.cells import Cell
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout, lay_out, place
+from memory.prompt.layout import Layout
+from memory.prompt.rows import lay_out, place
 from memory.prompt.units import Unit
 from memory.stages import Capabilities, Probe
 

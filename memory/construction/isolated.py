@@ -17,8 +17,8 @@ from memory.construction.latent_choice import UnitChoice
 from memory.engine.base import PrefillResult
 from memory.engine.worker import Priority
 from memory.kv_cache.block import KVBlock, identity, joined
-from memory.prompt.layout import lay_out, place
 from memory.prompt.report import uses
+from memory.prompt.rows import lay_out, place
 from memory.prompt.timing import StepTimer
 from memory.prompt.units import Unit
 from memory.stages import Capabilities

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder
 from memory.engine.base import Engine, PrefillResult
-from memory.prompt.layout import lay_out, place
 from memory.prompt.report import uses
+from memory.prompt.rows import lay_out, place
 from memory.prompt.timing import StepTimer
 from memory.prompt.units import Unit
 

@@ -23,8 +23,9 @@ from memory.engine.worker import Priority
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import segment_hash
-from memory.prompt.layout import Layout, Placement, lay_out
+from memory.prompt.layout import Layout, Placement
 from memory.prompt.report import uses
+from memory.prompt.rows import lay_out
 from memory.prompt.timing import StepTimer
 from memory.prompt.units import Unit
 from memory.segments.segment import Segment

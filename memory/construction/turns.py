@@ -13,8 +13,8 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
-from memory.prompt.layout import lay_out, place
 from memory.prompt.report import uses
+from memory.prompt.rows import lay_out, place
 from memory.prompt.timing import StepTimer
 from memory.prompt.units import Unit, common_prefix
 from memory.segments.segment import Segment

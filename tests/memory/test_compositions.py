@@ -252,7 +252,7 @@ def test_a_stale_version_is_never_served(engine: Engine, method: object, storage
         placed = prefill.layout.placements
         made = engine.encode([(context, p.unit.token_ids) for p in placed])
         for p, truth in zip(placed, made, strict=True):
-            block = p.block or session.method.storage.get(p.carried)
+            block = p.block or session.method.storage.get(p.fused)
             assert close(block.k[:], truth.k, 0.01) and close(block.v[:], truth.v, 0.01)
         session.advance()
 

@@ -14,7 +14,7 @@ from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult,
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
 from memory.engine.worker import Priority
-from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block import KVBlock, joined
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute
 from tests.references.dense import Reference
@@ -84,7 +84,11 @@ class DenseEngine:
         cache = self._cache(None, keep_raw)
         cache.layers = [(k.new_zeros(k.shape[0], layout.rows, k.shape[2]),) * 2 for k, _ in cache.layers]
         cache.layers = [(k.clone(), v.clone()) for k, v in cache.layers]
-        places = [(0, context_block), *((p.start, p.block) for p in layout.placements)]
+        encoded = {}
+        for p in layout.placements:
+            if p.fused and p.fused not in encoded:
+                (encoded[p.fused],) = self.encode([(_joined(seen, p.behind), p.unit.token_ids)], [p.fused])
+        places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
             for layer, (k, v) in enumerate(cache.layers) if block is not None else ():
                 k[:, start : start + block.tokens] = block.k[layer]
@@ -93,7 +97,7 @@ class DenseEngine:
         cache.positions, cache.logits = layout.positions, logits
         trace = PrefillTrace(layout.rows, [active.numel()] * self.info.layers, [0] * self.info.layers)
         trace.timings = {"load": 0.0, "prefill": 0.0}
-        return PrefillResult(logits, cache, trace)
+        return PrefillResult(logits, cache, trace, tuple(encoded.values()))
 
     def extend(self, cache: RowCache, token_ids: Sequence[int] | torch.Tensor, chunking: Any = None) -> PrefillResult:
         ids = torch.as_tensor(token_ids).tolist()
@@ -211,3 +215,9 @@ class DenseEngine:
             hidden = model.finish(layer, hidden, weights, v)
         cache.reads.note(positions.numel(), positions.numel())
         return model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
+
+
+def _joined(*blocks: KVBlock | None) -> KVBlock | None:
+    """The blocks one behind the other; None if there are none."""
+    present = [block for block in blocks if block is not None]
+    return joined(present) if present else None

@@ -82,7 +82,7 @@ def test_tokens_in_front_that_are_no_text(make: Make, engine: Engine) -> None:
     text = lines(30)
     prompt, logits = say(memories, "a", text)
     assert prompt.new[0] == 1 and prompt.reused == 0
-    expected = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
+    expected = engine.extend(engine.new_cache(memories.format), prompt.token_text.ids).logits
     assert torch.equal(logits, expected)
     prompt, _ = say(memories, "a", text + lines(2))
     assert prompt.reused == 1 + len(memories.coder.encode(text).ids)

@@ -90,7 +90,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
                 memories.open(agent, text)
             found = answer(memories, prompt)
             if prompt.reused == 0:
-                same = engine.extend(memories._model.new_cache(memories.format), prompt.token_text.ids).logits
+                same = engine.extend(engine.new_cache(memories.format), prompt.token_text.ids).logits
                 assert torch.equal(found, same)
             what = chance.random()
             if what < 0.1:

@@ -256,7 +256,7 @@ def test_many_threads_get_the_answers_of_one() -> None:
 
         def caller(i: int) -> None:
             for _ in range(5):
-                later = engine.encode_later([(None, unit) for unit in prompts[i].units])
+                later = engine.later(lambda: engine.encode([(None, unit) for unit in prompts[i].units]))
                 layout = prompts[i].layout([None] * 3)
                 found[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
                 assert len(later.result(PATIENCE)) == 3

@@ -116,5 +116,5 @@ def test_rows_are_counted_as_they_lie(engine_of: GetEngine) -> None:
     k, v = (torch.zeros(engine.info.layers, engine.info.kv_heads, PAGE, engine.info.head_dim) for _ in "kv")
     assert cache.nbytes == pack(k, FORMATS[0]).nbytes + pack(v, FORMATS[0]).nbytes
     for family in FAMILIES:
-        spec = engine_of(family).spec
+        spec = engine_of(family).info
         assert spec.bytes_per_token == 2 * spec.layers * spec.kv_heads * spec.head_dim * 8
