@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memory.stages import Capabilities, Layout, Probe, Recompute
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Probe, Recompute
 
 
 def timed(work: Callable[[], object]) -> float:

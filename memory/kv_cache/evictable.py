@@ -6,7 +6,8 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.observer import AttentionObserver
-from memory.kv_cache.dense import ReadCounts, Rows
+from memory.engine.base import ReadCounts
+from memory.kv_cache.dense import Rows
 
 
 class EvictableRows:

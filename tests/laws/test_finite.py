@@ -136,7 +136,7 @@ def test_law_11_every_exit_of_the_engine(small: Engine, name: str) -> None:
 def test_law_11_requests_of_many_agents(small: Engine) -> None:
     """Break a request during its prefill and another during decoding; later requests succeed."""
     scheduler = Scheduler(small, automatic=False)
-    caches = [QuantizedCache(small.spec, PackFormat(8, 32), small.decoder.device) for _ in range(2)]
+    caches = [small.new_cache(PackFormat(8, 32)) for _ in range(2)]
     first = scheduler.submit("a", caches[0], IDS, 8)
     scheduler.turn()
     assert len(first) == 1

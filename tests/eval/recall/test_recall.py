@@ -235,7 +235,7 @@ def test_signals_rank_only_memory_rows() -> None:
         ),
         (
             ("--methods", "keep,one:keep+planner.policy=generate"),
-            "one: .*only in memory, prompt.budget, not in 'planner.policy",
+            "one: .*budget, not in 'planner.policy",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def test_rows_that_are_computed_are_never_unpacked(
     stage: type, unpacked: list, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for a few between others, which are moved along; here none are."""
-    monkeypatch.setattr(layout, "BRIDGE", 1)
+    monkeypatch.setattr("memory.prompt.layout.BRIDGE", 1)
     prompt, storage = Prompt.random(seed=3), Quantized(bits=8, group=8)
     units = [[token % engine.info.vocab for token in unit] for unit in prompt.units]
     prompt = Prompt(tuple(map(tuple, units)), tuple(token % engine.info.vocab for token in prompt.query))
