@@ -1,4 +1,4 @@
-"""What the site has beside these pages (mkdocs.yml): the README and its neighbours, and a reference from docstrings."""
+"""Site hooks (mkdocs.yml): add the README and its neighbours, and a reference made from docstrings."""
 
 from __future__ import annotations
 

@@ -139,12 +139,15 @@ class PersistentCache(SessionCache, Protocol):
 
 
 class CacheProvider(Protocol):
-    """Session caches of one model, and the exact rows that their sessions share."""
+    """Session caches of one model, and the exact rows that their sessions share.
+
+    The methods behind `cache` have bodies for providers whose sessions share nothing.
+    """
 
     @property
     def block_size(self) -> int:
         """Tokens of a shared block."""
-        ...
+        return 1
 
     def cache(self, counts_mass: bool = False) -> SessionCache:
         """Make an empty one.
@@ -158,19 +161,18 @@ class CacheProvider(Protocol):
 
         Returns how many; 0: the cache is unchanged.
         """
-        ...
+        return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
         """Share the exact rows of ``cache``; returns the names of their blocks, in order."""
-        ...
+        return []
 
     def withdraw(self, cache: SessionCache, names: Sequence[str]) -> None:
         """Stop sharing these blocks of ``cache``, unless another session uses them."""
-        ...
 
     def shares(self, name: str) -> bool:
         """Tell whether a block of this name is shared."""
-        ...
+        return False
 
 
 @dataclass(frozen=True)

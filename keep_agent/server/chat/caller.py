@@ -1,4 +1,4 @@
-"""Whose conversation a request belongs to."""
+"""Caller of a request: the agent whose conversation it belongs to."""
 
 from __future__ import annotations
 

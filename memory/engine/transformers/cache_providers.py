@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from memory.engine.attention.observer import AttentionObserver
+from memory.engine.base import CacheProvider
 from memory.engine.models.model_spec import ModelSpec
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
@@ -51,10 +52,8 @@ class PagedCacheProvider:
         return name in self.index
 
 
-class QuantizedCacheProvider:
+class QuantizedCacheProvider(CacheProvider):
     """Caches of one session each: quantized rows differ from a plain forward, so none are shared."""
-
-    block_size = 1
 
     def __init__(self, spec: ModelSpec, device: torch.device, format: PackFormat) -> None:
         self._spec, self._device, self._format = spec, device, format
@@ -62,15 +61,3 @@ class QuantizedCacheProvider:
     def cache(self, counts_mass: bool = False) -> QuantizedCache:
         observer = AttentionObserver(mass=counts_mass, windows=self._spec.windows)
         return QuantizedCache(self._spec, self._format, self._device, observer)
-
-    def take(self, cache: QuantizedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        return 0
-
-    def publish(self, cache: QuantizedCache, namespace: str) -> list[str]:
-        return []
-
-    def withdraw(self, cache: QuantizedCache, names: Sequence[str]) -> None:
-        """Withdraw nothing: nothing is shared."""
-
-    def shares(self, name: str) -> bool:
-        return False

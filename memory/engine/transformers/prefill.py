@@ -80,19 +80,16 @@ class WholeAttention:
         return attention.output()
 
 
-class MassChoice:
+class MassChoice(WholeAttention):
     """Attention hook that chooses the next layer's rows before the layer attends: dropped rows never do.
 
     ``index`` are the numbers of the rows that stay, None for all; ``ended`` is the time at which they were chosen.
     """
 
     def __init__(self, prefill: LayerwisePrefill, entered: torch.Tensor, began: float, keeps_weights: bool) -> None:
-        self._prefill, self._entered, self._began, self._keeps_weights = prefill, entered, began, keeps_weights
+        super().__init__(prefill, keeps_weights)
+        self._entered, self._began, self.ended = entered, began, began
         self.index: torch.Tensor | None = None
-        self.ended = began
-
-    def before(self, layer: int, query: torch.Tensor) -> None:
-        self._prefill.fill(layer, query)
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
         prefill = self._prefill
