@@ -84,10 +84,7 @@ class Rounding(Ram):
         ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
         ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
         ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
-        (
-            {"construction": History()},
-            "builds prompts of layout append, not of layout memory",
-        ),
+        ({"construction": History()}, "builds prompts of layout append, not of layout memory"),
         ({"construction": History(), "recompute": MultiHop(), "layout": "append"}, "History reuses exact rows only"),
         ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
         ({"construction": History(), "recompute": Full(), "layout": "append"}, "so the rows that construction History"),
@@ -114,10 +111,7 @@ class Rounding(Ram):
         ),
         ({"layout": "stack"}, "layout='stack' is unknown"),
         ({"context": "eos"}, "context='eos' is unknown"),
-        (
-            {"construction": Planless()},
-            "Planless, which has no plan: name a class of memory.construction",
-        ),
+        ({"construction": Planless()}, "Planless, which has no plan: name a class of memory.construction"),
         ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
     ],
 )

@@ -28,16 +28,7 @@ from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import (
-    CONTEXT,
-    GROUPING,
-    LAYERS,
-    QUERY,
-    close,
-    episode,
-    open_session,
-    plain,
-)
+from tests.memory.sessions import CONTEXT, GROUPING, LAYERS, QUERY, close, episode, open_session, plain
 
 SIZE = 4
 

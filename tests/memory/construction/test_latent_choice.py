@@ -24,17 +24,7 @@ from memory.retrieval.latent import Latent
 from memory.session import MemorySession
 from memory.stages import Retrieval
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import (
-    CONTEXT,
-    EDITS,
-    LAYERS,
-    QUERY,
-    check_present,
-    edit,
-    episode,
-    open_session,
-    reuse,
-)
+from tests.memory.sessions import CONTEXT, EDITS, LAYERS, QUERY, check_present, edit, episode, open_session, reuse
 
 
 def method(retrieval: Retrieval, **stages: Any) -> MemoryMethod:

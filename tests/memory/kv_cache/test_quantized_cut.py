@@ -11,17 +11,7 @@ from memory.engine.models.tiny_models import FAMILIES
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import BLOCK, PAGE
 from tests.laws.prompts import tokens
-from tests.memory.kv_cache.pairs import (
-    CANDIDATES,
-    EVERY_FORMAT,
-    SMALL,
-    GetEngine,
-    Pair,
-    bits_of,
-    fail,
-    packed,
-    same,
-)
+from tests.memory.kv_cache.pairs import CANDIDATES, EVERY_FORMAT, SMALL, GetEngine, Pair, bits_of, fail, packed, same
 
 
 @SMALL

@@ -11,15 +11,7 @@ from keep_agent.errors import CorruptError
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantized_file import header_of, tensors_of
 from tests.laws.prompts import tokens
-from tests.memory.kv_cache.pairs import (
-    SMALL,
-    GetEngine,
-    bits_of,
-    load,
-    packed,
-    same,
-    save,
-)
+from tests.memory.kv_cache.pairs import SMALL, GetEngine, bits_of, load, packed, same, save
 
 
 @SMALL

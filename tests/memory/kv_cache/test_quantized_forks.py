@@ -11,15 +11,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.engine.chunking import ChunkSchedule
 from memory.kv_cache.quantized import BLOCK, QuantizedCache
 from tests.laws.prompts import relative, tokens
-from tests.memory.kv_cache.pairs import (
-    FORMATS,
-    SMALL,
-    GetEngine,
-    Pair,
-    bits_of,
-    packed,
-    same,
-)
+from tests.memory.kv_cache.pairs import FORMATS, SMALL, GetEngine, Pair, bits_of, packed, same
 
 
 @SMALL

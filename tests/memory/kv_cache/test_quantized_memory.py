@@ -17,14 +17,7 @@ from memory.kv_cache.quantization import Packed, PackFormat, pack
 from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.attention.test_tiled import Live
-from tests.memory.kv_cache.pairs import (
-    EXACT,
-    FORMATS,
-    GetEngine,
-    Pair,
-    packed,
-    save,
-)
+from tests.memory.kv_cache.pairs import EXACT, FORMATS, GetEngine, Pair, packed, save
 
 
 def test_a_layer_is_never_whole_in_full_precision() -> None:

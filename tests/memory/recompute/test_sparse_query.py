@@ -51,8 +51,7 @@ def test_ties_go_to_the_earlier_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "overflow", "near"),
-    [(2, 1, [5, 6, 9, 10, 15, 16]), (1, 3, [4, 5, 6, 9, 10, 11, 14, 15, 16]), (9, 0, [])],
+    ("block", "overflow", "near"), [(2, 1, [5, 6, 9, 10, 15, 16]), (1, 3, [4, 5, 6, 9, 10, 11, 14, 15, 16]), (9, 0, [])]
 )
 def test_overflow_reaches_to_both_sides_of_new_text(block: int, overflow: int, near: list[int]) -> None:
     probe = Masses(LAYOUT, {})

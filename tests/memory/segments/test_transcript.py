@@ -11,17 +11,7 @@ import torch
 from keep_agent.errors import CapacityError
 from memory.engine.base import Engine
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import (
-    APPENDING,
-    CONTEXT,
-    QUERY,
-    close,
-    live,
-    open_session,
-    plain,
-    prefix,
-    segments,
-)
+from tests.memory.sessions import APPENDING, CONTEXT, QUERY, close, live, open_session, plain, prefix, segments
 
 
 def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:

@@ -166,9 +166,7 @@ def test_tiers_serve_only_blocks_that_a_dictionary_has(
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "put", "get"]), st.sampled_from(NAMES)), min_size=12, max_size=60))
 @settings(max_examples=150)
-def test_the_least_recently_used_is_evicted_once_all_tiers_are_full(
-    calls: list[tuple[str, str]],
-) -> None:
+def test_the_least_recently_used_is_evicted_once_all_tiers_are_full(calls: list[tuple[str, str]]) -> None:
     """Without pins, quotas and sizes two tiers hold what one of both rooms would."""
     tiers, model = rams(2, 3), OrderedDict()
     for call, name in calls:
