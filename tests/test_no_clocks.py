@@ -19,7 +19,7 @@ ASKS = {
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 ALLOWED = {
     "waiting.py",  # waits for conditions
-    "memory/agents/test_expiry.py",  # a clock that runs ahead of the files' times
+    "memory/agents/test_budgets.py",  # a clock that runs ahead of the files' times
     "memory/agents/test_crash.py",  # places a kill somewhere within a turn
 }
 
