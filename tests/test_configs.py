@@ -1,4 +1,4 @@
-"""Every YAML composes, every component takes what it is given, and what nobody knows is refused."""
+"""Configs: every YAML composes, every component accepts its settings, and unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
 METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
 PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
-SCENARIOS = CONFIGS / "phases"  # no options: `keep-agent phases` reads them itself
+SCENARIOS = CONFIGS / "phases"  # no options: read by `keep-agent phases`
 OPTIONS = [
     f"{path.parent.relative_to(CONFIGS)}={path.stem}"
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_lean", "keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
-RULERS = ("full_recompute", "full_cache")  # what others are measured by
+COMPOSITIONS = ("keep_lean", "keep_latent", "memart_hops", "sparsex_hops")  # of this project
+RULERS = ("full_recompute", "full_cache")  # references of comparisons
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
 
@@ -55,11 +55,11 @@ def test_every_option_composes(option: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_a_planner_brings_its_memory_and_its_name(name: str) -> None:
+def test_a_planner_has_its_memory_and_its_name(name: str) -> None:
     config = composed(f"planner={name}")
     assert config.planner.name == name
-    brought = "keep_lean" if name == "keep" else name  # decisions need less than look-ups, for which memory=keep is
-    assert config.get("memory", {}).get("name") == (brought if name in METHODS else None)
+    memory = "keep_lean" if name == "keep" else name  # memory=keep is for look-ups
+    assert config.get("memory", {}).get("name") == (memory if name in METHODS else None)
 
 
 def test_memory_swaps_the_method_alone() -> None:
@@ -75,15 +75,15 @@ def test_every_method_can_be_made_and_names_its_paper(name: str) -> None:
 
 
 def test_methods_of_a_comparison_choose_the_same_segments() -> None:
-    """But for those whose retrieval is what they are about: it chooses among blocks, not segments."""
-    chosen = [composed(f"planner={name}") for name in KV_PLANNERS]
-    chosen = [c for c in chosen if not make_method(c.memory).capabilities.latent]
-    assert len(chosen) > 3
-    assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in chosen}) == 1
+    """Methods with latent retrieval are excluded: they select blocks, not segments."""
+    configs = [composed(f"planner={name}") for name in KV_PLANNERS]
+    configs = [c for c in configs if not make_method(c.memory).capabilities.latent]
+    assert len(configs) > 3
+    assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in configs}) == 1
 
 
 def stage_files(stage: str) -> list[Path]:
-    """Files of a stage's folder that hold one of its choices, not a part that several of them share."""
+    """List the files of a stage's folder that define one of its choices, not shared parts."""
     mark = "    def plan(self" if stage == "construction" else "Capabilities("
     files = (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")
     return [path for path in files if path.stem != "base" and mark in path.read_text(encoding="utf-8")]
@@ -138,7 +138,7 @@ def test_unknown_keys_forced_in_are_refused_by_the_component() -> None:
         make_method(composed("+memory.construction.colour=red").memory)
 
 
-def test_what_a_component_refuses_keeps_its_sentence() -> None:
+def test_a_components_own_message_is_kept() -> None:
     with pytest.raises(ConfigError, match="are shares: use 0 to 1"):
         make_method(composed("memory.recompute.schedule.average=7").memory)
     with pytest.raises(ConfigError, match="nothing to repair"):

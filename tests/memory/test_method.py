@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from keep_agent.errors import ConfigError
 from memory.construction.fixed_blocks import FixedBlocks
@@ -13,9 +12,6 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.block_lease import UNUSED, BlockPool
-from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.quantization import PackFormat
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -173,83 +169,3 @@ def test_turns_are_exact_until_a_retention_drops_rows(layout: str) -> None:
     ]:
         with pytest.raises(ConfigError, match=sentence):
             Turns(**knobs)
-
-
-def block(name: str, tokens: int = 4) -> KVBlock:
-    k = torch.zeros(2, 1, tokens, 4)
-    return KVBlock(name, k, k)
-
-
-def test_a_block_is_deleted_with_its_last_holder() -> None:
-    pool = BlockPool(Ram())
-    one, two = pool.lease(), pool.lease()
-    one.put(block("a"))
-    one.put(block("b"))
-    assert two.get("a") is not None
-    one.release()
-    assert pool.storage.contains("a")
-    assert not pool.storage.contains("b")
-    assert dict(pool.references) == {"a": 1}
-    two.drop("a")
-    two.drop("a")
-    assert pool.storage.stats()["blocks"] == 0
-    assert not pool.references
-    two.release()
-
-
-def test_a_holder_does_not_remember_what_was_evicted() -> None:
-    pool = BlockPool(Ram(budget_bytes=10 * block("x").nbytes))
-    holder = pool.lease()
-    for number in range(3000):
-        holder.put(block(str(number)))
-    assert len(pool.references) < 1100
-    holder.release()
-    assert pool.storage.stats()["bytes"] == 0
-
-
-def test_a_full_storage_forgets_the_end_of_a_prefix_first() -> None:
-    pool = BlockPool(Ram(budget_bytes=5 * block("x").nbytes))
-    index = PrefixIndex(pool.lease(), block("x").tokens, "model", (), "")
-    rows = block("rows", 4 * block("x").tokens)
-    chain = index.chain(range(4 * index.block_size))
-    index.insert(chain, 0, rows, exact=True)
-    index.match(chain)
-    for number in range(3):
-        pool.storage.put(block(str(number)))
-    assert [found.identity for found in index.match(chain)] == chain[:2]
-
-
-def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
-    index = PrefixIndex(BlockPool(Ram()).lease(), 2, "model", (1,), "")
-    chain = index.chain(range(7))
-    assert len(chain) == 3
-    index.insert(chain[:2], 0, block("rows", 4), exact=True)
-    assert [found.identity for found in index.match(index.chain(range(9)))] == chain[:2]
-    assert index.match(index.chain([0, 1, 9, 3])) == index.match(chain[:1])
-    assert index.match(index.chain([9, 1, 2, 3])) == []
-    with pytest.raises(ConfigError, match="approximate"):
-        index.insert(chain, 2, block("rows", 2), exact=False)
-    with pytest.raises(ConfigError, match="1 blocks of 2 tokens do not fit 3 rows"):
-        index.insert(chain, 2, block("rows", 3), exact=True)
-    with pytest.raises(ConfigError, match="block_size=0"):
-        PrefixIndex(BlockPool(Ram()).lease(), 0, "model", (), "")
-    with pytest.raises(ConfigError, match="block_size=0"):
-        Prefix(block_size=0)
-    others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
-    names = {PrefixIndex(BlockPool(Ram()).lease(), 2, *key).chain(range(4))[0] for key in others}
-    assert len(names | {chain[0]}) == 4
-
-
-def test_what_no_prompt_uses_is_let_go_of_in_the_end() -> None:
-    pool = BlockPool(Ram())
-    holder, other = pool.lease(), pool.lease()
-    for name in ("used", "shared", "unused"):
-        holder.put(block(name))
-    other.get("shared")
-    for _ in range(UNUSED):
-        holder.get("used")
-        holder.next_prompt()
-    assert pool.storage.stats()["blocks"] == 3
-    holder.next_prompt()
-    assert [name for name in ("used", "shared", "unused") if pool.storage.contains(name)] == ["used", "shared"]
-    assert dict(pool.references) == {"used": 1, "shared": 1}

@@ -1,4 +1,4 @@
-"""The cache ledger: order of use, shares, expiry and victims."""
+"""Cache ledger: order of use, shares, expiry and victims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keys(entries: list[Entry] | CacheLedger[Entry]) -> str:
 
 
 def ledger(*sizes: int) -> CacheLedger[Entry]:
-    """Entries a, b, ... of these bytes; a, c, e belong to x, the others to y."""
+    """Return entries a, b, ... of these bytes; a, c, e belong to x, the rest to y."""
     return CacheLedger(
         Entry(key, size, "xy"[i % 2], i) for i, (key, size) in enumerate(zip("abcdef", sizes, strict=False))
     )
@@ -53,10 +53,10 @@ def test_a_ledger_equals_a_list_in_order_of_use(calls: list[tuple[str, str, int]
 def test_victims_are_the_least_recently_used_that_free_enough() -> None:
     books = ledger(3, 1, 2, 4)
     assert [keys(books.victims(excess)) for excess in (-1, 0, 1, 3, 4, 99)] == ["", "", "a", "a", "ab", "abcd"]
-    assert keys(books) == "abcd", "choosing changes nothing"
+    assert keys(books) == "abcd", "the choice changes nothing"
 
 
-def test_a_rule_sees_what_its_owner_would_still_have() -> None:
+def test_a_rule_gets_the_remaining_share_of_the_owner() -> None:
     books = ledger(3, 1, 2, 4, 5)
     assert keys(books.victims(99, lambda entry, share: share > 5)) == "ac", "x has 10 bytes, then 7, then 5"
     assert keys(books.victims(99, lambda entry, share: share - entry.nbytes >= 4)) == "abc"

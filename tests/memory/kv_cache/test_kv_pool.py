@@ -1,7 +1,7 @@
-"""Laws 8 to 10 in slots: whatever is inserted, dropped, shared, forked and freed, every row holds what it was given.
+"""KV pool of slots: laws 8 to 10 under random insertions, evictions, sharing, forks and releases.
 
-The machine plays requests against a dictionary of what each of their positions must hold. A row is named by its
-position and token, and by the rows it has seen, as keys and values are made: exact rows are equal whoever made them.
+A state machine compares requests with a dictionary of the expected rows by position. A row's name is a hash of its
+position, its token and the rows before it, on which keys and values depend: equal exact rows have equal names.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def make_pool(capacity: int | None = CAPACITY) -> KVPool:
     return KVPool(LAYERS, KV_HEADS, DIM, torch.float32, torch.device("cpu"), capacity)
 
 
-def name(*seen: object) -> int:
-    """Of a row, by what it has seen."""
-    return int.from_bytes(sha256(repr(seen).encode()).digest()[:8])
+def name(*parts: object) -> int:
+    """Hash the parts on which a row depends."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8])
 
 
 def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[int]:
-    """Names of rows behind others."""
+    """Return the names of rows after the rows ``before``."""
     rows = list(before)
     for place, token in enumerate(tokens, position):
         rows.append(name(rows, place, token))
@@ -50,19 +50,19 @@ def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[
 
 @lru_cache(10_000)
 def content(row: int) -> torch.Tensor:
-    """(2, LAYERS, KV_HEADS, DIM) key and value of the row of a name."""
+    """Return key and value (2, LAYERS, KV_HEADS, DIM) of a row by its name."""
     return torch.from_numpy(np.random.default_rng(row).standard_normal((2, LAYERS, KV_HEADS, DIM), np.float32))
 
 
 def contents(rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values (LAYERS, KV_HEADS, rows, DIM)."""
+    """Return keys and values (LAYERS, KV_HEADS, rows, DIM)."""
     k, v = torch.stack([content(row) for row in rows]).permute(1, 2, 3, 0, 4)
     return k, v
 
 
 @dataclass
 class Expected:
-    """A request as it must be."""
+    """Expected state of a request."""
 
     tokens: list[int] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)  # names of rows by position
@@ -78,14 +78,14 @@ class Expected:
 
 
 def write(cache: PagedCache, rows: Sequence[int], layers: int = LAYERS) -> None:
-    """A pass over new rows behind the live ones."""
+    """Run a pass over new rows after the live ones."""
     start, stop = cache.length, cache.length + len(rows)
-    visible, given = cache.end_at(stop), contents(rows)
+    visible, expected_kv = cache.end_at(stop), contents(rows)
     for layer in range(layers):
-        cache.write(layer, slice(start, stop), *(x[None, layer] for x in given))
-        for found, x in zip(cache.read(layer, visible), given, strict=True):
-            assert found.isfinite().all() and found.shape[2] == visible == stop + KEY_MULTIPLE
-            assert torch.equal(found[0, :, start:stop], x[layer])
+        cache.write(layer, slice(start, stop), *(x[None, layer] for x in expected_kv))
+        for actual, x in zip(cache.read(layer, visible), expected_kv, strict=True):
+            assert actual.isfinite().all() and actual.shape[2] == visible == stop + KEY_MULTIPLE
+            assert torch.equal(actual[0, :, start:stop], x[layer])
 
 
 def append(cache: PagedCache, expected: Expected, tokens: list[int]) -> None:
@@ -102,11 +102,11 @@ def append(cache: PagedCache, expected: Expected, tokens: list[int]) -> None:
 
 def drop(cache: PagedCache, expected: Expected, seed: int, share: float) -> None:
     keep = torch.rand(cache.length, generator=torch.Generator().manual_seed(seed)) < share
-    gone = cache.positions[~keep].tolist()
+    places = cache.positions[~keep].tolist()
     cache.drop(keep)
-    for place in gone:
+    for place in places:
         del expected.live[place]
-    expected.exact = min([expected.exact, *gone])
+    expected.exact = min([expected.exact, *places])
 
 
 def renumber(cache: PagedCache, expected: Expected) -> None:
@@ -115,11 +115,11 @@ def renumber(cache: PagedCache, expected: Expected) -> None:
     old = [expected.live[place] for place in places[first:]]
     if not old:
         return
-    new = [name("moved", row, other) for row, other in enumerate(old, first)]
+    new = [name("moved", place, row) for place, row in enumerate(old, first)]
     k, v = contents(new)
     cache.renumber(first, k)
-    assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values go along"
-    cache.pool.v[:, :, cache.slot_map[first:]] = v  # from here on they bear their new names
+    assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values must move too"
+    cache.pool.v[:, :, cache.slot_map[first:]] = v  # the values of the new names
     expected.live = {row: expected.live[row] for row in range(first)} | dict(enumerate(new, first))
     expected.tokens = [*expected.tokens[:first], *[MOVED] * len(new)]
     expected.exact = min(expected.exact, first)
@@ -140,7 +140,7 @@ def check(cache: PagedCache, expected: Expected) -> None:
 
 
 class Requests(RuleBasedStateMachine):
-    """Requests of one pool and one index, which come and go."""
+    """State machine of requests that share one pool and one index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,12 +162,12 @@ class Requests(RuleBasedStateMachine):
 
     @rule(tokens=TOKENS)
     def begin(self, tokens: list[int]) -> None:
-        """A prompt takes up the exact rows that the index has of it."""
+        """Begin a prompt with the exact rows that the index has."""
         cache, expected = PagedCache(self.pool), Expected()
-        found = self.index.match(self.index.names(tokens, ""))
-        cache.adopt(found, tokens[: found.numel()])
-        expected.live = dict(enumerate(follow([], 0, tokens[: found.numel()])))  # law 9: exact, whoever computed them
-        expected.tokens, expected.exact = tokens[: found.numel()], found.numel()
+        actual = self.index.match(self.index.names(tokens, ""))
+        cache.adopt(actual, tokens[: actual.numel()])
+        expected.live = dict(enumerate(follow([], 0, tokens[: actual.numel()])))  # law 9
+        expected.tokens, expected.exact = tokens[: actual.numel()], actual.numel()
         check(cache, expected)
         self.add(cache, expected)
 
@@ -190,7 +190,7 @@ class Requests(RuleBasedStateMachine):
         before = cache.slot_map
         drop(cache, expected, seed, share)
         stays = cache.slot_map != SENTINEL
-        assert torch.equal(cache.slot_map[stays], before[stays]), "survivors keep slot and position"
+        assert torch.equal(cache.slot_map[stays], before[stays]), "survivors must keep slot and position"
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -198,15 +198,15 @@ class Requests(RuleBasedStateMachine):
         cache, expected = self.pick(data)
         names = self.index.names(expected.tokens[: expected.exact], "")
         self.index.insert(names, cache.slot_map, cache.exact)
-        found = self.index.match(names)
-        assert found.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, (
+        actual = self.index.match(names)
+        assert actual.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, (
             "the end of a prefix goes before its beginning"
         )
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def share_too_much(self, data: st.DataObject) -> None:
-        """Law 9: what is not exact is refused, and nothing changes."""
+        """Check law 9: approximate rows are refused, and nothing changes."""
         cache, expected = self.pick(data)
         tokens = [abs(token) for token in expected.tokens]
         names, before = self.index.names(tokens, ""), self.index.slots.tolist()
@@ -224,7 +224,7 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
-        """A request that nobody holds any more: its slots come back by themselves."""
+        """Delete a request, which releases its slots."""
         number = data.draw(st.sampled_from(sorted(self.requests)))
         del self.requests[number]
 
@@ -248,7 +248,7 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), rows=st.integers(1, 5))
     def score(self, data: st.DataObject, rows: int) -> None:
-        """Rows behind the others that never become part of the request, in room it keeps."""
+        """Write candidate rows that never become part of the request; the request keeps their room."""
         cache, _ = self.pick(data)
         try:
             cache.reserve(rows)
@@ -259,19 +259,19 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), rows=st.integers(1, 5), again=st.booleans())
     def abort(self, data: st.DataObject, rows: int, again: bool) -> None:
-        """A prefill that fails when its rows are written in some layers: no row came, and its room is used again."""
+        """Fail a prefill after its first layer: no row is added, and its room is used again."""
         cache, expected = self.pick(data)
         with suppress(CapacityError):
             cache.reserve(rows, lasting=True)
             write(cache, [name("never", number) for number in range(rows)], layers=1)
         if again:
             cache.cut(len(expected.tokens))
-            assert cache.slots.numel() == cache.length, "it keeps no room"
+            assert cache.slots.numel() == cache.length, "no room may be kept"
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), seed=st.integers(0, 99))
     def renumber(self, data: st.DataObject, seed: int) -> None:
-        """Survivors at positions 0, 1, ... with other keys; whoever else has the old rows keeps them."""
+        """Move survivors to positions 0, 1, ... with new keys; other owners keep the old rows."""
         cache, expected = self.pick(data)
         drop(cache, expected, seed, 0.7)
         before = cache.slots.tolist()
@@ -283,13 +283,13 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), keep=st.integers(0, 3))
     def unshare(self, data: st.DataObject, keep: int) -> None:
-        """The index lets go of blocks one by one, unless somebody else than the request has all their rows."""
+        """Delete a request's blocks from the index, except blocks whose rows another request has."""
         cache, expected = self.pick(data)
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
-        others = {slot for one, _ in self.requests.values() if one is not cache for slot in one.slots.tolist()}
+        referenced = {slot for c, _ in self.requests.values() if c is not cache for slot in c.slots.tolist()}
         stays = set()
-        for name, block in reversed(self.index._blocks.items()):  # a block before those behind it
-            if (block.before in {None, *stays}) and (name not in names or others >= set(block.slots.tolist())):
+        for name, block in reversed(self.index._blocks.items()):  # a block precedes those behind it
+            if (block.before in {None, *stays}) and (name not in names or referenced >= set(block.slots.tolist())):
                 stays.add(name)
         self.index.forget(names, cache.slots)
         assert set(self.index._blocks) == stays
@@ -300,7 +300,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule()
     def release_too_often(self) -> None:
-        """It raises, and changes nothing."""
+        """Release slots more often than they are referenced: an error, and no change."""
         before = self.pool.references.copy()
         free, once = (np.flatnonzero(before == times)[:3].tolist() for times in (0, 1))  # once: the sentinel first
         wrong = [[*once[1:], free[0]], free[:1]] if free else []
@@ -313,9 +313,9 @@ class Requests(RuleBasedStateMachine):
     @invariant()
     def slots_add_up(self) -> None:
         self.pool.check_integrity()
-        held = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
-        held |= set(self.index.slots.tolist())
-        assert self.pool.used == len(held) <= CAPACITY and SENTINEL not in held
+        slots = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
+        slots |= set(self.index.slots.tolist())
+        assert self.pool.used == len(slots) <= CAPACITY and SENTINEL not in slots
         assert self.index.slots.numel() <= PREFIX
         assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, (
             "all can be found"
@@ -323,12 +323,12 @@ class Requests(RuleBasedStateMachine):
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
 
     @invariant()
-    def everybody_has_what_they_were_given(self) -> None:
+    def requests_have_the_expected_rows(self) -> None:
         for cache, expected in self.requests.values():
             check(cache, expected)
 
     def teardown(self) -> None:
-        """In the end all slots are free."""
+        """Check that all slots are free in the end."""
         self.requests.clear()
         self.index.clear()
         self.pool.check_integrity()
@@ -348,28 +348,28 @@ def test_a_pool_without_a_limit_grows_and_nothing_moves() -> None:
     for number in range(12):
         cache, expected = requests[number % 3]
         append(cache, expected, [number] * 100)
-        for one in requests:
-            check(*one)
+        for request in requests:
+            check(*request)
         pool.check_integrity()
     assert pool.used == 1200 and pool.size > size and pool.k.shape[2] > pool.size
 
 
-def test_a_full_pool_says_what_to_do_and_changes_nothing() -> None:
+def test_a_full_pool_raises_and_changes_nothing() -> None:
     pool = make_pool(10)
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1] * 7)
-    other = cache.fork()
+    fork = cache.fork()
     with pytest.raises(CapacityError, match="4 more rows do not fit beside the 7 in use of a pool of 10 slots; lower"):
         cache.reserve(4)
     pool.check_integrity()
     check(cache, expected)
-    check(other, expected.copy())
+    check(fork, expected.copy())
     cache.reserve(3)
     assert pool.used == 10
     pool.check_integrity()
 
 
-def test_rows_that_move_stay_where_they_were_for_others() -> None:
+def test_renumbered_rows_stay_unchanged_for_other_owners() -> None:
     pool = make_pool()
     index = SlotPrefixIndex(pool, BLOCK, PREFIX, "model")
     cache, expected = PagedCache(pool), Expected()
@@ -387,7 +387,7 @@ def test_rows_that_move_stay_where_they_were_for_others() -> None:
     pool.check_integrity()
 
 
-def test_a_mask_has_to_fit_the_live_rows() -> None:
+def test_a_mask_must_fit_the_live_rows() -> None:
     cache, expected = PagedCache(make_pool()), Expected()
     append(cache, expected, [1, 0, 1])
     with pytest.raises(ConfigError, match="a mask of 2 rows does not fit the 3 live ones"):
@@ -395,7 +395,7 @@ def test_a_mask_has_to_fit_the_live_rows() -> None:
     check(cache, expected)
 
 
-def test_a_lost_reference_is_found() -> None:
+def test_a_wrong_reference_count_is_detected() -> None:
     pool = make_pool()
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1, 0, 1])

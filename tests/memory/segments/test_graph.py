@@ -24,7 +24,7 @@ def run(store: SegmentStore, steps: int) -> list[tuple[int, bool]]:
     return flips
 
 
-def test_members_join_their_parent_and_the_bound_is_for_the_others() -> None:
+def test_children_join_their_parent_and_others_are_bounded() -> None:
     store = make_store(Grouping(bound=3))
     store.put("shelf_1", "receptacle", "shelf shelf_1\n")
     for i in range(4):
@@ -55,7 +55,7 @@ def test_similar_segments_of_a_family_share_a_group() -> None:
     assert not graph.graph.has_edge("pen_1", "pen_2")
 
 
-def test_what_changed_at_once_is_compared_by_its_new_text() -> None:
+def test_segments_changed_together_are_compared_by_their_new_text() -> None:
     store = make_store()
     texts = {"a": "pen desk_1\n", "b": "pen desk_2\n", "c": "towel bath_1\n", "d": "towel bath_2\n"}
     for id, text in texts.items():
@@ -63,8 +63,8 @@ def test_what_changed_at_once_is_compared_by_its_new_text() -> None:
     store.graph.update(store)
     edges = store.graph.graph.edges
     assert set(edges) == {("a", "b"), ("c", "d")}
-    for id, other in zip("abcd", "cdab", strict=True):
-        store.put(id, "object", texts[other].replace("_", "_1"))
+    for id, regrouped in zip("abcd", "cdab", strict=True):
+        store.put(id, "object", texts[regrouped].replace("_", "_1"))
     store.graph.update(store)
     assert set(edges) == {("a", "b"), ("c", "d")}
     vectors = dict(zip("ab", store.graph.encoder.encode([store.get(id).text for id in "ab"]), strict=True))
@@ -85,12 +85,12 @@ def test_a_segment_is_linked_to_the_most_similar_of_its_family() -> None:
     store.graph.update(store)
     scores = store.graph.scores(store.get("mug_5").text)
     best = sorted((s.id for s in store if s.id not in ("mug_5", "did")), key=lambda id: -scores[id])[:2]
-    drawn = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
-    assert set(drawn) == set(best)
-    assert all(abs(drawn[id] - scores[id]) < 2e-5 for id in best)
+    linked = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
+    assert set(linked) == set(best)
+    assert all(abs(linked[id] - scores[id]) < 2e-5 for id in best)
 
 
-def test_more_new_segments_than_are_compared_at_once_find_the_same_groups() -> None:
+def test_groups_do_not_depend_on_the_batch_size() -> None:
     rng = random.Random(0)
     lines = [f"{rng.choice(['mug', 'pen', 'towel', 'pan'])} thing_{i} place_{i % 9}\n" for i in range(600)]
     together, singly = make_store(), make_store()
@@ -119,7 +119,7 @@ def test_quiet_groups_become_static_and_back() -> None:
     assert run(store, 1) == [(20, True)]
 
 
-def test_nothing_is_scored_where_nothing_is_remembered() -> None:
+def test_an_empty_store_has_no_scores() -> None:
     store = make_store()
     assert not len(store.graph.scores("mug").values)
     store.put("mug_1", "object", "mug\n")
@@ -140,7 +140,7 @@ def test_a_removed_member_makes_its_group_dynamic() -> None:
     assert "mug_1" not in group.members
 
 
-def test_static_groups_are_closed_to_similarity_but_not_to_containment() -> None:
+def test_static_groups_accept_children_but_no_similar_segments() -> None:
     store = make_store()
     furnish(store, cabinets=1, objects=2)
     store.graph.update(store)
@@ -211,8 +211,8 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
         store.advance()
 
 
-def survivors(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> float:
-    return len(before & now) / max(1, len(before))
+def survivors(before: set[tuple[str, ...]], after: set[tuple[str, ...]]) -> float:
+    return len(before & after) / max(1, len(before))
 
 
 def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
@@ -220,39 +220,39 @@ def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
     return {tuple(group.members) for group in store.graph.groups.values()}
 
 
-def test_grouping_anew_would_lose_groups_that_we_keep() -> None:
-    """Share of groups whose members are the same after one object has moved."""
+def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
+    """Compare the shares of groups with the same members after one object has moved."""
     rng = random.Random(0)
     store = make_store()
     places = [f"{kind}_{i}" for kind in ("cabinet", "drawer", "table") for i in (1, 2)]
     things = [f"{kind}_{i}" for kind in ("mug", "apple", "book", "pen", "towel", "pan") for i in range(1, 6)]
     for thing in things:
         store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-    kept, anew = [], []
+    incremental, rebuilt = [], []
     before = anew_before = all_groups(store)
     for _ in range(30):
         store.advance()
         thing = rng.choice(things)
         store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-        other = make_store()
+        regrouped = make_store()
         for segment in store:
-            other.put(segment.id, segment.category, segment.text)
-        now, anew_now = all_groups(store), all_groups(other)
-        kept.append(survivors(before, now))
-        anew.append(survivors(anew_before, anew_now))
-        before, anew_before = now, anew_now
-    assert statistics.mean(kept) == 1.0
-    assert statistics.mean(anew) < 0.9
+            regrouped.put(segment.id, segment.category, segment.text)
+        after, anew_now = all_groups(store), all_groups(regrouped)
+        incremental.append(survivors(before, after))
+        rebuilt.append(survivors(anew_before, anew_now))
+        before, anew_before = after, anew_now
+    assert statistics.mean(incremental) == 1.0
+    assert statistics.mean(rebuilt) < 0.9
 
 
-def test_a_graph_that_begins_anew_is_as_it_was_though_the_changes_are_forgotten() -> None:
+def test_a_cleared_graph_is_rebuilt_without_the_forgotten_changes() -> None:
     store, whole = make_store(), make_store()
-    for one in (store, whole):
-        furnish(one, cabinets=40, objects=260)
+    for s in (store, whole):
+        furnish(s, cabinets=40, objects=260)
         for step in range(KEPT):
-            one.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
-            if one is store:
-                one.graph.update(one)
+            s.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
+            if s is store:
+                s.graph.update(s)
     whole.graph.update(whole)
     assert len(store.history) == KEPT < store.changes
     store.graph.clear()

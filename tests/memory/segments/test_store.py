@@ -94,8 +94,8 @@ def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) ->
     assert replayed == model
 
 
-def test_how_it_came_to_be_is_forgotten_in_time() -> None:
-    """Who asks for what is forgotten is told all there is."""
+def test_old_changes_are_forgotten() -> None:
+    """For a forgotten position ``changed`` returns all segments."""
     store = SegmentStore()
     store.put("cup", "object", "cup\n")
     for number in range(3 * KEPT):
@@ -115,9 +115,7 @@ PUTS = st.lists(
 
 @given(PUTS)
 @settings(max_examples=100)
-def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
-    edits: list[tuple[str, str, str | None]],
-) -> None:
+def test_segments_are_indexed_by_category_and_parent(edits: list[tuple[str, str, str | None]]) -> None:
     store = SegmentStore()
     for id, category, parent in edits:
         if id in store and category in ("", store.get(id).category):
@@ -126,8 +124,8 @@ def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
             store.put(id, category, "text\n", parent)
         for kind in ("object", "task"):
             assert set(store.of(kind)) == {segment.id for segment in store if segment.category == kind}
-            for other in "abz":
-                referring = {s.id for s in store if (s.parent, s.category) == (other, kind)}
-                assert set(store.behind(other, kind)) == referring
+            for parent_id in "abz":
+                referring = {s.id for s in store if (s.parent, s.category) == (parent_id, kind)}
+                assert set(store.behind(parent_id, kind)) == referring
     store.clear()
     assert not store.of("object") and not store.behind("a", "object")
