@@ -94,8 +94,7 @@ def test_every_stage_has_a_file_for_each_of_its_classes(stage: str) -> None:
     targets = {OmegaConf.load(path)["_target_"] for path in CONFIGS.glob(f"memory/{stage}/*.yaml")}
     modules = {target.rpartition(".")[0] for target in targets}
     files = {f"memory.{stage}.{path.stem}" for path in stage_files(stage)}
-    assert modules == files
-    assert all(is_own(target) and find_class(target) for target in targets)
+    assert modules == files and all(is_own(target) and find_class(target) for target in targets)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -113,33 +112,23 @@ def test_repairs_go_with_any_isolated_units(name: str, construction: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("override", "sentence"),
+    ("method", "override", "sentence"),
     [
-        ("memory.recompute.ratio=2", "ratio=2 is the share"),
-        ("memory.recompute.deviation=q", "v, k, kv"),
-        ("memory/construction=prefix", "ValueDeviation has nothing to repair"),
+        ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is the share"),
+        ("cacheblend", "memory.recompute.deviation=q", "v, k, kv"),
+        ("cacheblend", "memory/construction=prefix", "ValueDeviation has nothing to repair"),
+        ("keep", "memory.recompute.schedule.average=7", "are shares: use 0 to 1"),
+        ("keep", "memory/construction=prefix", "nothing to repair"),
+        ("keep", "+memory.colour=red", "colour"),
+        ("keep", "+memory.construction.colour=red", "colour"),
     ],
 )
-def test_a_stage_refuses_in_a_sentence(override: str, sentence: str) -> None:
+def test_a_component_refuses_settings_in_a_sentence(method: str, override: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        make_method(composed("memory=cacheblend", override).memory)
+        make_method(composed(f"memory={method}", override).memory)
 
 
 @pytest.mark.parametrize("override", ["env.splitt=test", "planner.budget=3", "memory.recompute.hops=2", "nonsense=1"])
 def test_unknown_keys_are_refused_by_name(override: str) -> None:
     with pytest.raises(ConfigCompositionException, match=override.partition("=")[0]):
         composed(override)
-
-
-def test_unknown_keys_forced_in_are_refused_by_the_component() -> None:
-    with pytest.raises(ConfigError, match="colour"):
-        make_method(composed("+memory.colour=red").memory)
-    with pytest.raises(ConfigError, match="colour"):
-        make_method(composed("+memory.construction.colour=red").memory)
-
-
-def test_a_components_own_message_is_kept() -> None:
-    with pytest.raises(ConfigError, match="are shares: use 0 to 1"):
-        make_method(composed("memory.recompute.schedule.average=7").memory)
-    with pytest.raises(ConfigError, match="nothing to repair"):
-        make_method(composed("memory/construction=prefix").memory)

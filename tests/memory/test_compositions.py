@@ -149,11 +149,8 @@ def test_every_stage_is_accepted_in_some_composition() -> None:
     assert {name: len(values) for name, values in accepted.items()} == {
         name: len(all_) for name, all_ in STAGES.items()
     }
-    assert 0.3 * len(GRID) < refusals < 0.8 * len(GRID)
-    assert set(MEMBERS) < set(STAGES)
+    assert 0.3 * len(GRID) < refusals < 0.8 * len(GRID) and set(MEMBERS) < set(STAGES)
 
-
-# -- storages that round, or outlive the process ---------------------------------------------------------------------
 
 PACKABLE = ("full_reuse", "epic", "cacheblend", "sparsex", "keep", "memart")
 LOSSY = {
@@ -202,7 +199,6 @@ def test_rounding_moves_the_logits_a_little(name: str, engine: Engine) -> None:
 @pytest.mark.parametrize("name", PACKABLE)
 @pytest.mark.parametrize("storage", [Ram(), *(storage for storage, _ in LOSSY.values())], ids=["exact", *LOSSY])
 def test_loading_never_changes_a_result(name: str, storage: Storage, engine: Engine) -> None:
-    """Law 7 for blocks in memory, packed or not."""
     methods = [replace(lossy(name, replace(storage)), loading=loading) for loading in STAGES["loading"]]
     for first, *later in zip(*(episode(open_session(engine, method), 5) for method in methods), strict=True):
         for prefill in later:
@@ -222,8 +218,7 @@ def test_packed_blocks_are_served_as_unpacked(kind: str, engine: Engine) -> None
     ]
     (context,) = engine.encode([(None, CONTEXT)])
     unpacked = engine.prefill(replace(layout, placements=tuple(placements)), *stages, context, seen=context)
-    assert sum(p.hit for p in placements) > 5
-    assert torch.equal(unpacked.logits, prefill.logits)
+    assert sum(p.hit for p in placements) > 5 and torch.equal(unpacked.logits, prefill.logits)
 
 
 @pytest.mark.parametrize("bits", [None, 8])

@@ -63,8 +63,6 @@ STORAGES: dict[str, Callable[[], Storage]] = {
     "tiers": lambda: Tiers([Ram(budget_bytes=30_000), Ram(budget_bytes=60_000)]),
 }
 
-# -- exactness ---------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("method", [full, prefix, history])
 def test_exact_methods_equal_the_plain_forward(engine: Engine, method: Any) -> None:
@@ -112,18 +110,13 @@ def test_all_methods_choose_the_same_prompt(engine: Engine) -> None:
         assert len({tuple(prefill.layout.token_ids.tolist()) for prefill in step}) == 1
         assert len({tuple(segments(prefill)) for prefill in step}) == 1
         assert all(prefill.flips == step[0].flips for prefill in step)
-        assert step[0].layout.token_ids.tolist()[:3] == list(CONTEXT)
-        assert segments(step[0])[-1] == "agent"
+        assert step[0].layout.token_ids.tolist()[:3] == list(CONTEXT) and segments(step[0])[-1] == "agent"
     assert any(prefill.flips for prefill in runs[0])
 
 
 def test_approximate_methods_differ_from_the_plain_forward(engine: Engine) -> None:
-    """Without this, the tests above would prove nothing."""
     for prefill in episode(open_session(engine, reuse()), 3):
         assert not close(prefill.logits, plain(engine, prefill), 1e-3)
-
-
-# -- reuse -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -193,8 +186,7 @@ def test_reset_deletes_everything_but_the_context(engine: Engine) -> None:
         session.reset()
         assert len(session.store) == session.store.step == len(session.store.history) == 0
         again = next(episode(session, 1))
-        assert torch.equal(first.logits, again.logits)
-        assert again.cold
+        assert torch.equal(first.logits, again.logits) and again.cold
         assert again.counts.hit_tokens == 0
         goes_on = method().construction.capabilities.keeps_cache
         prefix_rows = again.counts.prefix_tokens if goes_on else 0  # complete blocks of the context
@@ -203,15 +195,11 @@ def test_reset_deletes_everything_but_the_context(engine: Engine) -> None:
         assert first.counts.fresh_tokens - again.counts.fresh_tokens == context + prefix_rows
 
 
-# -- counts and times ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("method", "hit", "encoded", "invalid"),
     [(full, 0, 0, 0), (reuse, 8, 5, 4), (keep, 8, 5, 4), (prefix, 4, 0, 6), (sparsex, 8, 0, 4)],
 )
 def test_counts_after_one_change(engine: Engine, method: Any, hit: int, encoded: int, invalid: int) -> None:
-    """Three segments of 4 tokens; the second grows to 5, and its first two tokens stay."""
     session = open_session(engine, method())
     session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 closed\n")
     session.store.put("mug_1", "object", "mug mug_1 hand\n")
@@ -221,10 +209,8 @@ def test_counts_after_one_change(engine: Engine, method: Any, hit: int, encoded:
     session.store.put("mug_1", "object", "mug mug_1 in cabinet_1\n")
     counts = session.prefill("q", QUERY).counts
     assert (counts.layers, counts.memory_tokens) == (LAYERS, 13)
-    assert counts.prompt_tokens == len(CONTEXT) + 13 + len(QUERY)
-    assert counts.hit_tokens == hit
-    assert counts.encoded_token_layers == encoded * LAYERS
-    assert counts.invalidated_tokens == invalid
+    assert counts.prompt_tokens == len(CONTEXT) + 13 + len(QUERY) and counts.hit_tokens == hit
+    assert counts.encoded_token_layers == encoded * LAYERS and counts.invalidated_tokens == invalid
     context = len(CONTEXT) if method is full else 0
     assert counts.fresh_tokens == context + 13 - hit + len(QUERY)
 
@@ -236,8 +222,7 @@ def test_ratios_of_the_methods(engine: Engine) -> None:
     assert last[full].counts.recomputed_ratio == 0.0  # all rows are fresh
     assert last[full].counts.fresh_tokens == last[full].counts.prompt_tokens
     assert last[reuse].counts.recomputed_ratio == 0.0
-    assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens
-    assert ratio[reuse] < ratio[keep] < 0.6
+    assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens and ratio[reuse] < ratio[keep] < 0.6
     assert 0.2 < last[keep].counts.recomputed_ratio < 0.4
     assert last[reuse].counts.loaded_bytes > last[keep].counts.loaded_bytes > 0 == last[full].counts.loaded_bytes
     trace = last[keep].trace
@@ -249,15 +234,13 @@ def test_ratios_of_the_methods(engine: Engine) -> None:
 def test_units_report_hits_and_places(engine: Engine) -> None:
     session = open_session(engine, keep())
     steps = list(episode(session, 9))
-    assert steps[0].cold
-    assert not any(prefill.cold for prefill in steps[1:])
+    assert steps[0].cold and not any(prefill.cold for prefill in steps[1:])
     assert not any(unit.hit for unit in steps[0].units)
     last = steps[-1]
     assert {unit.kind for unit in last.units} == {"static_group", "segment"}
     row = len(CONTEXT)
     for unit in last.units:
-        assert unit.start == row
-        assert unit.identity
+        assert unit.start == row and unit.identity
         row += unit.tokens
     assert row == last.layout.query
     assert sum(unit.tokens for unit in last.units if unit.hit) == last.counts.hit_tokens
@@ -296,9 +279,6 @@ def test_parts_of_the_time_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatc
     assert parts_seen == {"update", "embed", "encode", "retrieve", "load", "prefill"}
 
 
-# -- context, transcript, and the edges ------------------------------------------------------------------------------
-
-
 def test_context_policies_have_separate_blocks(engine: Engine) -> None:
     logits = []
     storage = reuse().storage
@@ -310,8 +290,7 @@ def test_context_policies_have_separate_blocks(engine: Engine) -> None:
         logits.append(prefill.logits)
         if policy == "system":  # the only unit was encoded after the whole context
             assert close(prefill.logits, plain(engine, prefill))
-    assert not close(logits[0], logits[1], 1e-3)
-    assert not close(logits[1], logits[2], 1e-3)
+    assert not close(logits[0], logits[1], 1e-3) and not close(logits[1], logits[2], 1e-3)
 
 
 @pytest.mark.parametrize("method", [reuse, prefix])
@@ -371,8 +350,7 @@ def test_candidates_and_answers_take_positions(engine: Engine) -> None:
     session = open_session(engine, full())
     limit = engine.info.max_positions
     prefill = session.prefill("q", [5] * (limit - len(CONTEXT) - 2))
-    assert prefill.layout.rows == limit - 2
-    assert session.score(prefill, [[1], [2, 3, 4]]).scores.numel() == 2
+    assert prefill.layout.rows == limit - 2 and session.score(prefill, [[1], [2, 3, 4]]).scores.numel() == 2
     with pytest.raises(CapacityError, match=f"3 more behind a prompt of {limit - 2} do not fit .* lower prompt"):
         session.score(prefill, [[1], [2, 3, 4, 5]])
     assert len(session.generate(prefill, 9)) == len(session.generate(prefill, 9, keep=True)) == 2
@@ -382,7 +360,6 @@ def test_candidates_and_answers_take_positions(engine: Engine) -> None:
 
 @pytest.mark.parametrize("method", [reuse, keep])
 def test_segments_that_fit_no_prompt_are_not_encoded(engine: Engine, method: Callable[[], MemoryMethod]) -> None:
-    """Neither in advance nor by the refused prompt."""
     storage = Ram()
     session = open_session(engine, replace(method(), retrieval=All(), storage=storage))
     session.store.put("mug_1", "object", "mug_1 hot " * 20 + "\n")
@@ -393,8 +370,7 @@ def test_segments_that_fit_no_prompt_are_not_encoded(engine: Engine, method: Cal
         session.prefill("q", QUERY)
     assert storage.stats()["blocks"] == 0
     encoded, remaining = session.prepare("q", 10_000)
-    assert 20 < encoded < 500 and remaining == 0
-    assert storage.stats()["blocks"] == 1
+    assert 20 < encoded < 500 and remaining == 0 and storage.stats()["blocks"] == 1
 
 
 def test_empty_memory_and_bad_settings(engine: Engine) -> None:
@@ -421,7 +397,6 @@ def test_the_best_candidate_is_the_generated_token(engine: Engine) -> None:
 
 
 def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
-    """Decoding after a prompt with dropped rows ends at the model's last position."""
     session, limit = furnished(engine, streaming()), engine.info.max_positions
     for _ in range(3):
         prefill = session.prefill("put mug_1 in cabinet_2", QUERY)

@@ -96,9 +96,6 @@ class Watcher:
         return set(np.flatnonzero(self.disk._pages._verified.any(1)).tolist())
 
 
-# -- layer by layer --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize(("loading", "ahead"), [(Serial, 1), (NextLayer, 2)])
 def test_a_restart_reads_no_layer_before_it_is_needed(
@@ -140,9 +137,6 @@ def test_tiers_stream_after_a_restart_and_keep_blocks_that_were_read(engine_by: 
     assert torch.equal(again.logits, expected.logits)
 
 
-# -- users of a block's rows -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("loading", LOADINGS[1:])
 @pytest.mark.parametrize(
@@ -173,7 +167,6 @@ def test_a_restart_gives_the_same_logits(
 
 @pytest.mark.parametrize("choice", ["all", "each"])
 def test_harvested_blocks_are_read_from_the_file(engine_by: Engine, choice: str, tmp_path: Path) -> None:
-    """Compare a session that reads from disk with one that has the same blocks in memory."""
     method, disk = replace(memart(), retrieval=Latent(top_k=6, layers=choice)), Disk(tmp_path)
     on_disk, in_memory = (furnished(engine_by, replace(method, storage=storage)) for storage in (disk, Ram()))
     for _ in range(4):
@@ -195,9 +188,6 @@ def test_a_block_of_a_file_has_boxes_and_serves_as_context(engine: Engine, tmp_p
     assert disk._pages._verified[:, 0].tolist() == [False, True, False, True], "only the layers of the boxes"
     (encoded,), (truth,) = (engine.encode([(context, (3, 4))]) for context in (actual, block))
     assert torch.equal(encoded.k, truth.k) and torch.equal(encoded.v, truth.v), "as the context of a unit"
-
-
-# -- damage ----------------------------------------------------------------------------------------------------------
 
 
 def places(path: Path) -> dict[str, int]:
@@ -248,7 +238,6 @@ def check_counts(actual: Prefill, expected: Prefill, encoded: int) -> None:
 
 @pytest.mark.parametrize("bits", [None, 8])
 def test_any_flipped_bit_leaves_the_logits_unchanged(engine: Engine, bits: int | None, tmp_path: Path) -> None:
-    """The bits are drawn from the whole file, padding included."""
     expected = filled(engine, keep(), tmp_path, bits=bits)
     path, rng, losses = only_file(tmp_path), random.Random(0), []
     raw = path.read_bytes()

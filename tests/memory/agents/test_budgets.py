@@ -106,12 +106,10 @@ def test_the_disk_has_a_budget_of_its_own(make: Make, tmp_path: Path) -> None:
     for agent in "def":
         say(memories, agent, lines(60))
         memories.flush()
-    assert stored(tmp_path / "rows") == {"b", "f"}
-    assert memories.stats()["disk_bytes"] <= memories.disk_bytes
+    assert stored(tmp_path / "rows") == {"b", "f"} and memories.stats()["disk_bytes"] <= memories.disk_bytes
 
 
 def test_an_agents_file_within_its_quota_is_not_evicted_for_others(make: Make, tmp_path: Path) -> None:
-    """The small agent's file is the oldest, and the others write far more than the budget."""
     memories = make()
     say(memories, "small", lines(20))
     memories.flush()

@@ -161,7 +161,6 @@ def test_a_read_error_is_a_miss(make: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unreadable_file_affects_its_own_agent_only(make: Make, path: Path) -> None:
-    """A folder in the place of the file is reported; other agents' files are read and written."""
     with make() as memories:
         say(memories, "b", lines(40))
     path.mkdir()

@@ -44,8 +44,7 @@ def test_agents_with_equal_texts_share_no_rows(reference: ReferenceMemories) -> 
         assert reference.say(name, text + lines(2)).origin == "hot"
     caches = [reference.memories._host[name, reference.memories.engine.model_key].cache for name in names]
     places = [extent.k.codes.untyped_storage().data_ptr() for cache in caches for extent in cache.extents]
-    assert len(set(places)) == len(places)
-    assert all(a.open is not b.open for a, b in combinations(caches, 2))
+    assert len(set(places)) == len(places) and all(a.open is not b.open for a, b in combinations(caches, 2))
 
 
 def test_a_copy_of_another_agents_file_is_never_served(make: Make, engine: Engine, tmp_path: Path) -> None:
@@ -62,7 +61,6 @@ def test_a_copy_of_another_agents_file_is_never_served(make: Make, engine: Engin
 
 
 def test_a_prompts_cache_belongs_to_it_alone(reference: ReferenceMemories, engine: Engine) -> None:
-    """Extending an old prompt's cache changes neither the agent's memory nor its file."""
     first = reference.say("a", lines(70))
     second = reference.say("a", lines(70) + lines(30, 1))
     for prompt in (first, second):
@@ -111,8 +109,7 @@ def test_forget_waits_for_a_write_and_cancels_the_queued_ones(make: Make, monkey
     gate.set()
     done.result(PATIENCE)
     memories.flush()
-    assert disk.entries(memories.folder) == []
-    assert say(memories, "a", lines(40))[0].origin == "cold"
+    assert disk.entries(memories.folder) == [] and say(memories, "a", lines(40))[0].origin == "cold"
 
 
 def test_an_agent_forgotten_while_its_prompt_opens_stays_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

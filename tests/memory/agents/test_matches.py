@@ -39,7 +39,6 @@ def test_the_first_prompt_is_a_miss(make: Make) -> None:
 
 
 def test_equal_passes_give_equal_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    """A missed prompt, and one that is configured to be recomputed, are cold runs."""
     first, second = lines(40), lines(50, 1)
     memories = make(exact="recompute")
     for text, kind in ((first, "miss"), (first, "exact"), (second, "miss"), (second, "exact")):
@@ -58,13 +57,11 @@ def test_extending_at_the_end_of_a_page_equals_one_pass(make: Make, engine: Engi
     for more in (text + lines(10), text + lines(10) + lines(30)):
         say(memories, "b", text)
         prompt, logits = say(memories, "b", more)
-        assert prompt.reused == 2 * PAGE
-        assert relative(logits, cold(engine, coder, more)) < EXACT
+        assert prompt.reused == 2 * PAGE and relative(logits, cold(engine, coder, more)) < EXACT
         memories.forget("b")
 
 
 def test_logits_over_packed_rows_are_near_the_plain_forward(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    """Eight bits are nearer than four."""
     text, errors = lines(150), []
     for bits in (4, 8):
         memories = make(format=PackFormat(bits), folder=None)
@@ -112,9 +109,6 @@ def test_generated_tokens_may_come_with_their_text(make: Make) -> None:
     assert prompt.kind == "extend" and prompt.reused == len(memories.coder.encode(text).ids) + len(ids)
 
 
-# -- shared texts ------------------------------------------------------------------------------------------------------
-
-
 def test_a_shared_text_is_encoded_once_per_model(make: Make, engines: list[Engine]) -> None:
     computed: list[int] = []
     norms = [engine.decoder.layers[0].input_layernorm for engine in engines]
@@ -140,7 +134,6 @@ def test_a_shared_text_is_encoded_once_per_model(make: Make, engines: list[Engin
 
 
 def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: Make, engine: Engine) -> None:
-    """Agents after the shared text get the same bits as they would alone."""
     memories, text = make(), lines(200, 5)
     memories.share("house", text)
     rows = memories._shared["house", engine.model_key].cache

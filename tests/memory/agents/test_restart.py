@@ -38,7 +38,6 @@ def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) ->
 
 
 def test_mapped_rows_outlive_their_file(make: Make, tmp_path: Path) -> None:
-    """Rows that were mapped keep their values when the file is evicted or replaced."""
     memories, text = make(), lines(150)
     say(memories, "a", text)
     memories.flush()

@@ -28,7 +28,6 @@ def test_an_equal_text_computes_its_last_token_again(name: str) -> None:
 
 @FIRST
 def test_a_shorter_text_computes_its_last_token_again(name: str) -> None:
-    """The text ends with a token, so that no text is left to tokenise, and the logits are still needed."""
     stored = TokenText.of("go to the fridge\n", coder_of(name))
     stored.append("go to the mug\n", coder_of(name))
     best = match(stored, "go to the fridge\n", threshold=0.5)
@@ -131,9 +130,6 @@ def test_bad_settings_and_bad_text_are_refused() -> None:
         match(stored, "the", exact="keep")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no valid Unicode"):
         stored.append("a\ud83d", coder_of("bytes"))
-
-
-# -- tokenizers --------------------------------------------------------------------------------------------------------
 
 
 def test_seams_are_detected_by_trial() -> None:

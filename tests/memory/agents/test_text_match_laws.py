@@ -59,8 +59,7 @@ def check_law(name: str, stored: TokenText, text: str, threshold: float) -> Toke
     equal = common(stored.text, text)
     characters = len(text) - len(best.rest)
     assert best.matched == equal and characters <= equal, "a row of a different character is reused"
-    assert new.text == text
-    assert new.ids[: best.tokens] == stored.ids[: best.tokens]
+    assert new.text == text and new.ids[: best.tokens] == stored.ids[: best.tokens]
     assert rows <= best.tokens and (rows < len(new.ids) or not new.ids), "the last row must be computed for its logits"
     assert decode(name, new.ids) == whole(text)
     assert decode(name, stored.ids[: best.tokens]) == whole(text[:characters])
@@ -107,7 +106,6 @@ def test_lossless_tokenizers_give_back_the_text_itself(name: str, text: str, cha
 @settings(max_examples=150)
 @given(text=texts, cuts=st.lists(places, max_size=4), changes=edits)
 def test_tokens_of_words_are_those_of_the_whole_text(text: str, cuts: list[float], changes: Edits) -> None:
-    """A word at a space is the same token whatever follows: planner-tiny loses nothing by splicing."""
     coder, stored, new = coder_of("planner"), in_pieces(text, cuts, "planner"), edited(text, changes)
     assert stored.ids == coder.encode(text, first=True).ids
     assert resume(stored, match(stored, new, 0), coder)[0].ids == coder.encode(new, first=True).ids
@@ -118,9 +116,6 @@ def test_tokens_of_words_are_those_of_the_whole_text(text: str, cuts: list[float
 def test_the_common_length_counts_equal_characters(a: str, b: str, shared: str) -> None:
     assert common_length(a, b) == common(a, b)
     assert common_length(shared + a, shared + b) == common(shared + a, shared + b)
-
-
-# -- generated tokens --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
@@ -145,7 +140,6 @@ def test_generated_tokens_are_decoded_to_their_text(
 @settings(max_examples=150)
 @given(ids=st.lists(st.integers(0, 349), max_size=8), step=st.integers(1, 8), more=texts)
 def test_any_tokens_can_be_generated(ids: list[int], step: int, more: str) -> None:
-    """Bytes that are no text are shown as by the decoder; no token is doubled or lost."""
     coder, stored = coder_of("bytes"), TokenText.of("x", coder_of("bytes"))
     for at in range(0, len(ids), step):
         stored.extend(ids[at : at + step], coder)
@@ -196,9 +190,6 @@ def test_tokens_of_a_known_text_are_located_in_it() -> None:
     wrong = TokenText.of("task\n", coder)
     wrong.extend([*ids[:-1], *ids], coder, "anything at all")  # tokens of another text match it as a whole only
     assert wrong.boundary(len(wrong.text) - 1) == (2, 5) and wrong.boundary(20) == (len(wrong.ids), 20)
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 @ALL

@@ -69,7 +69,6 @@ def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
 
 
 def test_many_threads(make: Make, engine: Engine) -> None:
-    """Eight threads with two agents each, a budget for some of them, deletions and flushes: no wrong row."""
     probe = make(folder=None)
     say(probe, "a", lines(60))
     memories = make(host_bytes=6 * size_of(probe, "a"))
@@ -117,9 +116,6 @@ def test_many_threads(make: Make, engine: Engine) -> None:
     stats = memories.stats()
     assert stats["bytes"] <= memories.host_bytes and not memories._open_prompts
     assert stats["damaged"] == stats["failed"] == 0
-
-
-# -- extending blocks while they are written ---------------------------------------------------------------------------
 
 
 @dataclass
@@ -194,7 +190,6 @@ def test_rows_added_during_a_write_do_not_change_the_file(make: Make, gate: Gate
 
 
 def test_room_allocated_by_a_failed_pass_is_not_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pass allocates an extent for its rows and fails before it fills it."""
     memories, text = make(), lines(100)
     for turn in (text, text + lines(60, 1)):
         say(memories, "a", turn)

@@ -109,8 +109,7 @@ def test_a_users_own_class_may_be_a_stage(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_names_are_checked_without_an_import() -> None:
-    assert tuple(MEMBERS) == STAGES
-    assert not any(map(is_own, [*HOSTILE][:8]))
+    assert tuple(MEMBERS) == STAGES and not any(map(is_own, [*HOSTILE][:8]))
     check_names(method())
     with pytest.raises(ConfigError, match=r"RUN names 'no.such.thing' under memory.loading._target_.*command line"):
         check_names({"memory": method(loading={"_target_": "no.such.thing"})}, source="RUN")

@@ -178,8 +178,7 @@ def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession) -
     do(session.store, 1)
     lines = sum(len(session.store.tokens(f"did_{number}")) for number in range(2))
     session.update()
-    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0)
-    assert check(engine, session) == 0
+    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0) and check(engine, session) == 0
 
 
 @given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))

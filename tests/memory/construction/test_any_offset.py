@@ -70,9 +70,6 @@ def in_order() -> object:
     return replace(sparsex(), retrieval=All())
 
 
-# -- comparison with the reference -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("method", [sparsex, groups])
 def test_an_episode_equals_the_reference(engine: Engine, method: Callable[[], MemoryMethod], seed: int) -> None:
@@ -91,10 +88,8 @@ def test_an_episode_equals_the_reference(engine: Engine, method: Callable[[], Me
             len(CONTEXT) if prefill.cold else 0
         )
         copied, again = copied + reference.approximate, again + reference.again
-    assert (again > 10) == (refresh > 0)
-    assert copied > 100
-    assert (joined > 10) == (method is groups)
-    assert prefill.counts.kv_hit_rate > 0.6
+    assert (again > 10) == (refresh > 0) and copied > 100
+    assert (joined > 10) == (method is groups) and prefill.counts.kv_hit_rate > 0.6
     assert prefill.trace.active_rows == [prefill.counts.fresh_tokens] * 4
 
 
@@ -137,15 +132,11 @@ def test_a_stale_version_is_never_served(engine: Engine, steps: list) -> None:
         session.advance()
 
 
-# -- exact and approximate rows --------------------------------------------------------------------------------------
-
-
 def test_a_repeated_prompt_is_exact(engine: Engine) -> None:
     session = open_session(engine, in_order())
     for expected in (0.0, 1.0):
         prefill = say(session, "mug in cabinet", "cabinet open", "agent at table")
-        assert prefill.counts.kv_hit_rate == expected
-        assert close(prefill.logits, plain(engine, prefill))
+        assert prefill.counts.kv_hit_rate == expected and close(prefill.logits, plain(engine, prefill))
     assert bool(prefill.layout.exact[: prefill.layout.query].all())
 
 
@@ -190,9 +181,6 @@ def test_a_lossy_storage_serves_segments_that_are_not_exact(engine: Engine) -> N
     assert close(prefill.logits, plain(engine, prefill), 5e-2)
 
 
-# -- identity of rows --------------------------------------------------------------------------------------------------
-
-
 def test_names_of_rows_depend_on_their_context(engine: Engine) -> None:
     """Three sessions with separate indexes harvest one text in one storage."""
     storage, names = Ram(), []
@@ -220,8 +208,7 @@ def test_a_full_storage_only_costs_hits(engine: Engine) -> None:
     for prefill in episode(session, 12):
         rates.append(prefill.counts.kv_hit_rate)
         assert prefill.counts.hit_tokens + int(prefill.layout.fresh.sum()) == prefill.layout.rows - len(CONTEXT)
-    assert small.stats()["evicted"] > 0
-    assert max(rates) < 0.9
+    assert small.stats()["evicted"] > 0 and max(rates) < 0.9
 
 
 def random_walk(rng: random.Random) -> Iterator[tuple[str, ...]]:

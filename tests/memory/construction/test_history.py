@@ -66,8 +66,7 @@ def turns_of(session: MemorySession, steps: int, seed: int = 0) -> Iterator[Pref
 def test_capabilities_of_the_methods() -> None:
     assert history().capabilities == Capabilities(exact=True, harvests=True)
     promised = Capabilities(exact=False, harvests=True, moves_blocks=True, latent=True)
-    assert memart().capabilities == promised
-    assert per_layer().capabilities == replace(promised, per_layer=True)
+    assert memart().capabilities == promised and per_layer().capabilities == replace(promised, per_layer=True)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +176,7 @@ def test_reset_deletes_all_blocks(engine: Engine) -> None:
         session.reset()  # during a harvest
         assert method.storage.stats()["blocks"] == 0
         for prefill, expected in zip(turns_of(session, 4), first, strict=True):
-            assert torch.equal(prefill.logits, expected)
-            assert prefill.cold == (prefill.counts.hit_tokens == 0)
+            assert torch.equal(prefill.logits, expected) and prefill.cold == (prefill.counts.hit_tokens == 0)
             assert not prefill.cold or method.storage.stats()["blocks"] == 0, "the harvest must be discarded"
 
 
@@ -190,8 +188,7 @@ def test_names_of_blocks_depend_on_namespace_and_preceding_rows(engine: Engine) 
     sessions = [open_session(engine, method) for method in (methods[0], *methods)]
     sessions.append(open_session(engine, methods[0], namespace="other"))
     runs = [[{u.identity for u in p.units if u.identity} for p in turns_of(session, 5)] for session in sessions]
-    assert runs[0] == runs[1]
-    assert not set().union(*runs[0]) & set().union(*runs[-1])
+    assert runs[0] == runs[1] and not set().union(*runs[0]) & set().union(*runs[-1])
     first_turn = set(runs[1][1])  # computed in the same way by all methods
     assert first_turn <= runs[4][1] and runs[2][1] <= runs[4][1]
     assert not runs[1][4] <= set().union(*runs[2], *runs[4])
@@ -201,7 +198,6 @@ def test_names_of_blocks_depend_on_namespace_and_preceding_rows(engine: Engine) 
 
 
 def test_harvested_rows_never_enter_the_exact_prefix(engine: Engine) -> None:
-    """Law 9: MemArt and a prefix cache store the same transcript in one storage; the prefix stays exact."""
     exact = MemoryMethod("prefix", All(), Prefix(SIZE), Nothing(), NextLayer(), layout="append", grouping=GROUPING)
     approximate = open_session(engine, memart(2, storage=exact.storage))
     for a, b in zip(turns_of(open_session(engine, exact), 6), turns_of(approximate, 6), strict=True):
@@ -221,8 +217,7 @@ def test_a_lost_block_is_computed_again_if_all_blocks_are_needed(engine: Engine,
             method.storage.delete(missing.identity)
             before = prefill.layout.rows
         if number == 4 and method.capabilities.exact:
-            assert int(prefill.layout.fresh.nonzero()[0]) == missing.start
-            assert prefill.layout.rows > before
+            assert int(prefill.layout.fresh.nonzero()[0]) == missing.start and prefill.layout.rows > before
 
 
 def test_a_lost_block_is_not_selected(engine: Engine) -> None:
@@ -251,11 +246,7 @@ def test_a_prompt_that_is_too_long_names_the_remedy(engine: Engine) -> None:
             pass
 
 
-# -- compositions no paper has -----------------------------------------------------------------------------------------
-
-
 def test_multi_hop_recomputes_selected_rows(engine: Engine) -> None:
-    """Recomputing every selected row is the plain forward of the selected tokens."""
     for average in (1.0, 0.4):
         method = memart(recompute=MultiHop(Schedule("linear", average)), loading=LayerBalanced())
         for prefill in turns_of(open_session(engine, method), 5):
@@ -280,7 +271,6 @@ def test_coupled_rows_keep_their_positions(engine: Engine) -> None:
 
 
 def test_a_full_storage_evicts_the_end_of_the_history(engine: Engine) -> None:
-    """Blocks after a gap cannot be reused."""
     block = engine.encode([(None, QUERY[:SIZE])])[0].nbytes
     session = open_session(engine, history(storage=Ram(budget_bytes=25 * block)))
     hits = [prefill.counts.hit_tokens for prefill in turns_of(session, 10)]

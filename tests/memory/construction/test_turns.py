@@ -25,20 +25,7 @@ from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import CONTEXT, EVICTING, close, furnished, open_session, turns
 from tests.references.isolated import dense_mask
 
-OPERATIONS = (
-    "open",
-    "ask",
-    "ask",
-    "ask",
-    "ask",
-    "temporary",
-    "answer",
-    "reset",
-    "restart",
-    "close",
-    "generate",
-    "abort",
-)
+OPERATIONS = ("open", *["ask"] * 4, "try_query", "answer", "reset", "restart", "close", "generate", "abort")
 STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(1, 9)), min_size=6, max_size=14)
 
 
@@ -127,7 +114,7 @@ class Flat:
         watched.session.advance()
         watched.ask(number)
 
-    def try_(self, watched: Watched, number: int) -> None:
+    def try_query(self, watched: Watched, number: int) -> None:
         before = self.snapshot(watched)
         watched.ask(number, lasting=False)
         assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), before, strict=True))
@@ -210,7 +197,7 @@ def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Eng
             flat.do("restart", 0, 0)
             watched.session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 open\n")
         flat.do("ask", 0, number)
-        flat.do("try_", 0, number)
+        flat.do("try_query", 0, number)
     pool, index = flat.shared
     assert index.slots.numel() > len(set(watched.cache.slots.tolist()) & set(index.slots.tolist())), (
         "the index must hold two transcripts"
@@ -228,7 +215,6 @@ def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Eng
 
 @pytest.mark.parametrize("method", [turns, *EVICTING])
 def test_a_failed_prefill_keeps_its_prefix_hit(method: Callable[[], MemoryMethod], engine: Engine) -> None:
-    """The next prefill continues after the rows of another session."""
     flat = Flat(engine, method())
     for step in (("ask", 0, 1), ("open", 0, 0), ("abort", 1, 1)):
         flat.do(*step)

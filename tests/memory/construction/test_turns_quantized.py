@@ -58,8 +58,7 @@ class Rounded(Watched):
             return
         if self.session.method.retention.budget is not None:
             dense.drop(torch.nonzero(~self.cache.live)[:, 0])
-        assert torch.equal(self.cache.live, dense.live)
-        assert self.cache.packed == len(ids) // PAGE * PAGE
+        assert torch.equal(self.cache.live, dense.live) and self.cache.packed == len(ids) // PAGE * PAGE
         for layer, stored in enumerate(dense.stored.layers):  # input of a retention stage
             assert close(self.cache.keys(layer), stored.keys[0][:, dense.live], EXACT)
         self.check_told(prefill.layout.token_ids)
@@ -126,5 +125,4 @@ def test_rounding_changes_the_logits(format: str, engine: Engine) -> None:
         for number in range(6):
             prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
         apart.append(prefill.logits)
-    assert session._builder.cache.packed >= PAGE
-    assert not close(*apart, 1000 * EXACT) and close(*apart, 0.1)
+    assert session._builder.cache.packed >= PAGE and not close(*apart, 1000 * EXACT) and close(*apart, 0.1)

@@ -45,9 +45,6 @@ def save(root: Path, agent: str, model: str = "m", tokens: int = 300, timestamp:
     return path
 
 
-# Names
-
-
 @given(ids)
 @example("..")
 @example("a..b")
@@ -61,12 +58,9 @@ def test_an_id_becomes_a_name_in_the_root_or_is_refused(agent: str) -> None:
     except ConfigError as error:
         assert repr(agent) in str(error)
         return
-    assert path.parent == root
-    assert path.resolve().parent == root.resolve()
-    assert path.name.isascii() and path.name.isprintable()
-    assert not set(path.name) & set('/\\:*?"<>| ')
-    assert not path.name.startswith(".")
-    assert len(path.name) < 120
+    assert path.parent == root and path.resolve().parent == root.resolve()
+    assert path.name.isascii() and path.name.isprintable() and not set(path.name) & set('/\\:*?"<>| ')
+    assert not path.name.startswith(".") and len(path.name) < 120
     assert agents._owner(path) == agent
 
 
@@ -105,9 +99,6 @@ def test_a_name_is_the_same_in_every_process() -> None:
         agent_path(Path("r"), "Robot", "")
 
 
-# Owners
-
-
 def test_files_are_opened_by_their_owner_only(tmp_path: Path) -> None:
     path = save(tmp_path, "mine")
     for agent, model in (("other", "m"), ("mine", "other")):
@@ -126,19 +117,14 @@ def test_forget_deletes_files_of_one_model_or_all(tmp_path: Path) -> None:
     for agent in ("a", "a-b", "A"):
         for model in ("m", "n"):
             save(tmp_path, agent, model)
-    assert forget(tmp_path, "a", "n") == 1
-    assert forget(tmp_path, "a", "n") == 0
+    assert forget(tmp_path, "a", "n") == 1 and forget(tmp_path, "a", "n") == 0
     assert forget(tmp_path, "A") == 2
     remaining = {(entry.owner, entry.model) for entry in entries(tmp_path)}
-    assert remaining == {("a", "m"), ("a-b", "m"), ("a-b", "n")}
-    assert forget(tmp_path / "missing", "a") == 0
+    assert remaining == {("a", "m"), ("a-b", "m"), ("a-b", "n")} and forget(tmp_path / "missing", "a") == 0
     agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
     with pytest.raises(CorruptError):
         open_agent(tmp_path, "a", "m")
     assert forget(tmp_path, "a") == 1
-
-
-# The index
 
 
 def test_entries_list_all_files(tmp_path: Path) -> None:
@@ -170,8 +156,7 @@ def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     real = agents.open_blocks
     monkeypatch.setattr(agents, "open_blocks", lambda path: opened_paths.append(path) or real(path))
     state = (tmp_path / INDEX).stat()
-    assert entries(tmp_path) == first
-    assert opened_paths == []
+    assert entries(tmp_path) == first and opened_paths == []
     assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # the index is not written again
     changed = save(tmp_path, "b", tokens=7)
     assert {entry.owner: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
@@ -192,8 +177,7 @@ def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
         index.write_bytes(raw)
         assert entries(tmp_path) == expected
     index.unlink()
-    assert entries(tmp_path) == expected
-    assert index.read_bytes() == whole
+    assert entries(tmp_path) == expected and index.read_bytes() == whole
 
 
 def test_a_stale_index_is_updated(tmp_path: Path) -> None:
@@ -209,17 +193,13 @@ def test_a_stale_index_is_updated(tmp_path: Path) -> None:
 def test_a_root_without_an_index_works(tmp_path: Path) -> None:
     save(tmp_path, "a")
     (tmp_path / INDEX).mkdir()  # the index cannot be written
-    assert [entry.owner for entry in entries(tmp_path)] == ["a"]
-    assert forget(tmp_path, "a") == 1
+    assert [entry.owner for entry in entries(tmp_path)] == ["a"] and forget(tmp_path, "a") == 1
 
 
 def test_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
     save(tmp_path, "a")
     entries(tmp_path)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
-
-
-# The budget
 
 
 def test_the_least_recently_used_are_evicted_and_pinned_ones_never(tmp_path: Path) -> None:
@@ -229,16 +209,13 @@ def test_the_least_recently_used_are_evicted_and_pinned_ones_never(tmp_path: Pat
     assert evict(tmp_path, 4 * size) == []
     assert [entry.owner for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
     assert [entry.owner for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
-    assert evict(tmp_path, 0, pinned={"b", "c"}) == []
-    assert total_bytes(tmp_path) == 2 * size
-    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"]
-    assert total_bytes(tmp_path) == 0
+    assert evict(tmp_path, 0, pinned={"b", "c"}) == [] and total_bytes(tmp_path) == 2 * size
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"] and total_bytes(tmp_path) == 0
     with pytest.raises(ConfigError, match="-1"):
         evict(tmp_path, -1)
 
 
 def test_a_quota_covers_all_files_of_an_agent(tmp_path: Path) -> None:
-    """The oldest file of an agent above its quota is evicted, and the rest is then within it."""
     for timestamp, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
         save(tmp_path, agent, model, timestamp=1000 + timestamp)
     size = total_bytes(tmp_path) // 4
@@ -270,8 +247,7 @@ def test_foreign_files_stay(tmp_path: Path) -> None:
     foreign.append(f"{path.name.split('.')[0]}.backup.safetensors")
     for name in foreign:
         write_blocks(tmp_path / name, {}, {})
-    assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"]
-    assert forget(tmp_path, "a") == 0
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"] and forget(tmp_path, "a") == 0
     assert {file.name for file in tmp_path.iterdir()} == {*foreign, INDEX}
 
 

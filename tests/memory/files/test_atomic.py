@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.errors import CapacityError, ConfigError, StorageError
+from keep_agent.errors import ConfigError, StorageError
 from memory.files import atomic
 from memory.files.atomic import alone, appearing, clean, replacing, write_atomic
 from memory.files.background_writer import Writer
@@ -49,19 +49,6 @@ def test_a_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pyte
     calls = log_of_disk(monkeypatch, "replace")
     write_atomic(tmp_path / "a", "1")
     assert calls == ["file 1", "name a", "folder"]
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomic(tmp_path / "a", "old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic.os, "fsync", full)
-        with pytest.raises(CapacityError, match=r"no room for .*a \(No space left"):
-            write_atomic(tmp_path / "a", "new")
-    assert contents(tmp_path) == {"a": "old"}
 
 
 def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def test_a_block_is_deleted_with_its_last_lease(pool: BlockPool) -> None:
         first.put(block(4, name=name))
     assert second.get("a") is not None
     first.release()
-    assert pool.storage.contains("a") and not pool.storage.contains("b")
-    assert dict(pool.references) == {"a": 1}
+    assert pool.storage.contains("a") and not pool.storage.contains("b") and dict(pool.references) == {"a": 1}
     second.drop("a")
     second.drop("a")
     assert pool.storage.stats()["blocks"] == 0 and not pool.references
@@ -54,8 +53,7 @@ def test_references_to_evicted_blocks_are_dropped() -> None:
     for number in range(5000):
         lease.put(block(4, name=str(number)))
         index.insert(f"name {number}", str(number), 0, 4)
-    assert len(pool.references) < 1100 > len(index)
-    assert index.find("name 4999", lease) is not None
+    assert len(pool.references) < 1100 > len(index) and index.find("name 4999", lease) is not None
     lease.release()
     assert pool.storage.stats()["bytes"] == 0
 
@@ -72,9 +70,6 @@ def test_blocks_that_no_recent_prompt_used_are_deleted(pool: BlockPool) -> None:
     lease.next_prompt()
     assert [name for name in names if pool.storage.contains(name)] == ["used", "shared"]
     assert dict(pool.references) == {"used": 1, "shared": 1}
-
-
-# -- the exact prefix --------------------------------------------------------------------------------------------------
 
 
 def test_a_full_storage_evicts_the_end_of_a_prefix_first() -> None:
@@ -133,9 +128,6 @@ def test_a_prefix_ends_before_text_in_front(engine: Engine) -> None:
         assert close(prefill.logits, plain(engine, prefill))
 
 
-# -- segments at any offset --------------------------------------------------------------------------------------------
-
-
 def test_the_hash_depends_on_model_tokens_and_extra_key_alone() -> None:
     keys = [("model", (1, 2, 3), "key"), ("other", (1, 2, 3), "key"), ("model", (1, 2), "key")]
     keys += [("model", (3, 2, 1), "key"), ("model", (1, 2, 3), "")]
@@ -173,8 +165,7 @@ def test_an_entry_without_its_block_misses_and_is_dropped(pool: BlockPool) -> No
     index.insert("name", "physical", 0, 4)
     assert "name" in index
     first.release()
-    assert "name" not in index and len(index) == 1
-    assert index.find("name", second) is None
+    assert "name" not in index and len(index) == 1 and index.find("name", second) is None
     assert len(index) == 0 and index.physical("name") is None
 
 

@@ -54,7 +54,6 @@ def test_no_key_exceeds_its_blocks_bound(sizes: list[int], seed: int, scale: flo
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_bound_is_reached_at_the_corners_of_the_box(sign: int) -> None:
-    """Queries along single dimensions, and towards the corner at which a key lies."""
     (block,) = keys_of([4])
     block[:, :, 1] = block.amax(2) if sign > 0 else block.amin(2)
     index = index_of([block])
@@ -84,9 +83,6 @@ def test_an_index_may_grow_in_pieces() -> None:
     assert pieces.tokens == [3, 1, 8, 3] and pieces.bound(1, query).shape == (HEADS, 5, 4)
     pieces.keep([])
     assert len(pieces) == 0
-
-
-# -- the retrieval -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normalise", ["softmax", "rank"])

@@ -339,9 +339,6 @@ Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestRequests = Requests.TestCase
 
 
-# -- the pool and the index alone ------------------------------------------------------------------------------------
-
-
 def test_a_pool_without_a_limit_grows_and_nothing_moves() -> None:
     pool = make_pool(None)
     size, requests = pool.size, [(PagedCache(pool), Expected()) for _ in range(3)]

@@ -41,9 +41,6 @@ def never() -> KVBlock:
     raise AssertionError("it was there")
 
 
-# -- the pool --------------------------------------------------------------------------------------------------------
-
-
 def test_blocks_stay_without_references() -> None:
     pool = PinnedPool(10 * SIZE)
     pin(pool, "a", "b")
@@ -62,8 +59,7 @@ def test_the_least_used_are_evicted_above_the_watermark() -> None:
     assert contained(pool) == "abcef", "b, c and d were used once, d longest ago"
     use(pool, "f", "f", "f")
     pin(pool, "g")
-    assert contained(pool) == "abefg"
-    assert pool.stats().utilisation == 0.5
+    assert contained(pool) == "abefg" and pool.stats().utilisation == 0.5
     assert pool.find("d", pool.lease()) is None
 
 
@@ -107,8 +103,7 @@ def test_unpinning_deletes_while_a_prompt_still_refers() -> None:
     pool.unpin("a")
     pool.unpin("a")
     pool.unpin("unknown")
-    assert contained(pool) == "b"
-    assert pool.find("a", pool.lease()) is None
+    assert contained(pool) == "b" and pool.find("a", pool.lease()) is None
     assert pinned.tokens == 4
     prompt.release()
     assert pool.stats().bytes == SIZE
@@ -127,8 +122,6 @@ def test_several_names_share_one_block_until_the_last_is_unpinned() -> None:
     assert (pool.stats().entries, pool.stats().bytes) == (1, SIZE), "no name refers to the first block"
     assert pool.find("b", pool.lease()).identity == "other"
 
-
-# -- through sessions ------------------------------------------------------------------------------------------------
 
 TEXTS = ["cabinet cabinet_1 closed\n", "mug mug_1 cabinet_1\n"]
 KNOWN = [tuple(encode_text(text)) for text in TEXTS]
@@ -152,14 +145,12 @@ def test_pinned_knowledge_survives_a_reset_and_serves_every_session(engine: Engi
     for session in (first, second):
         furnish(session)
         prefill = session.prefill("q", QUERY)
-        assert prefill.cold
-        assert prefill.counts.kv_hit_rate == 1.0
+        assert prefill.cold and prefill.counts.kv_hit_rate == 1.0
         assert prefill.counts.encoded_token_layers == len(CONTEXT) * 4
         expected = full_reuse(engine.plain, CONTEXT, [tuple(session.store.tokens(s.id)) for s in session.store], QUERY)
         assert close(prefill.logits, expected[-1:])
         session.reset()
-    assert shared.pinned.stats().hits == 4
-    assert shared.storage.stats()["blocks"] == 0
+    assert shared.pinned.stats().hits == 4 and shared.storage.stats()["blocks"] == 0
 
 
 def test_pinned_knowledge_is_served_under_its_extra_key_alone(engine: Engine) -> None:
@@ -196,7 +187,6 @@ def test_pinning_and_unpinning_while_the_session_runs(engine: Engine) -> None:
 
 
 def test_no_prompt_keeps_a_pinned_block_alive(engine: Engine) -> None:
-    """A layout references keys and values; an unused one must not prevent an eviction."""
     nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
     shared = replace(method(), pinned=PinnedPool(3 * nbytes, watermark=0.4))
     session, second = open_session(engine, shared), open_session(engine, shared)
@@ -226,5 +216,4 @@ def test_pinned_blocks_equal_the_engines_encoding(engine: Engine) -> None:
     furnish(session, TEXTS[:1])
     (placement,) = session.prefill("q", QUERY).layout.placements
     (truth,) = engine.encode([(engine.encode([(None, CONTEXT)])[0], KNOWN[0])])
-    assert torch.equal(placement.block.k, truth.k)
-    assert placement.exact
+    assert torch.equal(placement.block.k, truth.k) and placement.exact

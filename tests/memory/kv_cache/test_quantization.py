@@ -35,8 +35,7 @@ def check(x: torch.Tensor, format: PackFormat, along: Along) -> Packed:
     """Check that errors are at most half a scale, plus float32's rounding and subnormals."""
     packed = pack(x, format, along)
     back = packed.unpack(torch.float32)
-    assert back.shape == x.shape == packed.shape
-    assert back.is_contiguous()
+    assert back.shape == x.shape == packed.shape and back.is_contiguous()
     rounding = 1e-6 * (x.float().abs() + per_number(packed) * (1 << format.bits)) + torch.finfo(torch.float32).tiny
     assert bool(((back - x.float()).abs() <= per_number(packed) / 2 + rounding).all())
     return packed
@@ -64,7 +63,6 @@ def test_errors_are_within_half_a_scale(kv_heads: int, head_dim: int, bits: int,
 def test_any_spread_around_any_offset(
     values: list[float], offset: float, stretch: float, bits: int, along: Along
 ) -> None:
-    """A wrongly rounded bias shows in narrow groups far from zero."""
     x = (torch.tensor(values) * stretch + offset).clamp(-65504, 65504).view(1, -1, 1)
     if along == "channel":
         x = x.expand(2, -1, 8).transpose(1, 2)  # 8 tokens
@@ -157,7 +155,6 @@ def test_parts_are_views(along: Along) -> None:
 
 @pytest.mark.parametrize("along", ALONG)
 def test_an_empty_tensor_is_filled_in_pieces(along: Along) -> None:
-    """Packed pieces equal the packed whole: single tokens by token, groups of tokens by channel."""
     x, format = numbers(2, 3, 192, 32), PackFormat(keys=along)
     room, whole = Packed.empty(x.shape, format, along), pack(x, format, along)
     assert not room.unpack(torch.float32).any()

@@ -35,7 +35,6 @@ from tests.references.packed import Dense
 @pytest.mark.parametrize("family", FAMILIES)
 @EVERY_FORMAT
 def test_attention_is_that_over_the_unpacked_values(family: str, format: PackFormat, engine_of: GetEngine) -> None:
-    """Prefills of several sizes, dropped rows, cut rows, and candidates after them."""
     pair = Pair.new(engine_of(family), format)
     for count in (130, 1, 61, 1, 63, 64, 1, 200):
         pair.append(count)
@@ -154,9 +153,6 @@ def test_formats_whose_groups_fill_no_page_are_refused(engine_of: GetEngine) -> 
         packed(engine_of(), PackFormat(4, 128, "channel"))
 
 
-# -- rows that are cut, rewound, dropped or broken off -----------------------------------------------------------------
-
-
 @SMALL
 @EVERY_FORMAT
 def test_cut_anywhere(family: str, format: PackFormat, engine_of: GetEngine) -> None:
@@ -190,7 +186,6 @@ def test_rewind_is_cutting_behind_live_rows(engine_of: GetEngine) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dropped_rows_are_hidden(family: str, engine_of: GetEngine) -> None:
-    """Packed and open rows; survivors keep their bits."""
     pair = Pair.new(engine_of(family))
     pair.append(2 * PAGE + 30)
     before = pair.cache.keys(1)

@@ -112,9 +112,6 @@ def test_files_whose_parts_do_not_fit_are_refused(engine_of: GetEngine, tmp_path
         load(engine, tmp_path / "a")
 
 
-# -- forks -------------------------------------------------------------------------------------------------------------
-
-
 @SMALL
 @pytest.mark.parametrize("length", [30, 64, 256, 300, 512, 700])
 def test_forks_are_independent(family: str, length: int, engine_of: GetEngine) -> None:
@@ -138,7 +135,6 @@ def storages(cache: QuantizedCache) -> set[int]:
 
 @pytest.mark.parametrize("chunking", [None, ChunkSchedule(whole=1, steps=((300, 300),), rest=150)])
 def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | None, engine_of: GetEngine) -> None:
-    """Ten forks share all blocks of a thousand rows except the last; no operation on a fork changes the shared rows."""
     engine = engine_of()
     parent = packed(engine)
     engine.extend(parent, tokens(1000, 1), chunking)
@@ -165,7 +161,6 @@ def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | 
 
 
 def test_rows_grow_in_place_after_a_fork(engine_of: GetEngine) -> None:
-    """Each turn continues on a fork: no row is copied, and there are few extents."""
     engine = engine_of()
     cache = packed(engine)
     for turn in range(40):
@@ -178,7 +173,6 @@ def test_rows_grow_in_place_after_a_fork(engine_of: GetEngine) -> None:
 
 
 def test_memory_of_cut_rows_is_released(engine_of: GetEngine) -> None:
-    """The few rows that remain of a large extent move to a smaller one."""
     engine = engine_of()
     cache = packed(engine)
     engine.extend(cache, tokens(5000, 1), ChunkSchedule())

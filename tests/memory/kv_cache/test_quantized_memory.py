@@ -21,7 +21,6 @@ from tests.memory.kv_cache.pairs import EXACT, FORMATS, GetEngine, Pair, packed,
 
 
 def test_a_layer_is_never_whole_in_full_precision() -> None:
-    """A turn after 8,192 rows unpacks one tile of 2,048 rows at a time."""
     model = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32)
     cache = QuantizedCache(model.spec, FORMATS[0], model.decoder.device)
     layer = 2 * 4 * TILE * 4 * 32 * 4  # bytes of keys and values of 8,192 rows
@@ -72,8 +71,7 @@ def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
         cache = packed(engine)
         engine.extend(cache, tokens(tokens_, 1), ChunkSchedule())
         full = 2 * tokens_ * engine.info.layers * 2 * heads * 32
-        assert engine.info.bytes_per_token * tokens_ == full
-        assert 0.28 * full < cache.nbytes < 0.30 * full
+        assert engine.info.bytes_per_token * tokens_ == full and 0.28 * full < cache.nbytes < 0.30 * full
         stored = sum(extent.k.nbytes + extent.v.nbytes for extent in cache.extents)
         assert stored < 1.1 * 0.30 * full, "reserved room included"
         ids = sum(len(str(token)) + 1 for token in cache.tokens)

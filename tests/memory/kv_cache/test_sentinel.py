@@ -119,7 +119,6 @@ def test_the_papers_sentinel_fails_for_more_than_a_third_of_queries(engine: Engi
 
 @pytest.mark.parametrize("poison", [TALL, -TALL, 1e30])
 def test_a_slot_that_is_never_read_hides_rows_from_every_query(engine: Engine, poison: float) -> None:
-    """With the paper's sentinel or a worse one in the slot, later rows equal those of a mask."""
     clean, cache = cache_of(engine), cache_of(engine)
     cache.pool.k[:, :, SENTINEL], cache.pool.v[:, :, SENTINEL] = poison, 0
     keep, new = torch.arange(100) % 3 > 0, tokens(9, 2, min(512, engine.info.vocab))

@@ -62,8 +62,7 @@ def test_names_depend_on_model_namespace_and_all_tokens_before(pool: KVPool) -> 
     a, b = (SlotPrefixIndex(pool, BLOCK, PREFIX, model) for model in ("model", "other"))
     tokens = [1, 0, 1, 1]
     names = [*a.names(tokens, ""), *a.names(tokens, "you"), *b.names(tokens, ""), *a.names([0, *tokens], "")]
-    assert len(set(names)) == len(names) == 8
-    assert a.names([*tokens, 1], "") == a.names(tokens, "")
+    assert len(set(names)) == len(names) == 8 and a.names([*tokens, 1], "") == a.names(tokens, "")
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, tokens)
     a.insert(a.names(tokens, ""), cache.slot_map, 4)

@@ -24,8 +24,7 @@ def follow(loading: Loading, layout: Layout, actives: list[list[int]]) -> tuple[
         calls.append(loading.schedule(layout, layer, torch.tensor(active, dtype=torch.long), LAYERS))
         for transfer in calls[-1]:
             start = layout.placements[transfer.placement].start
-            assert transfer.first < transfer.last <= LAYERS
-            assert transfer.first >= layer
+            assert transfer.first < transfer.last <= LAYERS and transfer.first >= layer
             loaded[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] += 1
         resting = (layout.block_of >= 0) & ~np.isin(np.arange(layout.rows), active)
         assert (loaded[layer][resting] > 0).all()

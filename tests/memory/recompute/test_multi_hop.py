@@ -20,8 +20,7 @@ def test_schedules_fall_and_keep_their_average(
     shape: str, layers: int, average: float, last: float, until: float
 ) -> None:
     ratios = Schedule(shape, average, last, until).ratios(layers)
-    assert len(ratios) == layers - 1
-    assert sum(ratios) / len(ratios) == pytest.approx(average)
+    assert len(ratios) == layers - 1 and sum(ratios) / len(ratios) == pytest.approx(average)
     assert all(b <= a + 1e-9 for a, b in zip([1.0, *ratios], [*ratios, 0.0], strict=True))
 
 
@@ -91,14 +90,12 @@ def test_the_selection_equals_the_reference(
         whole = [r for s in segments for r in range(layout.segments[s].start, layout.segments[s].stop)]
         assert sorted([*whole, *range(layout.query, layout.rows)]) == following.tolist()
         if probe.hops is not None:
-            assert {edge[1] for edge in probe.edges} == relevant
-            assert probe.hops <= hops
+            assert {edge[1] for edge in probe.edges} == relevant and probe.hops <= hops
         active = following
     assert stage.narrow(layers - 1, active, probes[-1]) is active
 
 
 def test_importance_follows_a_chain() -> None:
-    """Query -> door -> key -> table: attention leads from the query to the table in three hops."""
     layout = make_layout([1] * 5, context=0, query=1)
     weights = torch.full((6, 6), 1e-3, dtype=torch.float64)
     weights[5, 4] = 0.9  # query -> door
@@ -113,8 +110,7 @@ def test_importance_follows_a_chain() -> None:
         active = stage.narrow(0, stage.first(layout, 3), probe)
         return set(layout.segment_of[active].tolist()) - {-1}, probe
 
-    assert choose(0)[0] == {3, 4}
-    assert choose(1)[0] == {2, 4}
+    assert choose(0)[0] == {3, 4} and choose(1)[0] == {2, 4}
     relevant, probe = choose(8)
     assert relevant == {0, 2}
     assert probe.hops == 3  # the last one changes nothing
@@ -123,7 +119,6 @@ def test_importance_follows_a_chain() -> None:
 
 
 def test_uniform_attention_favours_no_segment() -> None:
-    """Eight segments of one row attend uniformly; the query attends to the last two."""
     layout = make_layout([1] * 8, context=0, query=1)
     weights = torch.ones(9, 9, dtype=torch.float64).tril()
     weights[8, 6:8] = 2.0
@@ -185,7 +180,5 @@ def test_full_and_none() -> None:
     layout = make_layout([2, 3], fresh=[1])
     probe = MatrixProbe(layout, *random_weights(layout, 0), 0)
     everything, fresh = Full().first(layout, 4), Nothing().first(layout, 4)
-    assert everything.tolist() == list(range(9))
-    assert fresh.tolist() == [3, 4, 5, 6, 7, 8]
-    assert Full().narrow(0, everything, probe) is everything
-    assert Nothing().narrow(0, fresh, probe) is fresh
+    assert everything.tolist() == list(range(9)) and fresh.tolist() == [3, 4, 5, 6, 7, 8]
+    assert Full().narrow(0, everything, probe) is everything and Nothing().narrow(0, fresh, probe) is fresh

@@ -14,9 +14,6 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from tests.memory.layouts import make_layout, mark_exact
 
-# -- first tokens ------------------------------------------------------------------------------------------------------
-
-
 FOUR_UNITS = make_layout([4, 3, 2, 5], fresh=[2])  # context: row 0; units: rows 1-4, 5-7, 8-9, 10-14
 QUERY = [15, 16, 17]
 
@@ -32,8 +29,7 @@ def test_the_first_unit_is_reused_if_it_is_exact() -> None:
 
 
 def test_last_tokens_of_all_units() -> None:
-    assert rows(FirstTokens(0, 1)) == [4, 7, 8, 9, 14, *QUERY]
-    assert rows(FirstTokens(1, 9)) == [*range(1, 18)]
+    assert rows(FirstTokens(0, 1)) == [4, 7, 8, 9, 14, *QUERY] and rows(FirstTokens(1, 9)) == [*range(1, 18)]
 
 
 def test_a_fresh_first_unit_counts_as_the_first() -> None:
@@ -46,9 +42,6 @@ def test_exact_units_are_reused() -> None:
 
 def test_without_seams_it_is_full_reuse() -> None:
     assert rows(FirstTokens(0)) == Nothing().first(FOUR_UNITS, 4).tolist()
-
-
-# -- value deviation ---------------------------------------------------------------------------------------------------
 
 
 class Drift:
@@ -95,8 +88,7 @@ def test_a_single_selection_compares_one_layer_and_a_gradual_one_each() -> None:
     memory_rows(ValueDeviation(0.25, selection="single"), once, layers=5)
     falling = memory_rows(ValueDeviation(0.25), often, layers=5)
     assert once.queried_layers == [1] and often.queried_layers == [1, 2, 3]
-    assert [len(rows) for rows in falling] == [8, 4, 3, 1, 1]
-    assert falling[-1] == [9]
+    assert [len(rows) for rows in falling] == [8, 4, 3, 1, 1] and falling[-1] == [9]
 
 
 def test_ties_of_deviations_go_to_the_earlier_row() -> None:
@@ -117,9 +109,6 @@ def test_exact_rows_are_neither_selected_nor_counted() -> None:
     layout = mark_exact(LAYOUT, 0)
     layers_rows = memory_rows(ValueDeviation(0.5, selection="single"), Drift({1: 9.0}, {2: 9.0} | VALUES), layout)
     assert layers_rows == [[7, 8, 9, 10], [8, 9], [8, 9]]
-
-
-# -- sparse queries ----------------------------------------------------------------------------------------------------
 
 
 class Masses:
@@ -152,8 +141,7 @@ def last(stage: SparseQuery, probe: Masses, layout: Layout = NEW_BETWEEN, layers
 def test_key_rows_are_the_best_of_the_whole_prompt() -> None:
     masses = {0: 9.0, 8: 8.0, 3: 7.0, 10: 6.0, 11: 5.0}  # a context row and a fresh row take two of the four places
     stage, probe = SparseQuery(share=0.25, overflow=0), Masses(NEW_BETWEEN, masses)
-    assert last(stage, probe) == [3, 10]
-    assert probe.sources == [NEW_ROWS]
+    assert last(stage, probe) == [3, 10] and probe.sources == [NEW_ROWS]
     assert last(replace(stage, over="reused"), Masses(NEW_BETWEEN, masses | {12: 4.0})) == [3, 10, 11, 12]
 
 

@@ -63,7 +63,6 @@ def test_a_head_with_damaged_metadata_is_refused(engine: Engine, tmp_path: Path)
 def test_a_head_of_another_model_is_warned_about_once(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file without the name of its model gives no warning."""
     weights_key = engine.info.weights_key
     record = {"own": {"weights_key": weights_key}, "other": {"weights_key": "abc", "model": "a/b"}, "": {}}[about]
     method = with_head(head_for(engine, tmp_path, **record))
@@ -73,9 +72,6 @@ def test_a_head_of_another_model_is_warned_about_once(
     assert len(caplog.records) == (about == "other")
     if about == "other":
         assert f"was trained for model abc (a/b), this is {weights_key:.12s}" in caplog.text
-
-
-# -- the head that comes with the package ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +128,6 @@ def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[li
 
 
 def test_planner_tiny_evicts_by_its_bundled_head(planner_tiny: Engine) -> None:
-    """The method of the YAML evicts the same rows as the dense reference with the file's weights."""
     live_rows = rows_kept(planner_tiny, shipped(), references=True)
     assert [len(live) for live in live_rows[1:]] == [BUDGET] * (len(live_rows) - 1)
     assert live_rows != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False)

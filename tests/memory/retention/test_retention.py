@@ -62,8 +62,7 @@ def test_the_budget_is_used_completely(rows: int, protected: int, span: int, bud
     view = view_of(rows, min(protected, rows), min(span, rows))
     for stage in stages(budget):
         mask = stage.keep(view)
-        assert mask[view.forced].all()
-        assert int(mask.sum()) == min(rows, max(budget, int(view.forced.sum())))
+        assert mask[view.forced].all() and int(mask.sum()) == min(rows, max(budget, int(view.forced.sum())))
 
 
 def test_without_a_budget_all_rows_stay() -> None:
@@ -73,9 +72,6 @@ def test_without_a_budget_all_rows_stay() -> None:
 def test_ties_go_to_the_later_row() -> None:
     view = replace(view_of(rows=20, protected=0, span=0), mass=torch.ones(20))
     assert H2O(7, recent=0.0).keep(view).tolist() == [False] * 13 + [True] * 7
-
-
-# -- attention -------------------------------------------------------------------------------------------------------
 
 
 @given(
@@ -107,9 +103,6 @@ def test_snapkv_votes_are_the_attention_weights_of_the_layer(
             sink = params.sinks[head].exp() if sinks else 0
             total += (weights / (weights.sum() + sink).clamp(min=1e-30))[:before] / 9
         torch.testing.assert_close(votes[head], total, rtol=1e-4, atol=1e-6)
-
-
-# -- the query memory ------------------------------------------------------------------------------------------------
 
 
 def test_the_memory_has_unit_norm_and_fades() -> None:
@@ -178,9 +171,6 @@ def test_a_memory_of_another_model_is_not_used() -> None:
     stage.follow(view)
     smaller = replace(view, intent=view.intent[:, :2])
     torch.testing.assert_close(stage.follow(smaller), functional.normalize(smaller.intent, dim=-1))
-
-
-# -- the residual head -----------------------------------------------------------------------------------------------
 
 
 def test_the_head_has_as_many_parameters_as_in_the_paper() -> None:

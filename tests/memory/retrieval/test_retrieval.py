@@ -93,7 +93,6 @@ def shelves(count: int, members: int) -> SegmentStore:
 
 @pytest.mark.parametrize("group_score", ["max", "mean"])
 def test_members_of_a_group_with_too_many_parents_are_selected_singly(group_score: str) -> None:
-    """One of 25 members of the first group has a parent in the second, so both groups together have 50."""
     store = shelves(3, 25)
     store.put("o_0_3", "object", store.get("o_0_3").text, parent="o_1_0")
     store.graph.update(store)
@@ -134,8 +133,7 @@ def test_ties_go_to_the_older_segment() -> None:
 def test_a_selection_is_closed_bounded_and_repeatable(budget: int, quiet: int, mixed: bool, query: str) -> None:
     store = house(quiet)
     selection = Embedding(mixed=mixed).select(query, store, budget)
-    assert len(selection) == len(set(selection)) <= max(budget, 1)
-    assert selection[-1] == "agent"
+    assert len(selection) == len(set(selection)) <= max(budget, 1) and selection[-1] == "agent"
     assert all(store.get(id).parent in (None, *selection) for id in selection)
     assert selection == Embedding(mixed=mixed).select(query, house(quiet), budget)
 

@@ -86,8 +86,7 @@ def test_a_segment_is_linked_to_the_most_similar_of_its_family() -> None:
     scores = store.graph.scores(store.get("mug_5").text)
     best = sorted((s.id for s in store if s.id not in ("mug_5", "did")), key=lambda id: -scores[id])[:2]
     linked = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
-    assert set(linked) == set(best)
-    assert all(abs(linked[id] - scores[id]) < 2e-5 for id in best)
+    assert set(linked) == set(best) and all(abs(linked[id] - scores[id]) < 2e-5 for id in best)
 
 
 def test_groups_do_not_depend_on_the_batch_size() -> None:
@@ -114,8 +113,7 @@ def test_quiet_groups_become_static_and_back() -> None:
     (flip,) = store.graph.update(store)
     assert not flip.static
     dynamic = {id for id, static in kinds(store).items() if not static}
-    assert dynamic == {"agent", *store.graph.group_of("mug_1").members}
-    assert run(store, 9) == []
+    assert dynamic == {"agent", *store.graph.group_of("mug_1").members} and run(store, 9) == []
     assert run(store, 1) == [(20, True)]
 
 
@@ -136,8 +134,7 @@ def test_a_removed_member_makes_its_group_dynamic() -> None:
     run(store, 10)
     group = store.graph.group_of("mug_1")
     store.remove("mug_1")
-    assert [flip.group for flip in store.graph.update(store)] == [group.id]
-    assert "mug_1" not in group.members
+    assert [flip.group for flip in store.graph.update(store)] == [group.id] and "mug_1" not in group.members
 
 
 def test_static_groups_accept_children_but_no_similar_segments() -> None:
@@ -147,8 +144,7 @@ def test_static_groups_accept_children_but_no_similar_segments() -> None:
     run(store, 10)
     home = store.graph.group_of("cabinet_1")
     store.put("mug_8", "object", "mug mug_8 cabinet_1\n")
-    assert store.graph.update(store) == []
-    assert store.graph.group_of("mug_8") is not home
+    assert store.graph.update(store) == [] and store.graph.group_of("mug_8") is not home
     store.put("mug_9", "object", "mug mug_9 cabinet_1\n", parent="cabinet_1")
     assert [flip.group for flip in store.graph.update(store)] == [home.id]
 
@@ -202,8 +198,7 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
             assert group.static == (store.step - group.last_changed >= 3)
         members = [id for group in store.graph.groups.values() for id in group.members]
         assert sorted(members) == sorted(s.id for s in store) == sorted(store.graph.graph.nodes)
-        assert all(group.members for group in store.graph.groups.values())
-        assert store.graph.update(store) == []
+        assert all(group.members for group in store.graph.groups.values()) and store.graph.update(store) == []
         scores = store.graph.scores("mug mug_1 table")
         exact = store.graph.encoder.encode(["mug mug_1 table"])[0]
         for segment in store:
@@ -221,7 +216,6 @@ def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
 
 
 def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
-    """Compare the shares of groups with the same members after one object has moved."""
     rng = random.Random(0)
     store = make_store()
     places = [f"{kind}_{i}" for kind in ("cabinet", "drawer", "table") for i in (1, 2)]
@@ -241,8 +235,7 @@ def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
         incremental.append(survivors(before, after))
         rebuilt.append(survivors(anew_before, anew_now))
         before, anew_before = after, anew_now
-    assert statistics.mean(incremental) == 1.0
-    assert statistics.mean(rebuilt) < 0.9
+    assert statistics.mean(incremental) == 1.0 and statistics.mean(rebuilt) < 0.9
 
 
 def test_a_cleared_graph_is_rebuilt_without_the_forgotten_changes() -> None:

