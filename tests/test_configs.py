@@ -111,18 +111,15 @@ def test_repairs_go_with_any_isolated_units(name: str, construction: str) -> Non
     assert method.capabilities.repairs and not method.capabilities.exact
 
 
-@pytest.mark.parametrize(
-    ("method", "override", "sentence"),
-    [
-        ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is the share"),
-        ("cacheblend", "memory.recompute.deviation=q", "v, k, kv"),
-        ("cacheblend", "memory/construction=prefix", "ValueDeviation has nothing to repair"),
-        ("keep", "memory.recompute.schedule.average=7", "are shares: use 0 to 1"),
-        ("keep", "memory/construction=prefix", "nothing to repair"),
-        ("keep", "+memory.colour=red", "colour"),
-        ("keep", "+memory.construction.colour=red", "colour"),
-    ],
-)
+@pytest.mark.parametrize(("method", "override", "sentence"), [
+    ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is the share"),
+    ("cacheblend", "memory.recompute.deviation=q", "v, k, kv"),
+    ("cacheblend", "memory/construction=prefix", "ValueDeviation has nothing to repair"),
+    ("keep", "memory.recompute.schedule.average=7", "are shares: use 0 to 1"),
+    ("keep", "memory/construction=prefix", "nothing to repair"),
+    ("keep", "+memory.colour=red", "colour"),
+    ("keep", "+memory.construction.colour=red", "colour"),
+])  # fmt: skip
 def test_a_component_refuses_settings_in_a_sentence(method: str, override: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         make_method(composed(f"memory={method}", override).memory)

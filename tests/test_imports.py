@@ -144,16 +144,13 @@ def test_importing_the_errors_runs_nothing_else() -> None:
     assert run_python(LEAF, ROOT).splitlines() == ["keep_agent keep_agent.errors True", "[]"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import gymnasium; env = gymnasium.make('{id}')",
-        "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
-        "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
-        "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
-        "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
-    ],
-)
+@pytest.mark.parametrize("code", [
+    "import gymnasium; env = gymnasium.make('{id}')",
+    "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
+    "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
+    "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
+    "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
+])  # fmt: skip
 def test_a_world_is_registered_once_before_it_is_made(code: str) -> None:
     script = "import warnings; warnings.simplefilter('error'); " + code.format(id="keep_agent:WatchAndHelp-v0")
     assert run_python(f"{script}; print(env.unwrapped.spec.id)", ROOT).strip() == "WatchAndHelp-v0"

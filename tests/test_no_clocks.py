@@ -6,9 +6,11 @@ import ast
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
+Check = Callable[[ast.AST], Iterator[int]]
 ASKS = {
     "case.call_and_validate",
     *(
@@ -35,7 +37,7 @@ def readings(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def places(lines: Callable[[ast.AST], Iterator[int]], allowed: Collection[str] = ()) -> list[str]:
+def places(lines: Check, allowed: Collection[str] = ()) -> list[str]:
     """List FILE:LINE for all tests except those in ``allowed``."""
     return [
         f"{path.relative_to(ROOT)}:{line}"
@@ -43,15 +45,6 @@ def places(lines: Callable[[ast.AST], Iterator[int]], allowed: Collection[str] =
         if str(path.relative_to(ROOT)) not in allowed
         for line in lines(ast.parse(path.read_text(encoding="utf-8")))
     ]
-
-
-def test_clocks_are_read_only_while_waiting_for_conditions() -> None:
-    clocks = places(readings, ALLOWED)
-    assert not clocks, "wait for a condition with tests/waiting.py instead of reading a clock: " + ", ".join(clocks)
-
-
-def test_the_check_sees_clocks() -> None:
-    assert [*readings(ast.parse("import time\nbegan = time.monotonic()\nfrom time import perf_counter"))] == [3, 2]
 
 
 def waits(tree: ast.AST) -> Iterator[int]:
@@ -74,16 +67,6 @@ def _limits(name: object) -> bool:
     return isinstance(name, str) and name.endswith("timeout")
 
 
-def test_timeouts_are_long_enough_for_a_busy_machine() -> None:
-    limits = places(waits)
-    assert not limits, "wait as long as PATIENCE of tests/waiting.py says: " + ", ".join(limits)
-
-
-def test_the_check_sees_limits() -> None:
-    text = "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"
-    assert sorted(waits(ast.parse(text))) == [1, 2, 3]
-
-
 def answers(tree: ast.AST) -> Iterator[int]:
     """Yield the lines with a short limit for answers in a robot's session, some of which must arrive."""
     for function in ast.walk(tree):
@@ -103,14 +86,6 @@ def _short(value: ast.expr) -> bool:
     return any(type(number) is float and number < 1 for number in numbers)
 
 
-def test_required_answers_have_no_short_limit() -> None:
-    hasty = places(answers)
-    assert not hasty, "say with `limited` of tests/keep_agent/robots/robots.py what hangs: " + ", ".join(hasty)
-    text = "def test_it():\n limits(answer=0.1)\n Limits(answer=0.2 if late else WAIT)\n limits(answer=WAIT, skill=0.1)"
-    assert [*answers(ast.parse(text))] == [2, 3]
-    assert not [*answers(ast.parse("def test_it():\n with limited('plan'): run(limits(answer=0.1))"))]
-
-
 def haste(tree: ast.AST) -> Iterator[int]:
     """Yield the lines that use a library's own timeout of a few seconds."""
     for node in ast.walk(tree):
@@ -122,13 +97,6 @@ def haste(tree: ast.AST) -> Iterator[int]:
             continue
         if hasty:
             yield node.lineno
-
-
-def test_no_default_timeout_of_a_library_is_used() -> None:
-    hasty = places(haste)
-    assert not hasty, "connect with tests/sockets.py, and give httpx PATIENCE: " + ", ".join(hasty)
-    text = "from websockets.sync.client import connect\nhttpx.get(url)\nhttpx.get(url, timeout=PATIENCE)"
-    assert [*haste(ast.parse(text))] == [1, 2]
 
 
 def test_no_example_is_too_slow() -> None:
@@ -145,12 +113,6 @@ def exceptions(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_settings_of_single_tests_add_no_deadline() -> None:
-    every = {"keep_agent/server/test_schema.py"}  # turns all health checks off
-    assert not (lines := places(exceptions, every)), "tests/conftest.py says it for all: " + ", ".join(lines)
-    assert [*exceptions(ast.parse("settings(max_examples=3)\nsettings(deadline=20)"))] == [2]
-
-
 def states(tree: ast.AST) -> Iterator[int]:
     """Yield the lines that compare a file's whole state, which includes its access time."""
     for node in ast.walk(tree):
@@ -160,12 +122,6 @@ def states(tree: ast.AST) -> Iterator[int]:
 
 def _is_state(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and ast.unparse(value.func).endswith((".stat", ".lstat"))
-
-
-def test_no_access_times_are_compared() -> None:
-    assert not (lines := places(states)), "compare st_ino, or what else is meant: " + ", ".join(lines)
-    text = "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"
-    assert [*states(ast.parse(text))] == [1, 3]
 
 
 def measures(tree: ast.AST) -> Iterator[int]:
@@ -183,8 +139,30 @@ def _took(value: ast.expr) -> bool:
     return isinstance(value, ast.Attribute) and (value.attr.endswith("_ms") or value.attr in {"flops", "seconds"})
 
 
-def test_no_duration_has_a_limit() -> None:
-    lines = places(measures)
-    assert not lines, "say what it is on a clock of the test's own, FakeTime of tests/waiting.py: " + ", ".join(lines)
-    text = "prefill.after_ms < 50\n0 < step.ttft_ms\nassert found.flops > 1e8 and found.carried is None"
-    assert [*measures(ast.parse(text))] == [1, 3]
+CHECKS = [
+    (readings, ALLOWED, "wait for a condition with tests/waiting.py instead of reading a clock", [2, 3],
+     "import time\nbegan = time.monotonic()\nfrom time import perf_counter"),
+    (waits, (), "use PATIENCE of tests/waiting.py as the timeout", [1, 2, 3],
+     "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"),
+    (answers, (), "name the part that does not answer with `limited` of tests/keep_agent/robots/robots.py", [2, 3],
+     "def test_it():\n limits(answer=0.1)\n Limits(answer=0.2 if late else WAIT)\n limits(answer=WAIT, skill=0.1)"),
+    (answers, (), "", [], "def test_it():\n with limited('plan'): run(limits(answer=0.1))"),
+    (haste, (), "connect with tests/sockets.py, and give httpx PATIENCE", [1, 2],
+     "from websockets.sync.client import connect\nhttpx.get(url)\nhttpx.get(url, timeout=PATIENCE)"),
+    (exceptions, {"keep_agent/server/test_schema.py"}, "leave these settings to tests/conftest.py", [2],
+     "settings(max_examples=3)\nsettings(deadline=20)"),
+    (states, (), "compare st_ino or the field that is meant", [1, 3],
+     "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"),
+    (measures, (), "measure on a clock of the test, FakeTime of tests/waiting.py", [1, 3],
+     "prefill.after_ms < 50\n0 < step.ttft_ms\nassert found.flops > 1e8 and found.carried is None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "allowed", "remedy", "lines", "example"), CHECKS)
+def test_no_test_measures_time(
+    check: Check, allowed: Collection[str], remedy: str, lines: list[int], example: str
+) -> None:
+    """Every check passes on all tests, and detects the lines of its example."""
+    violations = places(check, allowed)
+    assert not violations, f"{remedy}: {', '.join(violations)}"
+    assert sorted(check(ast.parse(example))) == lines

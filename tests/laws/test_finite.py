@@ -21,8 +21,8 @@ from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.prompt.rows import lay_out
 from memory.recompute.full import Full
-from tests.laws.broken import broken
 from tests.laws.conftest import DEVICE, GetEngine, make_engine
+from tests.laws.prompts import broken
 from tests.memory.houses import furnish
 from tests.memory.sessions import APPENDING, METHODS, QUERY, open_session
 

@@ -125,12 +125,10 @@ def open_session(engine: Engine, method: MemoryMethod, **knobs: Any) -> MemorySe
     return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **knobs)
 
 
-def furnished(
-    engine: Engine, method: MemoryMethod, cabinets: int = 4, objects: int = 12, **knobs: Any
-) -> MemorySession:
+def furnished(engine: Engine, method: MemoryMethod, cabinets: int = 4, mugs: int = 12, **knobs: Any) -> MemorySession:
     """Open a session over a furnished house."""
     session = open_session(engine, method, **knobs)
-    furnish(session.store, cabinets, objects)
+    furnish(session.store, cabinets, mugs)
     return session
 
 

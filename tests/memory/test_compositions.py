@@ -223,9 +223,7 @@ def test_packed_blocks_are_served_as_unpacked(kind: str, engine: Engine) -> None
 
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize("method", [reuse, keep, prefix])
-def test_a_session_after_a_restart_hits_flushed_blocks(
-    engine: Engine, method: object, bits: int | None, tmp_path: Path
-) -> None:
+def test_a_restarted_session_hits_blocks(engine: Engine, method: object, bits: int | None, tmp_path: Path) -> None:
 
     def restarted() -> MemoryMethod:
         return replace(method(), storage=Tiers([Ram(budget_bytes=10_000), Disk(tmp_path, bits=bits)]))

@@ -125,7 +125,7 @@ def test_approximate_methods_differ_from_the_plain_forward(engine: Engine) -> No
 @settings(max_examples=10)
 def test_a_stale_version_is_never_served(engine: Engine, method: Any, storage: str, steps: list) -> None:
     """Check law 10, up to rounding in a packed storage."""
-    session = furnished(engine, replace(method(), storage=STORAGES[storage]()), cabinets=2, objects=6)
+    session = furnished(engine, replace(method(), storage=STORAGES[storage]()), cabinets=2, mugs=6)
     (context,) = engine.encode([(None, CONTEXT)])
     for edits in steps:
         edit(session, edits)
@@ -146,7 +146,7 @@ def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, approxima
     """Law 9: two methods share one storage, and the prefix stays exact."""
     exact = prefix()
     methods = (exact, replace(approximate(), storage=exact.storage))
-    sessions = [furnished(engine, method, cabinets=2, objects=6) for method in methods]
+    sessions = [furnished(engine, method, cabinets=2, mugs=6) for method in methods]
     for edits in steps:
         for session in sessions:
             for number, place in edits:
@@ -341,7 +341,7 @@ def test_a_whole_prompt_reuses_harvested_rows_only(engine: Engine, method: Any) 
 
 
 def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None:
-    session = furnished(engine, replace(full(), retrieval=All()), objects=120)
+    session = furnished(engine, replace(full(), retrieval=All()), mugs=120)
     with pytest.raises(CapacityError, match="the model's 500 positions; lower prompt.budget"):
         session.prefill("q", QUERY)
 

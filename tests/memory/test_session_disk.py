@@ -98,7 +98,7 @@ class Watcher:
 
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize(("loading", "ahead"), [(Serial, 1), (NextLayer, 2)])
-def test_a_restart_reads_no_layer_before_it_is_needed(
+def test_layers_are_read_when_needed(
     engine_by: Engine, loading: type[Loading], ahead: int, bits: int | None, tmp_path: Path
 ) -> None:
     expected = filled(engine_by, reuse(), tmp_path, bits=bits)
@@ -139,19 +139,15 @@ def test_tiers_stream_after_a_restart_and_keep_blocks_that_were_read(engine_by: 
 
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("loading", LOADINGS[1:])
-@pytest.mark.parametrize(
-    "method",
-    [
-        keep(),
-        blocks(),
-        sparsex(),
-        replace(reuse(), recompute=ValueDeviation(0.4)),
-        replace(reuse(), recompute=FirstTokens(k=2)),
-        replace(reuse(), retrieval=Latent(top_k=8)),
-    ],
-    ids=["keep", "fixed blocks", "sparsex", "cacheblend", "epic", "latent"],
-)
-def test_a_restart_gives_the_same_logits(
+@pytest.mark.parametrize("method", [
+    keep(),
+    blocks(),
+    sparsex(),
+    replace(reuse(), recompute=ValueDeviation(0.4)),
+    replace(reuse(), recompute=FirstTokens(k=2)),
+    replace(reuse(), retrieval=Latent(top_k=8)),
+], ids=["keep", "fixed blocks", "sparsex", "cacheblend", "epic", "latent"])  # fmt: skip
+def test_restart_logits(
     engine_by: Engine, method: MemoryMethod, loading: type[Loading], bits: int | None, tmp_path: Path
 ) -> None:
     method, disk = replace(method, loading=loading()), Disk(tmp_path, bits=bits)

@@ -89,7 +89,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_failed_writes_are_repeated_when_the_agent_returns(
+def test_failed_writes_are_repeated(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memories, text = make(), lines(40)

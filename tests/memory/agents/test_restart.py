@@ -76,7 +76,7 @@ def test_rows_of_another_format_or_tokenizer_are_not_served(make: Make, engine: 
     assert [fresh.open("a", text).origin for fresh in (*strangers, make())] == ["cold"] * 3 + ["warm"]
 
 
-def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
+def test_rows_of_another_model_stay_and_are_not_served(
     make: Make, engines: list[Engine], coder: TokenizerCoder
 ) -> None:
     memories = make()

@@ -73,7 +73,7 @@ def check_law(name: str, stored: TokenText, text: str, threshold: float) -> Toke
 @ALL
 @settings(max_examples=200)
 @given(text=texts, cuts=st.lists(places, max_size=4), turns=st.lists(edits, min_size=1, max_size=3), threshold=places)
-def test_spliced_tokens_encode_the_new_text(
+def test_spliced_tokens_encode_text(
     name: str, text: str, cuts: list[float], turns: list[Edits], threshold: float
 ) -> None:
     stored = in_pieces(text, cuts, name)
@@ -121,9 +121,7 @@ def test_the_common_length_counts_equal_characters(a: str, b: str, shared: str) 
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=100)
 @given(prompt=texts, reply=texts, step=st.integers(1, 5), changes=edits)
-def test_generated_tokens_are_decoded_to_their_text(
-    name: str, prompt: str, reply: str, step: int, changes: Edits
-) -> None:
+def test_generated_tokens_give_their_text(name: str, prompt: str, reply: str, step: int, changes: Edits) -> None:
     """The tokens come in groups of ``step``, and one per byte, as no tokenizer would encode the text."""
     coder = coder_of(name)
     reply = reply.replace("\u2581", "").replace("<s>", "").rstrip("\ufffd")  # looks like an incomplete character
@@ -202,13 +200,10 @@ def test_a_token_text_is_restored_from_a_file(name: str) -> None:
     assert back.ids[: len(stored.ids)] == stored.ids and back.text == stored.text + "more"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"ids": [1]}, {"ends": [3, 2]}, {"ends": [1, 9]}, {"ends": [-1, 2]}, {"start": 3}, {"start": 1}, {"text": None},
-        {"ids": [1, "2"]}, {"ids": None}, {"seams": "none"}, {"start": True}, {"start": -1}, {"tokenizer": 1},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"ids": [1]}, {"ends": [3, 2]}, {"ends": [1, 9]}, {"ends": [-1, 2]}, {"start": 3}, {"start": 1}, {"text": None},
+    {"ids": [1, "2"]}, {"ids": None}, {"seams": "none"}, {"start": True}, {"start": -1}, {"tokenizer": 1},
+])  # fmt: skip
 def test_a_damaged_file_is_refused(change: dict[str, object]) -> None:
     good = {"text": "ab", "ids": [1, 2], "ends": [1, 2], "start": 0, "seams": "any", "tokenizer": "a"}
     assert TokenText.from_json(good).to_json() == good

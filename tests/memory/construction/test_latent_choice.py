@@ -130,7 +130,7 @@ def test_the_selected_units_are_those_of_the_boxes(engine: Engine) -> None:
 @settings(max_examples=8)
 def test_a_stale_version_is_never_selected(engine: Engine, steps: list) -> None:
     """Law 10: boxes are deleted with their blocks."""
-    session = furnished(engine, method(Latent(top_k=4)), cabinets=2, objects=6)
+    session = furnished(engine, method(Latent(top_k=4)), cabinets=2, mugs=6)
     for edits in steps:
         edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)

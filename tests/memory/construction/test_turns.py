@@ -174,7 +174,7 @@ class Flat:
 @pytest.mark.parametrize("method", [turns, *EVICTING])
 @given(steps=STEPS)
 @settings(max_examples=20)
-def test_sessions_never_touch_each_others_rows(
+def test_sessions_are_isolated(
     method: Callable[[], MemoryMethod], engine: Engine, steps: list[tuple[str, int, int]]
 ) -> None:
     flat = Flat(engine, method())

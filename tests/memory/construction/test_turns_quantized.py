@@ -121,7 +121,7 @@ def test_rounding_changes_the_logits(format: str, engine: Engine) -> None:
     """Without this, the law would hold for a cache that packs nothing."""
     apart = []
     for method in (turns(), replace(turns(), storage=replace(FORMATS[format]))):
-        session = furnished(engine, method, **Rounded.house)
+        session = furnished(engine, method, *Rounded.house.values())
         for number in range(6):
             prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
         apart.append(prefill.logits)

@@ -62,18 +62,15 @@ def test_the_safetensors_library_reads_it(path: Path) -> None:
         assert file.metadata()["format"] == blockhead.FORMAT
 
 
-@pytest.mark.parametrize(
-    ("tensors", "header", "extra", "word"),
-    [
-        ({"a": torch.zeros(2), "b": torch.zeros(3)}, {}, {}, "first axis"),
-        ({"a": torch.tensor(1.0)}, {}, {}, "first axis"),
-        ({"a": torch.zeros(2, dtype=torch.int64)}, {}, {}, "int64"),
-        ({}, {}, {"a": torch.zeros(2, dtype=torch.bool)}, "bool"),
-        ({"a": torch.zeros(2)}, {}, {"a": torch.zeros(2)}, "twice"),
-        ({"__metadata__": torch.zeros(2)}, {}, {}, "rename"),
-        ({}, {"x": {1, 2}}, {}, "JSON"),
-    ],
-)
+@pytest.mark.parametrize(("tensors", "header", "extra", "word"), [
+    ({"a": torch.zeros(2), "b": torch.zeros(3)}, {}, {}, "first axis"),
+    ({"a": torch.tensor(1.0)}, {}, {}, "first axis"),
+    ({"a": torch.zeros(2, dtype=torch.int64)}, {}, {}, "int64"),
+    ({}, {}, {"a": torch.zeros(2, dtype=torch.bool)}, "bool"),
+    ({"a": torch.zeros(2)}, {}, {"a": torch.zeros(2)}, "twice"),
+    ({"__metadata__": torch.zeros(2)}, {}, {}, "rename"),
+    ({}, {"x": {1, 2}}, {}, "JSON"),
+])  # fmt: skip
 def test_unsupported_tensors_are_refused(path: Path, tensors: dict, header: dict, extra: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         write_blocks(path, tensors, header, extra)

@@ -101,9 +101,7 @@ def test_a_file_being_written_is_not_deleted(path: Path) -> None:
     assert clean(path.parent) == [] and clean(path.parent / "missing") == []
 
 
-def test_cleaning_between_creation_and_lock_does_not_harm_the_writer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleaning_between_creation_and_lock_harms_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, removed = atomic.fcntl.flock, []
 
     def late(stream: object, how: int) -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
@@ -142,26 +142,28 @@ def check(cache: PagedCache, expected: Expected) -> None:
 class Requests(RuleBasedStateMachine):
     """State machine of requests that share one pool and one index."""
 
+    numbers = Bundle("numbers")
+
     def __init__(self) -> None:
         super().__init__()
         self.pool = make_pool()
         self.index = SlotPrefixIndex(self.pool, BLOCK, PREFIX, "model")
         self.requests: dict[int, tuple[PagedCache, Expected]] = {}
-        self.number = count()
+        self.count = count()
 
-    def pick(self, data: st.DataObject) -> tuple[PagedCache, Expected]:
-        return self.requests[data.draw(st.sampled_from(sorted(self.requests)), label="request")]
+    def add(self, cache: PagedCache, expected: Expected) -> int:
+        number = next(self.count)
+        self.requests[number] = cache, expected
+        return number
 
-    def add(self, cache: PagedCache, expected: Expected) -> None:
-        self.requests[next(self.number)] = cache, expected
+    @initialize(target=numbers, tokens=TOKENS)
+    def first(self, tokens: list[int]) -> int:
+        number = self.begin(tokens)
+        append(*self.requests[number], tokens)
+        return number
 
-    @initialize(tokens=TOKENS)
-    def first(self, tokens: list[int]) -> None:
-        self.begin(tokens)
-        append(*self.requests[0], tokens)
-
-    @rule(tokens=TOKENS)
-    def begin(self, tokens: list[int]) -> None:
+    @rule(target=numbers, tokens=TOKENS)
+    def begin(self, tokens: list[int]) -> int:
         """Begin a prompt with the exact rows that the index has."""
         cache, expected = PagedCache(self.pool), Expected()
         actual = self.index.match(self.index.names(tokens, ""))
@@ -169,12 +171,11 @@ class Requests(RuleBasedStateMachine):
         expected.live = dict(enumerate(follow([], 0, tokens[: actual.numel()])))  # law 9
         expected.tokens, expected.exact = tokens[: actual.numel()], actual.numel()
         check(cache, expected)
-        self.add(cache, expected)
+        return self.add(cache, expected)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), tokens=TOKENS)
-    def extend(self, data: st.DataObject, tokens: list[int]) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, tokens=TOKENS)
+    def extend(self, number: int, tokens: list[int]) -> None:
+        cache, expected = self.requests[number]
         before = cache.slot_map.tolist()
         try:
             append(cache, expected, tokens)
@@ -183,19 +184,17 @@ class Requests(RuleBasedStateMachine):
             assert self.pool.used + len(tokens) > CAPACITY
         assert cache.slot_map.tolist()[: len(before)] == before, "nothing moves"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
-    def evict(self, data: st.DataObject, seed: int, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
+    def evict(self, number: int, seed: int, share: float) -> None:
+        cache, expected = self.requests[number]
         before = cache.slot_map
         drop(cache, expected, seed, share)
         stays = cache.slot_map != SENTINEL
         assert torch.equal(cache.slot_map[stays], before[stays]), "survivors must keep slot and position"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def share(self, data: st.DataObject) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers)
+    def share(self, number: int) -> None:
+        cache, expected = self.requests[number]
         names = self.index.names(expected.tokens[: expected.exact], "")
         self.index.insert(names, cache.slot_map, cache.exact)
         actual = self.index.match(names)
@@ -203,11 +202,10 @@ class Requests(RuleBasedStateMachine):
             "the end of a prefix goes before its beginning"
         )
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def share_too_much(self, data: st.DataObject) -> None:
+    @rule(number=numbers)
+    def share_too_much(self, number: int) -> None:
         """Check law 9: approximate rows are refused, and nothing changes."""
-        cache, expected = self.pick(data)
+        cache, expected = self.requests[number]
         tokens = [abs(token) for token in expected.tokens]
         names, before = self.index.names(tokens, ""), self.index.slots.tolist()
         if len(names) * BLOCK > expected.exact:
@@ -215,52 +213,45 @@ class Requests(RuleBasedStateMachine):
                 self.index.insert(names, cache.slot_map, cache.exact)
             assert self.index.slots.tolist() == before
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def fork(self, data: st.DataObject) -> None:
-        cache, expected = self.pick(data)
-        self.add(cache.fork(), expected.copy())
+    @rule(target=numbers, number=numbers)
+    def fork(self, number: int) -> int:
+        cache, expected = self.requests[number]
+        return self.add(cache.fork(), expected.copy())
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
+    @rule(number=consumes(numbers))
+    def free(self, number: int) -> None:
         """Delete a request, which releases its slots."""
-        number = data.draw(st.sampled_from(sorted(self.requests)))
         del self.requests[number]
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), share=st.floats(0, 1))
-    def cut(self, data: st.DataObject, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, share=st.floats(0, 1))
+    def cut(self, number: int, share: float) -> None:
+        cache, expected = self.requests[number]
         position = round(share * cache.next_position)
         cache.cut(position)
         expected.cut(position)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), share=st.floats(0, 1))
-    def rewind(self, data: st.DataObject, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, share=st.floats(0, 1))
+    def rewind(self, number: int, share: float) -> None:
+        cache, expected = self.requests[number]
         length = round(share * cache.length)
         if length < cache.length:
             expected.cut(sorted(expected.live)[length])
         cache.rewind(length, None)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), rows=st.integers(1, 5))
-    def score(self, data: st.DataObject, rows: int) -> None:
+    @rule(number=numbers, rows=st.integers(1, 5))
+    def score(self, number: int, rows: int) -> None:
         """Write candidate rows that never become part of the request; the request keeps their room."""
-        cache, _ = self.pick(data)
+        cache, _ = self.requests[number]
         try:
             cache.reserve(rows)
         except CapacityError:
             return
         write(cache, [name("candidate", number) for number in range(rows)])
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), rows=st.integers(1, 5), again=st.booleans())
-    def abort(self, data: st.DataObject, rows: int, again: bool) -> None:
+    @rule(number=numbers, rows=st.integers(1, 5), again=st.booleans())
+    def abort(self, number: int, rows: int, again: bool) -> None:
         """Fail a prefill after its first layer: no row is added, and its room is used again."""
-        cache, expected = self.pick(data)
+        cache, expected = self.requests[number]
         with suppress(CapacityError):
             cache.reserve(rows, lasting=True)
             write(cache, [name("never", number) for number in range(rows)], layers=1)
@@ -268,11 +259,10 @@ class Requests(RuleBasedStateMachine):
             cache.cut(len(expected.tokens))
             assert cache.slots.numel() == cache.length, "no room may be kept"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), seed=st.integers(0, 99))
-    def renumber(self, data: st.DataObject, seed: int) -> None:
+    @rule(number=numbers, seed=st.integers(0, 99))
+    def renumber(self, number: int, seed: int) -> None:
         """Move survivors to positions 0, 1, ... with new keys; other owners keep the old rows."""
-        cache, expected = self.pick(data)
+        cache, expected = self.requests[number]
         drop(cache, expected, seed, 0.7)
         before = cache.slots.tolist()
         try:
@@ -280,11 +270,10 @@ class Requests(RuleBasedStateMachine):
         except CapacityError:
             assert cache.slots.tolist() == before
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), keep=st.integers(0, 3))
-    def unshare(self, data: st.DataObject, keep: int) -> None:
+    @rule(number=numbers, keep=st.integers(0, 3))
+    def unshare(self, number: int, keep: int) -> None:
         """Delete a request's blocks from the index, except blocks whose rows another request has."""
-        cache, expected = self.pick(data)
+        cache, expected = self.requests[number]
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
         referenced = {slot for c, _ in self.requests.values() if c is not cache for slot in c.slots.tolist()}
         stays = set()

@@ -60,9 +60,7 @@ def test_errors_are_within_half_a_scale(kv_heads: int, head_dim: int, bits: int,
 )
 @example(values=[2.0**-126], offset=0.0, stretch=1e-6, bits=8, along="token")  # the scale is below float32's range
 @settings(max_examples=200)
-def test_any_spread_around_any_offset(
-    values: list[float], offset: float, stretch: float, bits: int, along: Along
-) -> None:
+def test_any_spread_and_offset(values: list[float], offset: float, stretch: float, bits: int, along: Along) -> None:
     x = (torch.tensor(values) * stretch + offset).clamp(-65504, 65504).view(1, -1, 1)
     if along == "channel":
         x = x.expand(2, -1, 8).transpose(1, 2)  # 8 tokens

@@ -21,7 +21,7 @@ from tests.memory.kv_cache.pairs import FORMATS, SMALL, GetEngine, Pair, bits_of
 @SMALL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("length", [1, 63, 64, 255, 256, 300, 512, 777])
-def test_a_restored_cache_gives_the_same_bits(
+def test_a_restored_cache_is_equal(
     family: str, dtype: torch.dtype, length: int, engine_of: GetEngine, tmp_path: Path
 ) -> None:
     """The original has several extents, the restored one two: tiles do not depend on where rows lie."""

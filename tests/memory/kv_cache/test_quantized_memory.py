@@ -79,9 +79,7 @@ def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_tiles_outside_the_window_are_not_unpacked(
-    share: float, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unseen_tiles_are_not_unpacked(share: float, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sliding layer reads open rows only, a full layer all tiles; the window counts positions, not live rows."""
     pair = Pair.new(engine_of("gemma3_text"))
     pair.append(2 * TILE + 100)

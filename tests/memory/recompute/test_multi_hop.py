@@ -16,9 +16,7 @@ from tests.references.multi_hop import choose
 
 @given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
 @settings(max_examples=300)
-def test_schedules_fall_and_keep_their_average(
-    shape: str, layers: int, average: float, last: float, until: float
-) -> None:
+def test_schedules_keep_their_average(shape: str, layers: int, average: float, last: float, until: float) -> None:
     ratios = Schedule(shape, average, last, until).ratios(layers)
     assert len(ratios) == layers - 1 and sum(ratios) / len(ratios) == pytest.approx(average)
     assert all(b <= a + 1e-9 for a, b in zip([1.0, *ratios], [*ratios, 0.0], strict=True))
@@ -72,9 +70,7 @@ def reference(layout: Layout, probes: list[MatrixProbe], ratios: list[float], st
 @pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])
 @pytest.mark.parametrize(("hops", "weight"), [(0, 0.5), (1, 0.5), (6, 0), (6, 0.3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_selection_equals_the_reference(
-    direction: str, relative: bool, hops: int, weight: float, seed: int
-) -> None:
+def test_selection_equals_the_reference(direction: str, relative: bool, hops: int, weight: float, seed: int) -> None:
     layers, schedule = 6, Schedule("linear", 0.4)
     layout = make_layout([3, 1, 4, 2, 5, 2, 6, 3, 1], fresh=[2])
     probes = [MatrixProbe(layout, *random_weights(layout, 10 * seed + n), n) for n in range(layers - 1)]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -52,15 +53,20 @@ def test_an_unsuitable_head_is_refused_before_the_first_turn(engine: Engine, tmp
     open_session(engine, with_head("nowhere", residual=False))  # the head is not read
 
 
-def test_a_head_with_damaged_metadata_is_refused(engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("damage", "sentence"), [
+    (lambda raw: raw[: len(raw) // 2], "no retention head in"),
+    (lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "is damaged"),
+    (lambda raw: raw.replace(rb"{\"model", rb"[\"model", 1), r"head\.safetensors.* \(JSONDecodeError.*; train or copy"),
+])  # fmt: skip
+def test_a_damaged_head_is_refused(damage: Any, sentence: str, engine: Engine, tmp_path: Path) -> None:
     file = Path(head_for(engine, tmp_path, model="a/b"))
-    file.write_bytes(file.read_bytes().replace(rb"{\"model", rb"[\"model", 1))
-    with pytest.raises(ModelError, match=r"head\.safetensors.* \(JSONDecodeError.*; train or copy it "):
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ModelError, match=sentence):
         load_head(str(file))
 
 
 @pytest.mark.parametrize("about", ["own", "other", ""])
-def test_a_head_of_another_model_is_warned_about_once(
+def test_another_models_head_gives_a_warning(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     weights_key = engine.info.weights_key

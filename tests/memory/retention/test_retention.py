@@ -17,7 +17,7 @@ from memory.kv_cache.cache_view import CacheView
 from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores, session_key
-from memory.retention.residual_head import ResidualHead, load_head, save_head
+from memory.retention.residual_head import ResidualHead, save_head
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.stages import Retention
@@ -81,9 +81,7 @@ def test_ties_go_to_the_later_row() -> None:
     seed=st.integers(0, 9),
 )
 @settings(max_examples=40)
-def test_snapkv_votes_are_the_attention_weights_of_the_layer(
-    window: int | None, softcap: float | None, sinks: bool, seed: int
-) -> None:
+def test_snapkv_votes_are_attention_weights(window: int | None, softcap: float | None, sinks: bool, seed: int) -> None:
     """Compare by row and head; for some queries all rows within the window were evicted."""
     view, stays = view_of(rows=14, protected=0, span=0, seed=seed), torch.tensor([0, 1, 8, 9, 12, 13])
     params = AttentionParams(0.7, window, softcap, torch.linspace(-2, 3, HEADS) if sinks else None)
@@ -234,20 +232,10 @@ def test_ablations_of_the_head(tmp_path: Path) -> None:
     assert not torch.allclose(full, without) and not torch.allclose(full, rule)
 
 
-def test_a_head_of_another_model_and_damaged_files_are_refused(tmp_path: Path) -> None:
-    path = Path(saved(tmp_path, ResidualHead(DIM + 1)))
+def test_a_head_of_another_model_is_refused(tmp_path: Path) -> None:
+    head = saved(tmp_path, ResidualHead(DIM + 1))
     with pytest.raises(ModelError, match=f"trained for head_dim {DIM + 1}, the model's is {DIM}; train one with"):
-        QueryMemory(budget=9, head=str(path)).keep(view_of())
-    with pytest.raises(ModelError, match="no retention head in 'nowhere'"):
-        load_head("nowhere")
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(ModelError, match="is damaged"):
-        load_head(str(path))
-    path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(ModelError, match="no retention head in"):
-        load_head(str(path))
+        QueryMemory(budget=9, head=head).keep(view_of())
 
 
 @given(rows=st.integers(1, 60), size=st.integers(1, 9), budget=st.integers(1, 70), seed=st.integers(0, 9))

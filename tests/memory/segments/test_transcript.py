@@ -47,7 +47,7 @@ def test_a_transcript_is_sent_once_and_reused_exactly(engine: Engine) -> None:
 
 
 def test_a_full_transcript_restarts(engine: Engine) -> None:
-    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, objects=4)
+    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, mugs=4)
     rows = []
     for _ in range(50):
         prefill = session.prefill("q", QUERY)
@@ -58,7 +58,7 @@ def test_a_full_transcript_restarts(engine: Engine) -> None:
 
 
 def test_a_restarted_transcript_contains_the_whole_query(engine: Engine) -> None:
-    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, objects=4)
+    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, mugs=4)
     short, whole = [13] * 8, [*QUERY, 11, 12]
     ends = []
     for _ in range(50):
@@ -70,7 +70,7 @@ def test_a_restarted_transcript_contains_the_whole_query(engine: Engine) -> None
 
 
 def test_actions_are_sent_as_segments_only_after_a_restart(engine: Engine) -> None:
-    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, objects=2)
+    session = furnished(engine, replace(prefix(), layout="append"), cabinets=2, mugs=2)
     rows, transcript = [], []
     while len(rows) < 2 or rows[-1] > rows[-2]:
         prefill = session.prefill("q", QUERY)
@@ -84,7 +84,7 @@ def test_actions_are_sent_as_segments_only_after_a_restart(engine: Engine) -> No
 
 
 def test_new_segments_begin_on_a_new_line(engine: Engine) -> None:
-    session = furnished(engine, replace(prefix(), layout="append"), cabinets=1, objects=1)
+    session = furnished(engine, replace(prefix(), layout="append"), cabinets=1, mugs=1)
     before = session.prefill("q", QUERY).layout.token_ids.tolist()
     session.append_turn([7])
     assert session.prefill("q", QUERY).layout.token_ids.tolist() == [*before, 7, *QUERY]

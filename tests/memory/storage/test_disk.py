@@ -155,10 +155,12 @@ def test_settled_blocks_do_not_need_the_file(tmp_path: Path) -> None:
         assert bits or copy.k.transpose(1, 2).is_contiguous(), "token by token within a layer"
 
 
-def test_unsupported_indexes_of_mapped_rows_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_unsupported_indexes_of_stored_rows_are_refused(tmp_path: Path, packed: bool) -> None:
     filled(tmp_path)
-    rows = open_disk(tmp_path).get("7").k
-    for index in [(0, 1), ..., (0, ..., slice(0, 2)), None, (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3)]:
+    rows = Quantized().form(block("7", 38)).k if packed else open_disk(tmp_path).get("7").k
+    mapped_only = [] if packed else [..., (0, ..., slice(0, 2)), None]
+    for index in [(0, 1), (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3), *mapped_only]:
         with pytest.raises(ConfigError, match=r"use \[layers\]"):
             rows[index]
     with pytest.raises(ConfigError, match="not by dim 1"):

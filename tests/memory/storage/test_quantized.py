@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.key_boxes import KeyBoxes
@@ -105,9 +104,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [0, 1, 7, 8, 20, 64, 77])
-def test_any_block_is_rounded_within_bounds(
-    tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along
-) -> None:
+def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along) -> None:
     storage, put = Quantized(bits=bits, group=8, keys=keys), block(tokens, *shape)
     storage.put(put)
     stored = storage.get(put.identity)
@@ -139,17 +136,6 @@ def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, 
     assert torch.equal(part[0:1, :, c:d], whole[0:1, :, a:b][:, :, c:d]) and part.nbytes <= rows.nbytes
     assert torch.equal(rows.index_select(0, torch.tensor([1, 0])), whole[[1, 0]])
     assert torch.equal(rows.to("cpu")[:], whole) and rows.device == x.device
-
-
-def test_unsupported_indexes_of_packed_rows_are_refused() -> None:
-    rows = PackedRows.of(block(9).k, Quantized().format)
-    for index in [(0, 1), (0, slice(None), 3), (0, slice(None), slice(0, 4, 2)), (0, slice(None), slice(None), 1)]:
-        with pytest.raises(ConfigError, match=r"use \[layers\]"):
-            rows[index]
-    with pytest.raises(ConfigError, match="not by dim 1"):
-        rows.narrow(1, 0, 1)
-    with pytest.raises(ConfigError, match="not by dim 2"):
-        rows.index_select(2, torch.tensor([0]))
 
 
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.29), (8, 0.54)])
@@ -197,7 +183,7 @@ def test_a_block_above_the_budget_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-def test_recomputed_rows_are_never_unpacked(
+def test_active_rows_are_not_unpacked(
     stage: type, unpacked: list, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With BRIDGE = 1 no gap between loaded rows is loaded along."""

@@ -127,7 +127,7 @@ CALLS = st.tuples(
     st.lists(CALLS, min_size=10, max_size=60), st.sampled_from([(4,), (2, 5), (1, 2, 3)]), st.sampled_from([None, 5.0])
 )
 @settings(max_examples=250)
-def test_tiers_serve_only_blocks_that_a_dictionary_has(
+def test_tiers_equal_a_dictionary(
     calls: list[tuple[str, str, int, str]], sizes: tuple[int, ...], ttl: float | None
 ) -> None:
     """Blocks may be evicted for room, but never while pinned; none is stale or expires early."""
