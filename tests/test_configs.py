@@ -68,10 +68,12 @@ def test_memory_swaps_the_method_alone() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_made_and_names_its_paper(name: str) -> None:
+def test_every_method_names_its_paper_and_accepts_an_override(name: str) -> None:
     method = make_method(composed(f"memory={name}").memory)
     assert isinstance(method, MemoryMethod) and method.name == name
     assert method.paper or name in WITHOUT_PAPER
+    ablation = make_method(composed(f"memory={name}", "memory/loading=serial").memory)
+    assert type(ablation.loading).__name__ == "Serial"
 
 
 def test_methods_of_a_comparison_choose_the_same_segments() -> None:
@@ -95,12 +97,6 @@ def test_every_stage_has_a_file_for_each_of_its_classes(stage: str) -> None:
     modules = {target.rpartition(".")[0] for target in targets}
     files = {f"memory.{stage}.{path.stem}" for path in stage_files(stage)}
     assert modules == files and all(is_own(target) and find_class(target) for target in targets)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_an_ablation_is_one_override(name: str) -> None:
-    method = make_method(composed(f"memory={name}", "memory/loading=serial").memory)
-    assert type(method.loading).__name__ == "Serial"
 
 
 @pytest.mark.parametrize("name", ["first_tokens", "value_deviation", "sparse_query", "multi_hop"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,11 +66,15 @@ def project_modules(path: Path) -> set[str]:
     return {module_of(name) for name in imports(path) if name.split(".")[0] in ROOMS} - LEAVES
 
 
+def check(folder: str, names: Callable[[Path], Iterable[str]], is_wrong: Callable[[str], bool]) -> None:
+    for path in sources(folder):
+        wrong = sorted(filter(is_wrong, set(names(path))))
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_one_way(room: str) -> None:
-    for path in sources(room):
-        wrong = {name for name in project_modules(path) if name.split(".")[0] not in ALLOWED[room]}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    check(room, project_modules, lambda name: name.split(".")[0] not in ALLOWED[room])
 
 
 @pytest.mark.parametrize("leaf", sorted(LEAVES))
@@ -80,23 +84,20 @@ def test_a_leaf_imports_no_other_module_of_the_project(leaf: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_never_imports_another_stage(stage: str) -> None:
-    for path in sources(f"memory/{stage}"):
-        wrong = {name for name in project_modules(path) if not name.startswith((f"memory.{stage}.", *STAGE_MAY))}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    allowed = (f"memory.{stage}.", *STAGE_MAY)
+    check(f"memory/{stage}", project_modules, lambda name: not name.startswith(allowed))
 
 
 def test_the_engine_knows_stages_only_as_protocols() -> None:
-    for path in sources("memory/engine"):
-        wrong = {name for name in project_modules(path) if name.split(".")[1] in STAGES}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    check("memory/engine", project_modules, lambda name: name.split(".")[1] in STAGES)
 
 
-def test_only_the_engine_touches_transformers_models() -> None:
-    for path in [*sources("memory"), *sources("eval"), *sources("keep_agent")]:
-        if "engine" not in path.parts:
-            inner = ("transformers.models", "transformers.modeling")
-            wrong = {name for name in imports(path) if name.startswith(inner)}
-            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+@pytest.mark.parametrize("room", ["memory", "eval", "keep_agent"])
+def test_only_the_engine_touches_transformers_models(room: str) -> None:
+    def outside(path: Path) -> Iterable[str]:
+        return () if "engine" in path.parts else imports(path)
+
+    check(room, outside, lambda name: name.startswith(("transformers.models", "transformers.modeling")))
 
 
 def test_trainers_never_import_worlds_or_memory() -> None:

@@ -175,8 +175,7 @@ def lossy(name: str, storage: Storage) -> MemoryMethod:
 @pytest.mark.parametrize("name", PACKABLE)
 def test_one_override_packs_a_method(name: str) -> None:
     method = configured(name, "memory/storage=quantized", "memory.storage.bits=8")
-    assert isinstance(method.storage, Quantized) and method.storage.bits == 8
-    assert not method.capabilities.exact
+    assert isinstance(method.storage, Quantized) and method.storage.bits == 8 and not method.capabilities.exact
     with pytest.raises(ConfigError, match="Quantized changes what it stores"):
         configured("prefix_cache", "memory/storage=quantized")
 

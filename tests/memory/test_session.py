@@ -186,8 +186,7 @@ def test_reset_deletes_everything_but_the_context(engine: Engine) -> None:
         session.reset()
         assert len(session.store) == session.store.step == len(session.store.history) == 0
         again = next(episode(session, 1))
-        assert torch.equal(first.logits, again.logits) and again.cold
-        assert again.counts.hit_tokens == 0
+        assert torch.equal(first.logits, again.logits) and again.cold and again.counts.hit_tokens == 0
         goes_on = method().construction.capabilities.keeps_cache
         prefix_rows = again.counts.prefix_tokens if goes_on else 0  # complete blocks of the context
         context = 0 if method is full or goes_on else len(CONTEXT)

@@ -43,8 +43,7 @@ def test_least_recently_used_agents_above_their_quota_are_evicted_first(make: Ma
     memories.pin("b3")
     reference.known["b1", memories.engine.model_key].where = "warm"
     reference.say("b1", lines(150))
-    assert hot(memories) == ["s1", "s2", "s3", "b3", "b1"]
-    assert memories.stats()["bytes"] <= memories.host_bytes
+    assert hot(memories) == ["s1", "s2", "s3", "b3", "b1"] and memories.stats()["bytes"] <= memories.host_bytes
     memories.host_bytes = big + small
     memories.pin("b3", False)
     with pytest.raises(CapacityError, match="bytes are shared, pinned or within their quota, but host_bytes="):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -65,22 +67,20 @@ def test_only_components_are_built(name: str, place: str, tmp_path: Path) -> Non
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
-def test_hydras_special_keys_are_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"memory.loading: Serial cannot be made.*{key}"):
-        component(method(loading={"_target_": "memory.loading.serial.Serial", key: True}))
+SERIAL = "memory.loading.serial.Serial"
+KEYS = ("_partial_", "_recursive_", "_convert_", "_args_")  # special in Hydra
+NAMES = (None, 3, "", "Serial", "memory..Serial", "memory.loading.serials.Serial", ["os"])
 
 
-@pytest.mark.parametrize("name", [None, 3, "", "Serial", "memory..Serial", "memory.loading.serials.Serial", ["os"]])
-def test_an_unknown_name_is_refused_with_its_place(name: object) -> None:
-    with pytest.raises(ConfigError, match=r"memory\.loading\._target_="):
-        component(method(loading={"_target_": name}))
-
-
-def test_a_renamed_setting_is_refused_with_its_new_name() -> None:
-    node = method(frozen={"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"})
-    with pytest.raises(ConfigError, match=r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"):
-        component(node)
+@pytest.mark.parametrize(("stages", "sentence"), [
+    *(({"loading": {"_target_": SERIAL, key: True}}, f"memory.loading: Serial cannot be made.*{key}") for key in KEYS),
+    *(({"loading": {"_target_": name}}, r"memory\.loading\._target_=") for name in NAMES),
+    ({"frozen": {"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"}},
+     r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"),
+])  # fmt: skip
+def test_bad_components_are_refused_with_their_place(stages: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        component(method(**stages))
 
 
 def test_parts_of_components_are_components() -> None:
@@ -102,9 +102,7 @@ class OwnLoading:
 
 
 def test_a_users_own_class_may_be_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        __import__("sys").modules, "my_package", __import__("types").SimpleNamespace(OwnLoading=OwnLoading)
-    )
+    monkeypatch.setitem(sys.modules, "my_package", SimpleNamespace(OwnLoading=OwnLoading))
     assert isinstance(component(method(loading={"_target_": "my_package.OwnLoading"})).loading, OwnLoading)
 
 

@@ -144,5 +144,4 @@ def test_boxes_of_deleted_blocks_are_deleted(engine: Engine) -> None:
     for front_ids in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
         names = [block.identity for block in front_ids]
         numbers, _ = choice.choose(names, dict(zip(names, front_ids, strict=True)), None, [5], StepTimer())
-        assert len(numbers) == 1 and numbers[0] < len(front_ids)
-        assert len(choice._choice.index) == len(front_ids)
+        assert len(numbers) == 1 and numbers[0] < len(front_ids) and len(choice._choice.index) == len(front_ids)

@@ -75,8 +75,7 @@ def test_an_index_may_grow_in_pieces() -> None:
     whole, pieces = index_of(keys, (1,)), KeyBoxIndex((1,), KV_HEADS, DIM, torch.float64)
     for first, last in ((0, 1), (1, 4), (4, 7)):
         pieces.append(KeyBoxes.around(keys[first:last], (1,)))
-    assert torch.equal(whole.bound(1, query), pieces.bound(1, query))
-    assert pieces.tokens == [3, 5, 1, 4, 2, 8, 7]
+    assert torch.equal(whole.bound(1, query), pieces.bound(1, query)) and pieces.tokens == [3, 5, 1, 4, 2, 8, 7]
     pieces.keep([0, 2, 5])
     assert torch.allclose(pieces.bound(1, query), whole.bound(1, query)[:, :, [0, 2, 5]])
     pieces.append(KeyBoxes.around(keys[:1], (1,)))

@@ -103,8 +103,7 @@ def test_unpinning_deletes_while_a_prompt_still_refers() -> None:
     pool.unpin("a")
     pool.unpin("a")
     pool.unpin("unknown")
-    assert contained(pool) == "b" and pool.find("a", pool.lease()) is None
-    assert pinned.tokens == 4
+    assert contained(pool) == "b" and pool.find("a", pool.lease()) is None and pinned.tokens == 4
     prompt.release()
     assert pool.stats().bytes == SIZE
 

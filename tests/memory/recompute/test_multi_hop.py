@@ -41,8 +41,7 @@ def test_a_step_ends_before_the_last_layer(layers: int, whole: int) -> None:
 
 def test_counts_are_rounded_up_to_one() -> None:
     assert Schedule("linear", 0.25).counts(5, 8) == [8, 4, 3, 1, 1]
-    assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1]
-    assert Schedule("step", 0.0).counts(3, 8) == [8, 0, 0]
+    assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1] and Schedule("step", 0.0).counts(3, 8) == [8, 0, 0]
 
 
 def random_weights(layout: Layout, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
