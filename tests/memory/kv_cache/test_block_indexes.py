@@ -230,19 +230,13 @@ def test_victims_are_the_least_recently_used_that_free_enough() -> None:
     books = ledger(3, 1, 2, 4)
     assert [keys_of(books.victims(excess)) for excess in (-1, 0, 1, 3, 4, 99)] == ["", "", "a", "a", "ab", "abcd"]
     assert keys_of(books) == "abcd", "the choice changes nothing"
+    assert [keys_of(ledger(1, 1, 1).expired(latest)) for latest in (-1, 0, 1.5, 9)] == ["", "a", "ab", "abc"]
 
 
-def test_a_rule_gets_the_remaining_share_of_the_owner() -> None:
+def test_rules_get_the_remaining_share_and_apply_one_after_another() -> None:
     books = ledger(3, 1, 2, 4, 5)
     assert keys_of(books.victims(99, lambda entry, share: share > 5)) == "ac", "x has 10 bytes, then 7, then 5"
     assert keys_of(books.victims(99, lambda entry, share: share - entry.nbytes >= 4)) == "abc"
-
-
-def test_a_second_rule_applies_when_the_first_frees_too_little() -> None:
-    books = ledger(3, 1, 2, 4)
     rules = (lambda entry, _: entry.owner == "y", lambda entry, _: entry.key == "a")
+    books = ledger(3, 1, 2, 4)
     assert [keys_of(books.victims(excess, *rules)) for excess in (1, 5, 6, 99)] == ["b", "bd", "bda", "bda"]
-
-
-def test_entries_expire_at_their_time() -> None:
-    assert [keys_of(ledger(1, 1, 1).expired(latest)) for latest in (-1, 0, 1.5, 9)] == ["", "a", "ab", "abc"]

@@ -59,19 +59,14 @@ def layout() -> Layout:
     return make_layout([2, 3])
 
 
-def test_serial_loads_each_layer_when_needed(layout: Layout) -> None:
+def test_schedules_of_the_stages(layout: Layout) -> None:
     _, calls = follow(Serial(), layout, [[6, 7, 8]] * LAYERS)
     assert calls[3] == [Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
-
-
-def test_next_layer_loads_one_layer_ahead(layout: Layout) -> None:
-    _, calls = follow(NextLayer(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    active = [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2)
+    _, calls = follow(NextLayer(), layout, active)
     assert calls[0] == [Transfer(1, 0, 1, (0, 3)), Transfer(1, 1, 2, (0, 3))]
     assert calls[2] == [Transfer(0, 2, 3, (0, 2)), Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
-
-
-def test_layer_balanced_schedules_all_later_layers(layout: Layout) -> None:
-    _, calls = follow(LayerBalanced(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    _, calls = follow(LayerBalanced(), layout, active)
     assert calls == [[Transfer(1, 0, LAYERS, (0, 3))], [], [Transfer(0, 2, LAYERS, (0, 2))], *[[]] * (LAYERS - 3)]
 
 

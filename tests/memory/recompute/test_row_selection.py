@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,6 @@ import torch
 
 from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from tests.memory.layouts import make_layout, mark_exact
@@ -18,30 +18,18 @@ FOUR_UNITS = make_layout([4, 3, 2, 5], fresh=[2])  # context: row 0; units: rows
 QUERY = [15, 16, 17]
 
 
-def rows(stage: FirstTokens, layout: Layout = FOUR_UNITS) -> list[int]:
-    return stage.first(layout, 4).tolist()
-
-
-def test_the_first_unit_is_reused_if_it_is_exact() -> None:
-    assert rows(FirstTokens(2), mark_exact(FOUR_UNITS, 0)) == [5, 6, 8, 9, 10, 11, *QUERY]
-    assert rows(FirstTokens(16), mark_exact(FOUR_UNITS, 0)) == [*range(5, 18)]
-    assert rows(FirstTokens(2)) == [1, 2, 5, 6, 8, 9, 10, 11, *QUERY], "it was encoded without the context"
-
-
-def test_last_tokens_of_all_units() -> None:
-    assert rows(FirstTokens(0, 1)) == [4, 7, 8, 9, 14, *QUERY] and rows(FirstTokens(1, 9)) == [*range(1, 18)]
-
-
-def test_a_fresh_first_unit_counts_as_the_first() -> None:
-    assert rows(FirstTokens(1), make_layout([2, 2, 2], fresh=[0])) == [1, 2, 3, 5, 7, 8, 9]
-
-
-def test_exact_units_are_reused() -> None:
-    assert rows(FirstTokens(1, 1), mark_exact(FOUR_UNITS, 1)) == [1, 4, 8, 9, 10, 14, *QUERY]
-
-
-def test_without_seams_it_is_full_reuse() -> None:
-    assert rows(FirstTokens(0)) == Nothing().first(FOUR_UNITS, 4).tolist()
+@pytest.mark.parametrize(("stage", "layout", "rows"), [
+    (FirstTokens(2), FOUR_UNITS, [1, 2, 5, 6, 8, 9, 10, 11]),  # the first unit was encoded without the context
+    (FirstTokens(2), mark_exact(FOUR_UNITS, 0), [5, 6, 8, 9, 10, 11]),
+    (FirstTokens(16), mark_exact(FOUR_UNITS, 0), range(5, 15)),
+    (FirstTokens(0, 1), FOUR_UNITS, [4, 7, 8, 9, 14]),
+    (FirstTokens(1, 9), FOUR_UNITS, range(1, 15)),
+    (FirstTokens(1, 1), mark_exact(FOUR_UNITS, 1), [1, 4, 8, 9, 10, 14]),
+    (FirstTokens(1), make_layout([2, 2, 2], fresh=[0]), [1, 2, 3, 5]),  # a fresh first unit counts as the first
+    (FirstTokens(0), FOUR_UNITS, [8, 9]),  # full reuse
+])  # fmt: skip
+def test_first_and_last_tokens_of_units(stage: FirstTokens, layout: Layout, rows: Sequence[int]) -> None:
+    assert stage.first(layout, 4).tolist() == [*rows, *range(layout.query, layout.rows)]
 
 
 class Drift:

@@ -30,6 +30,7 @@ def test_all_selects_everything_in_order() -> None:
 def test_a_match_brings_its_parent_and_the_agent() -> None:
     store = house(0)
     assert Embedding().select("mug_7", store, 3) == ["cabinet_2", "mug_7", "agent"]
+    assert Embedding(group_score="mean").select("mug_7", house(10), 12)[-1] == "agent"
 
 
 def test_static_groups_are_selected_as_a_whole() -> None:
@@ -114,10 +115,6 @@ def test_a_segment_may_have_a_parent_in_a_group_without_room_for_it() -> None:
     selection = Embedding().select("pen_1", store, 40)
     assert {"pen_1", "o_0_0", "agent"} < set(selection) and len(selection) == 40
     assert Embedding().select("book 1 number 5", store, 40)[:-1] == list(store.graph.group_of("o_1_5").members)
-
-
-def test_the_agent_is_last_with_mean_scores() -> None:
-    assert Embedding(group_score="mean").select("mug_7", house(10), 12)[-1] == "agent"
 
 
 def test_ties_go_to_the_older_segment() -> None:

@@ -9,11 +9,13 @@ from memory.segments.store import KEPT, SegmentStore
 from tests.memory.houses import encode_text
 
 
-def test_same_text_is_no_change() -> None:
+def test_the_same_text_is_no_new_version() -> None:
     store = SegmentStore()
     first = store.put("mug_1", "object", "mug mug_1 cabinet_1\n")
     store.advance()
     assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first and len(store.history) == 1
+    moved_in = store.put("mug_1", "object", "mug mug_1 cabinet_1\n", parent="cabinet_1")
+    assert (moved_in.version, moved_in.last_changed, moved_in.parent) == (1, 0, "cabinet_1")
 
 
 def test_new_text_is_a_new_version() -> None:
@@ -24,14 +26,6 @@ def test_new_text_is_a_new_version() -> None:
     segment = store.put("mug_1", "object", "mug mug_1 table_1\n")
     assert (segment.version, segment.created, segment.last_changed) == (2, 1, 1)
     assert store.tokens("mug_1") != before and [(c.step, c.version) for c in store.history] == [(0, 1), (1, 2)]
-
-
-def test_new_parent_alone_is_no_new_version() -> None:
-    store = SegmentStore()
-    store.put("mug_1", "object", "mug\n")
-    store.advance()
-    segment = store.put("mug_1", "object", "mug\n", parent="cabinet_1")
-    assert (segment.version, segment.last_changed, segment.parent) == (1, 0, "cabinet_1")
 
 
 def test_a_recreated_id_is_another_segment() -> None:
