@@ -31,3 +31,13 @@ def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
     for i in range(1, objects + 1):
         place = f"cabinet_{1 + i % cabinets}"
         store.put(f"mug_{i}", "object", f"mug mug_{i} {place}\n", parent=place)
+
+
+def make_house(quiet: int = 0, cabinets: int = 4, objects: int = 12) -> SegmentStore:
+    """Make a furnished house in which nothing has changed for ``quiet`` steps."""
+    store = make_store()
+    furnish(store, cabinets, objects)
+    store.graph.update(store)
+    store.step = quiet
+    store.graph.update(store)
+    return store

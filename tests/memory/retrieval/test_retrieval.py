@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,17 +10,10 @@ from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
-from tests.memory.houses import furnish, make_store
+from tests.memory.houses import furnish, make_house, make_store
 from tests.references import embedding as slow
 
-
-def house(quiet: int, objects: int = 30) -> SegmentStore:
-    store = make_store()
-    furnish(store, cabinets=6, objects=objects)
-    store.graph.update(store)
-    store.step = quiet
-    store.graph.update(store)
-    return store
+house = partial(make_house, cabinets=6, objects=30)
 
 
 def test_all_selects_everything_in_order() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory.segments.groups import Grouping
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import KEPT, SegmentStore
-from tests.memory.houses import furnish, make_store
+from tests.memory.houses import furnish, make_house, make_store
 
 
 def kinds(store: SegmentStore) -> dict[str, bool]:
@@ -103,9 +103,7 @@ def test_groups_do_not_depend_on_the_batch_size() -> None:
 
 
 def test_quiet_groups_become_static_and_back() -> None:
-    store = make_store()
-    furnish(store)
-    store.graph.update(store)
+    store = make_house()
     assert run(store, 9) == []
     assert run(store, 1) == [(10, True)] * len({store.graph.group_of(s.id).id for s in store if s.id != "agent"})
     assert kinds(store) == {segment.id: segment.id != "agent" for segment in store}
@@ -128,9 +126,7 @@ def test_an_empty_store_has_no_scores() -> None:
 
 
 def test_a_removed_member_makes_its_group_dynamic() -> None:
-    store = make_store()
-    furnish(store)
-    store.graph.update(store)
+    store = make_house()
     run(store, 10)
     group = store.graph.group_of("mug_1")
     store.remove("mug_1")
@@ -138,9 +134,7 @@ def test_a_removed_member_makes_its_group_dynamic() -> None:
 
 
 def test_static_groups_accept_children_but_no_similar_segments() -> None:
-    store = make_store()
-    furnish(store, cabinets=1, objects=2)
-    store.graph.update(store)
+    store = make_house(cabinets=1, objects=2)
     run(store, 10)
     home = store.graph.group_of("cabinet_1")
     store.put("mug_8", "object", "mug mug_8 cabinet_1\n")
@@ -150,9 +144,7 @@ def test_static_groups_accept_children_but_no_similar_segments() -> None:
 
 
 def test_prompt_order() -> None:
-    store = make_store()
-    furnish(store, cabinets=2, objects=4)
-    store.graph.update(store)
+    store = make_house(cabinets=2, objects=4)
     run(store, 6)
     store.put("mug_1", "object", "mug mug_1 table_1\n")  # cabinet_2's group becomes static later than cabinet_1's
     run(store, 10)
