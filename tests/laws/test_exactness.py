@@ -73,9 +73,7 @@ def test_law_2_recomputing_nothing_encodes_every_unit_alone(engine: Engine, cont
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial(), block)
     expected = full_reuse(engine.plain, prompt.context, prompt.units, prompt.query)
     assert relative(result.logits[0], expected[-1]) < EXACT
-    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, (
-        "the units must depend on each other"
-    )
+    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, "units must interact"
 
 
 def test_law_2_without_context_is_one_block_diagonal_forward(engine: Engine) -> None:
@@ -118,9 +116,8 @@ def test_law_4_a_moved_block_equals_the_block_computed_at_its_position(engine: E
     prompt = Prompt((tuple(tokens(shift, 5)), tuple(tokens(31, 6))), tuple(tokens(4, 7)))
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial())
     expected, rows = DynamicCache(), slice(shift, shift + 31)
-    engine.plain(
-        torch.tensor([prompt.units[1]]), position_ids=torch.arange(shift, shift + 31)[None], past_key_values=expected
-    )
+    places = torch.arange(shift, shift + 31)[None]
+    engine.plain(torch.tensor([prompt.units[1]]), position_ids=places, past_key_values=expected)
     for layer in range(engine.info.layers):
         k, v = result.cache.read(layer, result.cache.length)
         assert relative(k[:, :, rows], expected.layers[layer].keys) < EXACT

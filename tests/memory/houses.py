@@ -13,10 +13,8 @@ VOCABULARY = 97
 def encode_text(text: str) -> list[int]:
     """Encode one token per word, and 2 for the newline; the ids do not depend on the process."""
     words = text.replace("\n", " \n").split(" ")
-    return [
-        2 if word == "\n" else 3 + sum(ord(c) * (i + 7) for i, c in enumerate(word)) % (VOCABULARY - 3)
-        for word in words
-    ]
+    hashes = [sum(ord(c) * (i + 7) for i, c in enumerate(word)) % (VOCABULARY - 3) for word in words]
+    return [2 if word == "\n" else 3 + number for word, number in zip(words, hashes, strict=True)]
 
 
 def make_store(grouping: Grouping | None = None) -> SegmentStore:

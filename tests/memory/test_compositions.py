@@ -146,9 +146,7 @@ def test_every_stage_is_accepted_in_some_composition() -> None:
             continue
         for name, value in choice.items():
             accepted[name].add(str(value))
-    assert {name: len(values) for name, values in accepted.items()} == {
-        name: len(all_) for name, all_ in STAGES.items()
-    }
+    assert all(len(accepted[name]) == len(values) for name, values in STAGES.items())
     assert 0.3 * len(GRID) < refusals < 0.8 * len(GRID) and set(MEMBERS) < set(STAGES)
 
 

@@ -96,10 +96,8 @@ def test_all_reused_rows_are_loaded(engine: Engine, method: Any) -> None:
 def test_rows_of_the_next_layer_are_prefetched(engine: Engine) -> None:
     """The previous layer's selection is prefetched; a layer fetches only its own additional blocks."""
     with TransformersEngine(engine.model, "thread") as ahead:
-        pairs = zip(
-            turns_of(open_session(engine, per_layer()), 5), turns_of(open_session(ahead, per_layer()), 5), strict=True
-        )
-        for inline, prefill in pairs:
+        runs = (turns_of(open_session(e, per_layer()), 5) for e in (engine, ahead))
+        for inline, prefill in zip(*runs, strict=True):
             assert torch.equal(prefill.logits, inline.logits) and prefill.trace.slots == inline.trace.slots
             slots = prefill.trace.slots
             if not prefill.counts.hit_tokens:
@@ -264,9 +262,7 @@ def test_coupled_rows_keep_their_positions(engine: Engine) -> None:
         assert int(prefill.layout.positions[prefill.layout.query]) == len(CONTEXT) + transcript
         transcript += len(QUERY)
     pool_blocks = session._builder._pool.blocks
-    assert len({s.name for s in pool_blocks}) == len(pool_blocks), (
-        "the same turn told elsewhere has other keys and values"
-    )
+    assert len({s.name for s in pool_blocks}) == len(pool_blocks), "names depend on positions"
 
 
 def test_a_full_storage_evicts_the_end_of_the_history(engine: Engine) -> None:

@@ -196,9 +196,8 @@ def keys_of(entries: list[Entry] | CacheLedger[Entry]) -> str:
 
 def ledger(*sizes: int) -> CacheLedger[Entry]:
     """Return entries a, b, ... of these bytes; a, c, e belong to x, the rest to y."""
-    return CacheLedger(
-        Entry(key, size, "xy"[i % 2], i) for i, (key, size) in enumerate(zip("abcdef", sizes, strict=False))
-    )
+    pairs = enumerate(zip("abcdef", sizes, strict=False))
+    return CacheLedger(Entry(key, size, "xy"[i % 2], i) for i, (key, size) in pairs)
 
 
 @given(st.lists(CALLS, max_size=40))

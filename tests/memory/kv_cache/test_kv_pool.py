@@ -198,9 +198,7 @@ class Requests(RuleBasedStateMachine):
         names = self.index.names(expected.tokens[: expected.exact], "")
         self.index.insert(names, cache.slot_map, cache.exact)
         actual = self.index.match(names)
-        assert actual.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, (
-            "the end of a prefix goes before its beginning"
-        )
+        assert actual.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, "evicted from the end"
 
     @rule(number=numbers)
     def share_too_much(self, number: int) -> None:
@@ -306,9 +304,7 @@ class Requests(RuleBasedStateMachine):
         slots |= set(self.index.slots.tolist())
         assert self.pool.used == len(slots) <= CAPACITY and SENTINEL not in slots
         assert self.index.slots.numel() <= PREFIX
-        assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, (
-            "all can be found"
-        )
+        assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, "no gaps"
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
 
     @invariant()

@@ -106,25 +106,25 @@ def test_any_operations_on_a_cache_and_its_forks(
     path = tmp_path_factory.getbasetemp() / "agent.safetensors"
     pairs = [Pair.new(engine_of(), format)]
     pairs[0].append(70)
-    for what, size in ops:
+    for operation, size in ops:
         pair = pairs[-1]
-        if what == "append" and pair.dense.rows < 900:
+        if operation == "append" and pair.dense.rows < 900:
             pair.append(size)
-        elif what == "cut":
+        elif operation == "cut":
             pair.cut(min(pair.dense.rows, round(size * pair.dense.rows) if isinstance(size, float) else size))
-        elif what == "drop" and pair.cache.length:
+        elif operation == "drop" and pair.cache.length:
             pair.drop(size)
-        elif what == "fork":
+        elif operation == "fork":
             pairs.append(pair.fork())
-        elif what == "freeze":
+        elif operation == "freeze":
             pair.cache.freeze()
-        elif what == "score" and pair.cache.length:
+        elif operation == "score" and pair.cache.length:
             pair.score()
-        elif what == "swap":
+        elif operation == "swap":
             pairs.insert(0, pairs.pop())
-        elif what == "restart":
+        elif operation == "restart":
             pair.cache = load(pair.engine, save(pair.cache.fork(), path))
-        elif what == "fail":
+        elif operation == "fail":
             fail(pair.engine, pair.cache, 80)
     for pair in pairs:
         pair.append(3)

@@ -65,9 +65,8 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
 @pytest.mark.parametrize("tokens_", [4096, 4096 + 63, 5000])
 def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
     """At most 30 % of float16, in memory and on the disk, if 64 divides the numbers per token."""
-    with TransformersEngine(
-        tiny_model("qwen2", layers=2, head_dim=32, num_key_value_heads=heads, dtype=torch.bfloat16)
-    ) as engine:
+    model = tiny_model("qwen2", layers=2, head_dim=32, num_key_value_heads=heads, dtype=torch.bfloat16)
+    with TransformersEngine(model) as engine:
         cache = packed(engine)
         engine.extend(cache, tokens(tokens_, 1), ChunkSchedule())
         full = 2 * tokens_ * engine.info.layers * 2 * heads * 32

@@ -61,9 +61,7 @@ def test_the_sign_of_the_sum_decides(rows: tuple[torch.Tensor, ...]) -> None:
         assert masked.abs().max() > 0.1
         exact = {} if hides else {"rtol": 0, "atol": 0}
         torch.testing.assert_close(actual, masked if hides else torch.zeros_like(actual), **exact)
-    assert float(meant[0] @ torch.full((DIM,), TALL)) / DIM**0.5 == TALL * DIM**0.5, (
-        "the paper's logit is that of q = 1"
-    )
+    assert float(meant[0] @ torch.full((DIM,), TALL)) / DIM**0.5 == TALL * DIM**0.5, "the paper's logit: q = 1"
 
 
 def test_one_component_may_decide(rows: tuple[torch.Tensor, ...]) -> None:
@@ -85,9 +83,8 @@ def test_one_component_may_decide(rows: tuple[torch.Tensor, ...]) -> None:
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Engine of every family with random weights, and of the trained planner."""
     family = request.param
-    with TransformersEngine(
-        tiny_model(family) if family in FAMILIES else load_model(BUNDLED, "float32"), "inline"
-    ) as engine:
+    model = tiny_model(family) if family in FAMILIES else load_model(BUNDLED, "float32")
+    with TransformersEngine(model, "inline") as engine:
         yield engine
 
 
@@ -147,8 +144,7 @@ def test_the_kernel_is_exact_for_adversarial_queries(engine: Engine, sign: int) 
     visible = cache.end_at(count)
     for layer in range(spec.layers):
         actual = grouped_attention(q, *cache.read(layer, visible), plan.blocks(None), spec.head_dim**-0.5)
-        keys, values = (
-            x.repeat_interleave(spec.heads // spec.kv_heads, 0) for x in (cache.keys(layer), cache.values(layer))
-        )
+        sides, group = (cache.keys(layer), cache.values(layer)), spec.heads // spec.kv_heads
+        keys, values = (x.repeat_interleave(group, 0) for x in sides)
         last = torch.stack([attend(q[0, head, -1:], keys[head], values[head])[0] for head in range(spec.heads)])
         assert relative(actual[0, -1], last) < 1e-5

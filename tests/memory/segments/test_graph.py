@@ -215,7 +215,7 @@ def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
     for thing in things:
         store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
     incremental, rebuilt = [], []
-    before = anew_before = all_groups(store)
+    before = rebuilt_before = all_groups(store)
     for _ in range(30):
         store.advance()
         thing = rng.choice(things)
@@ -223,10 +223,10 @@ def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
         regrouped = make_store()
         for segment in store:
             regrouped.put(segment.id, segment.category, segment.text)
-        after, anew_now = all_groups(store), all_groups(regrouped)
+        after, rebuilt_after = all_groups(store), all_groups(regrouped)
         incremental.append(survivors(before, after))
-        rebuilt.append(survivors(anew_before, anew_now))
-        before, anew_before = after, anew_now
+        rebuilt.append(survivors(rebuilt_before, rebuilt_after))
+        before, rebuilt_before = after, rebuilt_after
     assert statistics.mean(incremental) == 1.0 and statistics.mean(rebuilt) < 0.9
 
 

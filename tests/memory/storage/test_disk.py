@@ -113,9 +113,7 @@ def test_a_block_is_mapped_and_verified_when_indexed(tmp_path: Path) -> None:
     assert len(storages) == 1 and file._verified == {pages}, "views of the file"
     assert same(first, blocks["1"]) and file._verified == {0, pages, 2 * pages}
     assert disk.contains("39") and file._verified == {0, pages, 2 * pages}, "still nothing is read"
-    assert disk.verify("39") and file._verified == {
-        page + layer * pages for page in (0, pages - 1) for layer in range(3)
-    }
+    assert disk.verify("39") and file._verified == {p + layer * pages for p in (0, pages - 1) for layer in range(3)}
 
 
 def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:

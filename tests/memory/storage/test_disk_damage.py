@@ -142,9 +142,8 @@ os._exit(0)  # without closing
 def test_another_process_finds_only_flushed_blocks(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run(
-            [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=PATIENCE
-        )
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE)
     disk = open_disk(tmp_path)
     k = torch.arange(2 * 3 * 40 * 8, dtype=torch.bfloat16).view(2, 3, 40, 8)
     for number in range(4):
