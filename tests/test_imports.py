@@ -20,23 +20,9 @@ ALLOWED = {
     "eval": {"eval", "keep_agent", "planners", "memory", "envs", "configs"},
     "configs": set(),
 }
-LEAVES = {
-    "keep_agent.errors",
-    "keep_agent.files",
-    "keep_agent.options",
-    "keep_agent.startup",
-}  # errors, faults of files, checks of command lines, and the start of commands
+LEAVES = {f"keep_agent.{name}" for name in ("errors", "files", "options", "startup")}
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
-STAGE_MAY = (
-    "memory.stages",
-    "memory.segments",
-    "memory.kv_cache",
-    "memory.files",
-    "memory.prompt",
-    "memory.engine",
-)  # packages and modules; fmt: skip
-
-
+STAGE_MAY = tuple(f"memory.{name}" for name in ("stages", "segments", "kv_cache", "files", "prompt", "engine"))
 MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # map files
 
 

@@ -11,13 +11,8 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
 Check = Callable[[ast.AST], Iterator[int]]
-ASKS = {
-    "case.call_and_validate",
-    *(
-        f"httpx.{name}"
-        for name in ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
-    ),
-}
+REQUESTS = ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
+ASKS = {"case.call_and_validate", *(f"httpx.{name}" for name in REQUESTS)}
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 ALLOWED = {
     "waiting.py",  # waits for conditions

@@ -27,6 +27,7 @@ CALLS = {  # ends of dotted names of calls that may run code, or load objects th
     "jinja2.Template", "jinja2.Environment", "Environment",
     "format_map", "str.format",
 }  # fmt: skip
+METHODS = ("format_map", "instantiate", "get_class", "get_method", "import_module", "spec_from_file_location")
 LOADERS = ("from_pretrained", "SentenceTransformer")  # must not run a model's own code
 JUSTIFIED = {
     ("envs/worlds.py", "import_module"): "names of our own table; another env.id is refused",
@@ -43,10 +44,7 @@ JUSTIFIED = {
     ("eval/workers/processes.py", "as_config"): "the config of the process that started this one",
     ("eval/workers/ray_actors.py", "as_config"): "the config of the process that started this one",
     ("keep_agent/files.py", "yaml.load"): "with SafeLoader, or the loader of scenarios, which is derived from it",
-    (
-        "eval/suite/play.py",
-        "subprocess.run",
-    ): "commands of a page, which are modules of this project (eval/suite/plan.py)",
+    ("eval/suite/play.py", "subprocess.run"): "modules of this project (eval/suite/plan.py)",
     ("envs/wah/language/phrases.py", "?.format_map"): "our own forms of sentences",
 }
 
@@ -66,16 +64,7 @@ def dotted(node: ast.expr) -> str:
 
 def is_risky(name: str) -> bool:
     """Return whether a call is risky: a bare ``eval`` is, a model's ``module.eval()`` is not."""
-    last = name.rpartition(".")[2]
-    by_method = last in (
-        "format_map",
-        "instantiate",
-        "get_class",
-        "get_method",
-        "import_module",
-        "spec_from_file_location",
-    )
-    return name in CALLS or by_method
+    return name in CALLS or name.rpartition(".")[2] in METHODS
 
 
 def risky(path: Path) -> Iterator[str]:
