@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: where the data is, one thread for each process, repeatable examples."""
+"""Fixtures and settings of all tests: data folders, one thread per process, repeatable examples."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# No example is too slow: how long one takes is up to the machine. Fixtures of a function are shared by its examples.
+# The duration of an example depends on the machine. Fixtures of a function are shared by its examples.
 ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
-settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # a change fails for its own faults
+settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # a failure does not depend on chance
 settings.register_profile("hunt", settings.get_profile("default"), **ANY_MACHINE)
 settings.load_profile("repeatable")
 
-# Modules and collected tests stay: to look through them as often as Python does takes an eighth of a run.
+# Modules and tests are never garbage: scanning them at Python's default rate takes an eighth of a run.
 gc.set_threshold(50_000, 20, 50)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -38,7 +38,7 @@ os.environ.setdefault("WANDB__SERVICE_WAIT", str(PATIENCE))
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_torch_thread() -> None:
-    """Tiny models are faster on one thread, and two test processes do not fight for the cores."""
+    """Use one thread: tiny models are faster, and test processes do not compete for cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def _one_torch_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _registered() -> None:
-    """The worlds' ids, whichever of gymnasium and keep_agent this process has imported first."""
+    """Register the worlds, independent of the order in which gymnasium and keep_agent are imported."""
     from envs.worlds import register_worlds
 
     register_worlds()
@@ -54,7 +54,7 @@ def _registered() -> None:
 
 @pytest.fixture
 def garbage_stays() -> Iterator[None]:
-    """What only the garbage collector would let go of is held on to, such as what an error's frames hold."""
+    """Disable the garbage collector, so that reference cycles stay, such as those of an error's frames."""
     gc.disable()
     yield
     gc.enable()
@@ -62,7 +62,7 @@ def garbage_stays() -> Iterator[None]:
 
 @pytest.fixture
 def hears_interrupts() -> Iterator[None]:
-    """Those who are started by a shell in the background do not, nor do their children."""
+    """Handle SIGINT, which background processes of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -70,7 +70,7 @@ def hears_interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder that holds alfred/, wah/ and locomo/, or a skip that says how to name it."""
+    """Folder with alfred/, wah/ and locomo/; skips without KEEP_AGENT_DATA."""
     value = os.environ.get("KEEP_AGENT_DATA")
     if not value:
         pytest.skip("needs the data folder: set KEEP_AGENT_DATA to the folder that holds alfred/ and wah/")
@@ -79,7 +79,7 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def alfred_data(data_root: Path) -> Path:
-    """The folder with json_2.1.0 and splits/, or a skip."""
+    """Folder with json_2.1.0 and splits/; skips without it."""
     path = data_root / "alfred"
     if not path.is_dir():
         pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without alfred/")
@@ -88,7 +88,7 @@ def alfred_data(data_root: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an untrained planner model of three layers and its tokenizer, as the trainer writes them."""
+    """Folder with an untrained planner model of three layers and its tokenizer, as the trainer writes them."""
     import torch
 
     from planners.tiny.checkpoint import build, write_planner
@@ -106,7 +106,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def chat() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer of 320 tokens with a chat template, as instruct models have."""
+    """Byte-level tokenizer of 320 tokens with a chat template, like an instruct model's."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""What is synced and renamed, in which order."""
+"""Log of synced and renamed files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 
 def log_of_disk(monkeypatch: pytest.MonkeyPatch, renaming: Literal["rename", "replace"]) -> list[str]:
-    """A list that grows with every ``fsync`` ("folder", or "file" with its size) and with the names that are given."""
+    """Return a list to which every ``fsync`` ("folder", or "file" with its size) and every new name is appended."""
     calls: list[str] = []
     fsync, rename = os.fsync, getattr(Path, renaming)
 
     def noted_fsync(number: int) -> None:
-        found = os.fstat(number)
-        calls.append("folder" if stat.S_ISDIR(found.st_mode) else f"file {found.st_size}")
+        state = os.fstat(number)
+        calls.append("folder" if stat.S_ISDIR(state.st_mode) else f"file {state.st_size}")
         fsync(number)
 
     def noted_rename(source: Path, target: Path) -> Path:

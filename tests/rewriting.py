@@ -1,4 +1,4 @@
-"""Run files as they would be with other content: changed, and written with the checksums that go with it."""
+"""Changes to files of a run, with the checksums of the new content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def change_object(file: Path, change: Change) -> None:
-    """Apply a change to the object in a file; lines that belong to it go on to do so."""
+    """Apply a change to the object in a file, and update the lines that refer to it."""
     start, lines = opening(file.parent), sorted(file.parent.glob("*.jsonl"))
     rows = {path: _rows(path, start) for path in lines}
     content = read_sealed(file, "")
@@ -27,7 +27,7 @@ def change_object(file: Path, change: Change) -> None:
 
 
 def change_lines(file: Path, *changes: Change) -> None:
-    """Apply a change to each of the first lines; the others stay as they are."""
+    """Apply a change to each of the first lines."""
     rows = _rows(file, opening(file.parent))
     for row, change in zip(rows, changes, strict=False):
         change(row)
@@ -35,12 +35,12 @@ def change_lines(file: Path, *changes: Change) -> None:
 
 
 def keep_lines(file: Path, count: int) -> None:
-    """Leave the first lines of a file, as if the run had been killed behind them."""
+    """Keep the first lines of a file, as if the run had been killed after them."""
     _write(file, _rows(file, opening(file.parent))[:count])
 
 
 def as_of_version_0_2(run: Path) -> None:
-    """Make a run folder one that has no checksums, marks or counts."""
+    """Remove checksums, marks and counts from a run folder."""
     for file in run.glob("*.jsonl"):
         rows = _rows(file, opening(run))
         plain = [{key: value for key, value in row.items() if key != TRACED} for row in rows]

@@ -1,4 +1,4 @@
-"""Websockets whose peer may take as long as a busy machine needs."""
+"""Websockets with timeouts for a busy machine."""
 
 from __future__ import annotations
 

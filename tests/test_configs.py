@@ -1,4 +1,4 @@
-"""Every YAML composes, every component takes what it is given, and what nobody knows is refused."""
+"""Configs: every YAML composes, every component accepts its settings, and unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
 METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
 PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
-SCENARIOS = CONFIGS / "phases"  # no options: `keep-agent phases` reads them itself
+SCENARIOS = CONFIGS / "phases"  # no options: read by `keep-agent phases`
 OPTIONS = [
     f"{path.parent.relative_to(CONFIGS)}={path.stem}"
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
-RULERS = ("full_recompute", "full_cache")  # what others are measured by
+COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # of this project
+RULERS = ("full_recompute", "full_cache")  # references of comparisons
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
 
@@ -55,7 +55,7 @@ def test_every_option_composes(option: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_a_planner_brings_its_memory_and_its_name(name: str) -> None:
+def test_a_planner_has_its_memory_and_its_name(name: str) -> None:
     config = composed(f"planner={name}")
     assert config.planner.name == name
     assert config.get("memory", {}).get("name") == (name if name in METHODS else None)
@@ -67,22 +67,24 @@ def test_memory_swaps_the_method_alone() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_can_be_made_and_names_its_paper(name: str) -> None:
+def test_every_method_names_its_paper_and_accepts_an_override(name: str) -> None:
     method = make_method(composed(f"memory={name}").memory)
     assert isinstance(method, MemoryMethod) and method.name == name
     assert method.paper or name in WITHOUT_PAPER
+    ablation = make_method(composed(f"memory={name}", "memory/loading=serial").memory)
+    assert type(ablation.loading).__name__ == "Serial"
 
 
 def test_methods_of_a_comparison_choose_the_same_segments() -> None:
-    """But for those whose retrieval is what they are about: it chooses among blocks, not segments."""
-    chosen = [composed(f"planner={name}") for name in KV_PLANNERS]
-    chosen = [c for c in chosen if not make_method(c.memory).capabilities.latent]
-    assert len(chosen) > 3
-    assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in chosen}) == 1
+    """Methods with latent retrieval are excluded: they select blocks, not segments."""
+    configs = [composed(f"planner={name}") for name in KV_PLANNERS]
+    configs = [c for c in configs if not make_method(c.memory).capabilities.latent]
+    assert len(configs) > 3
+    assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in configs}) == 1
 
 
 def stage_files(stage: str) -> list[Path]:
-    """Files of a stage's folder that hold one of its choices, not a part that several of them share."""
+    """List the files of a stage's folder that define one of its choices, not shared parts."""
     mark = "    def plan(self" if stage == "construction" else "Capabilities("
     files = (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")
     return [path for path in files if path.stem != "base" and mark in path.read_text(encoding="utf-8")]
@@ -93,14 +95,7 @@ def test_every_stage_has_a_file_for_each_of_its_classes(stage: str) -> None:
     targets = {OmegaConf.load(path)["_target_"] for path in CONFIGS.glob(f"memory/{stage}/*.yaml")}
     modules = {target.rpartition(".")[0] for target in targets}
     files = {f"memory.{stage}.{path.stem}" for path in stage_files(stage)}
-    assert modules == files
-    assert all(is_own(target) and find_class(target) for target in targets)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_an_ablation_is_one_override(name: str) -> None:
-    method = make_method(composed(f"memory={name}", "memory/loading=serial").memory)
-    assert type(method.loading).__name__ == "Serial"
+    assert modules == files and all(is_own(target) and find_class(target) for target in targets)
 
 
 @pytest.mark.parametrize("name", ["first_tokens", "value_deviation", "sparse_query", "multi_hop"])
@@ -111,34 +106,21 @@ def test_repairs_go_with_any_isolated_units(name: str, construction: str) -> Non
     assert method.capabilities.repairs and not method.capabilities.exact
 
 
-@pytest.mark.parametrize(
-    ("override", "sentence"),
-    [
-        ("memory.recompute.ratio=2", "ratio=2 is the share"),
-        ("memory.recompute.deviation=q", "v, k, kv"),
-        ("memory/construction=prefix", "ValueDeviation has nothing to repair"),
-    ],
-)
-def test_a_stage_refuses_in_a_sentence(override: str, sentence: str) -> None:
+@pytest.mark.parametrize(("method", "override", "sentence"), [
+    ("cacheblend", "memory.recompute.ratio=2", "ratio=2 is the share"),
+    ("cacheblend", "memory.recompute.deviation=q", "v, k, kv"),
+    ("cacheblend", "memory/construction=prefix", "ValueDeviation has nothing to repair"),
+    ("keep", "memory.recompute.schedule.average=7", "are shares: use 0 to 1"),
+    ("keep", "memory/construction=prefix", "nothing to repair"),
+    ("keep", "+memory.colour=red", "colour"),
+    ("keep", "+memory.construction.colour=red", "colour"),
+])  # fmt: skip
+def test_a_component_refuses_settings_in_a_sentence(method: str, override: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        make_method(composed("memory=cacheblend", override).memory)
+        make_method(composed(f"memory={method}", override).memory)
 
 
 @pytest.mark.parametrize("override", ["env.splitt=test", "planner.budget=3", "memory.recompute.hops=2", "nonsense=1"])
 def test_unknown_keys_are_refused_by_name(override: str) -> None:
     with pytest.raises(ConfigCompositionException, match=override.partition("=")[0]):
         composed(override)
-
-
-def test_unknown_keys_forced_in_are_refused_by_the_component() -> None:
-    with pytest.raises(ConfigError, match="colour"):
-        make_method(composed("+memory.colour=red").memory)
-    with pytest.raises(ConfigError, match="colour"):
-        make_method(composed("+memory.construction.colour=red").memory)
-
-
-def test_what_a_component_refuses_keeps_its_sentence() -> None:
-    with pytest.raises(ConfigError, match="are shares: use 0 to 1"):
-        make_method(composed("memory.recompute.schedule.average=7").memory)
-    with pytest.raises(ConfigError, match="nothing to repair"):
-        make_method(composed("memory/construction=prefix").memory)

@@ -1,4 +1,4 @@
-"""The examples in the documentation print what they say they print."""
+"""Documentation: examples print the text beside them, and no link is broken."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
-def test_examples_print_what_they_say(code: str, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_print_the_documented_text(code: str, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    said = io.StringIO()
-    with redirect_stdout(said):
+    output = io.StringIO()
+    with redirect_stdout(output):
         exec(compile(code, "example", "exec"), {"__name__": "__main__"})
-    assert said.getvalue() == printed
+    assert output.getvalue() == printed
 
 
 def test_there_are_examples() -> None:
@@ -44,5 +44,4 @@ def test_the_site_builds_and_no_link_is_broken(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     agent = (tmp_path / "reference/agent/index.html").read_text(encoding="utf-8")
-    assert 'id="keep_agent.Agent.plan"' in agent
-    assert (tmp_path / "CONTRIBUTING/index.html").is_file()
+    assert 'id="keep_agent.Agent.plan"' in agent and (tmp_path / "CONTRIBUTING/index.html").is_file()

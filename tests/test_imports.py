@@ -1,11 +1,11 @@
-"""Imports go one way, and making an environment never loads torch: checked on the source, not on good will."""
+"""Imports: one direction between folders, checked on the source; environments never load torch."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,24 +20,10 @@ ALLOWED = {
     "eval": {"eval", "keep_agent", "planners", "memory", "envs", "configs"},
     "configs": set(),
 }
-LEAVES = {
-    "keep_agent.errors",
-    "keep_agent.files",
-    "keep_agent.options",
-    "keep_agent.startup",
-}  # the one root of all errors, what turns faults of files into them, checks of command lines, and where commands begin
+LEAVES = {f"keep_agent.{name}" for name in ("errors", "files", "options", "startup")}
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
-STAGE_MAY = (
-    "memory.stages",
-    "memory.segments",
-    "memory.kv_cache",
-    "memory.files",
-    "memory.prompt",
-    "memory.engine",
-)  # packages and modules; fmt: skip
-
-
-MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # unless told not to
+STAGE_MAY = tuple(f"memory.{name}" for name in ("stages", "segments", "kv_cache", "files", "prompt", "engine"))
+MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # map files
 
 
 def sources(folder: str) -> list[Path]:
@@ -45,7 +31,7 @@ def sources(folder: str) -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Absolute names of all modules a file imports, also inside functions and TYPE_CHECKING blocks."""
+    """Yield the absolute names of all imported modules, in functions and TYPE_CHECKING blocks too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -55,58 +41,59 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def module_of(name: str) -> str:
-    """The module part of an imported dotted name: ``memory.kv_cache.block.KVBlock`` -> ``memory.kv_cache.block``."""
+    """Return the module of an imported name: ``memory.kv_cache.block.KVBlock`` -> ``memory.kv_cache.block``."""
     parts = name.split(".")
     while len(parts) > 1 and not (ROOT.joinpath(*parts).with_suffix(".py").exists() or ROOT.joinpath(*parts).is_dir()):
         parts.pop()
     return ".".join(parts)
 
 
-def ours(path: Path) -> set[str]:
+def project_modules(path: Path) -> set[str]:
     return {module_of(name) for name in imports(path) if name.split(".")[0] in ROOMS} - LEAVES
+
+
+def check(folder: str, names: Callable[[Path], Iterable[str]], is_wrong: Callable[[str], bool]) -> None:
+    for path in sources(folder):
+        wrong = sorted(filter(is_wrong, set(names(path))))
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_one_way(room: str) -> None:
-    for path in sources(room):
-        wrong = {name for name in ours(path) if name.split(".")[0] not in ALLOWED[room]}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    check(room, project_modules, lambda name: name.split(".")[0] not in ALLOWED[room])
 
 
 @pytest.mark.parametrize("leaf", sorted(LEAVES))
-def test_a_leaf_imports_nothing_else_of_ours(leaf: str) -> None:
-    assert not ours(ROOT.joinpath(*leaf.split(".")).with_suffix(".py"))
+def test_a_leaf_imports_no_other_module_of_the_project(leaf: str) -> None:
+    assert not project_modules(ROOT.joinpath(*leaf.split(".")).with_suffix(".py"))
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_never_imports_another_stage(stage: str) -> None:
-    for path in sources(f"memory/{stage}"):
-        wrong = {name for name in ours(path) if not name.startswith((f"memory.{stage}.", *STAGE_MAY))}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    allowed = (f"memory.{stage}.", *STAGE_MAY)
+    check(f"memory/{stage}", project_modules, lambda name: not name.startswith(allowed))
 
 
 def test_the_engine_knows_stages_only_as_protocols() -> None:
-    for path in sources("memory/engine"):
-        wrong = {name for name in ours(path) if name.split(".")[1] in STAGES}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+    check("memory/engine", project_modules, lambda name: name.split(".")[1] in STAGES)
 
 
-def test_only_the_engine_touches_transformers_models() -> None:
-    for path in [*sources("memory"), *sources("eval"), *sources("keep_agent")]:
-        if "engine" not in path.parts:
-            inner = ("transformers.models", "transformers.modeling")
-            wrong = {name for name in imports(path) if name.startswith(inner)}
-            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+@pytest.mark.parametrize("room", ["memory", "eval", "keep_agent"])
+def test_only_the_engine_touches_transformers_models(room: str) -> None:
+    def outside(path: Path) -> Iterable[str]:
+        return () if "engine" in path.parts else imports(path)
+
+    check(room, outside, lambda name: name.startswith(("transformers.models", "transformers.modeling")))
 
 
 def test_trainers_never_import_worlds_or_memory() -> None:
     for name in ("train", "training/trainer"):
         path = ROOT / "planners" / f"{name}.py"
-        assert {name.split(".")[0] for name in ours(path)} <= {"planners", "keep_agent"}
+        assert {name.split(".")[0] for name in project_modules(path)} <= {"planners", "keep_agent"}
 
 
 def run_python(code: str, cwd: Path) -> str:
-    """Standard output of a fresh interpreter; what a user's process would do."""
+    """Return the standard output of a fresh interpreter."""
     result = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -144,19 +131,16 @@ def test_importing_the_errors_runs_nothing_else() -> None:
     assert run_python(LEAF, ROOT).splitlines() == ["keep_agent keep_agent.errors True", "[]"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import gymnasium; env = gymnasium.make('{id}')",
-        "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
-        "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
-        "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
-        "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
-    ],
-)
+@pytest.mark.parametrize("code", [
+    "import gymnasium; env = gymnasium.make('{id}')",
+    "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
+    "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
+    "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
+    "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
+])  # fmt: skip
 def test_a_world_is_registered_once_before_it_is_made(code: str) -> None:
-    made = "import warnings; warnings.simplefilter('error'); " + code.format(id="keep_agent:WatchAndHelp-v0")
-    assert run_python(f"{made}; print(env.unwrapped.spec.id)", ROOT).strip() == "WatchAndHelp-v0"
+    script = "import warnings; warnings.simplefilter('error'); " + code.format(id="keep_agent:WatchAndHelp-v0")
+    assert run_python(f"{script}; print(env.unwrapped.spec.id)", ROOT).strip() == "WatchAndHelp-v0"
 
 
 def test_making_an_environment_loads_no_torch() -> None:
@@ -168,7 +152,7 @@ def test_making_an_environment_loads_no_torch() -> None:
 
 
 def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
-    """torch, transformers, tokenizers and safetensors, with what they bring along themselves."""
+    """torch, transformers, tokenizers and safetensors, with their own dependencies."""
     absent = ("gymnasium", "hydra", "omegaconf", "wandb", "platformdirs", "sentence_transformers", "ai2thor")
     code = (
         f"import sys, runpy; sys.modules.update(dict.fromkeys({absent!r}))\n"  # importing None fails

@@ -1,4 +1,4 @@
-"""No test measures time: clocks are read in `tests/waiting.py` alone, and who waits has the patience that is there."""
+"""Clocks in tests: only `tests/waiting.py` reads them, and every wait has its patience."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import ast
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
-ASKS = {
-    "case.call_and_validate",
-    *(
-        f"httpx.{name}"
-        for name in ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
-    ),
-}
+Check = Callable[[ast.AST], Iterator[int]]
+REQUESTS = ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
+ASKS = {"case.call_and_validate", *(f"httpx.{name}" for name in REQUESTS)}
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 ALLOWED = {
     "waiting.py",  # waits for conditions
-    "memory/agents/test_expiry.py",  # a clock that runs ahead of the files' times
-    "memory/agents/test_crash.py",  # places a kill somewhere within a turn
+    "memory/agents/test_budgets.py",  # a clock that is ahead of the files' times
+    "memory/agents/test_crash.py",  # kills within a turn
 }
 
 
 def readings(tree: ast.AST) -> Iterator[int]:
-    """Lines that call a clock of the module ``time``."""
+    """Yield the lines that call a clock of the module ``time``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS:
             value = node.func.value
@@ -35,8 +32,8 @@ def readings(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def found(lines: Callable[[ast.AST], Iterator[int]], allowed: Collection[str] = ()) -> list[str]:
-    """FILE:LINE of all tests but those in ``allowed``."""
+def places(lines: Check, allowed: Collection[str] = ()) -> list[str]:
+    """List FILE:LINE for all tests except those in ``allowed``."""
     return [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted(ROOT.rglob("*.py"))
@@ -45,22 +42,13 @@ def found(lines: Callable[[ast.AST], Iterator[int]], allowed: Collection[str] = 
     ]
 
 
-def test_clocks_are_read_where_conditions_are_waited_for_and_nowhere_else() -> None:
-    clocks = found(readings, ALLOWED)
-    assert not clocks, "wait for a condition with tests/waiting.py instead of reading a clock: " + ", ".join(clocks)
-
-
-def test_the_check_sees_clocks() -> None:
-    assert [*readings(ast.parse("import time\nbegan = time.monotonic()\nfrom time import perf_counter"))] == [3, 2]
-
-
 def waits(tree: ast.AST) -> Iterator[int]:
-    """Lines with a number of seconds, one at least, after which somebody does not wait any longer."""
+    """Yield the lines with a timeout of one second or more."""
     for node in ast.walk(tree):
         limits: list[ast.expr] = []
         if isinstance(node, ast.Dict):
-            named = zip(node.keys, node.values, strict=True)
-            limits = [value for key, value in named if isinstance(key, ast.Constant) and _limits(key.value)]
+            entries = zip(node.keys, node.values, strict=True)
+            limits = [value for key, value in entries if isinstance(key, ast.Constant) and _limits(key.value)]
         if isinstance(node, ast.Call):
             limits = [word.value for word in node.keywords if _limits(word.arg)]
             if isinstance(node.func, ast.Attribute) and node.func.attr in {"join", "poll", "wait"}:
@@ -74,18 +62,8 @@ def _limits(name: object) -> bool:
     return isinstance(name, str) and name.endswith("timeout")
 
 
-def test_whoever_waits_does_so_as_long_as_a_busy_machine_needs() -> None:
-    limits = found(waits)
-    assert not limits, "wait as long as PATIENCE of tests/waiting.py says: " + ", ".join(limits)
-
-
-def test_the_check_sees_limits() -> None:
-    text = "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"
-    assert sorted(waits(ast.parse(text))) == [1, 2, 3]
-
-
 def answers(tree: ast.AST) -> Iterator[int]:
-    """Lines with a short limit for all answers to a robot's session, though some of them have to come."""
+    """Yield the lines with a short limit for answers in a robot's session, some of which must arrive."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test_"):
             continue
@@ -98,21 +76,13 @@ def answers(tree: ast.AST) -> Iterator[int]:
 
 
 def _short(value: ast.expr) -> bool:
-    """Whether a number below a second may be meant."""
+    """Return whether a value may be below one second."""
     numbers = [node.value for node in ast.walk(value) if isinstance(node, ast.Constant)]
     return any(type(number) is float and number < 1 for number in numbers)
 
 
-def test_no_answer_that_has_to_come_has_to_come_at_once() -> None:
-    hasty = found(answers)
-    assert not hasty, "say with `limited` of tests/keep_agent/robots/robots.py what hangs: " + ", ".join(hasty)
-    text = "def test_it():\n limits(answer=0.1)\n Limits(answer=0.2 if late else WAIT)\n limits(answer=WAIT, skill=0.1)"
-    assert [*answers(ast.parse(text))] == [2, 3]
-    assert not [*answers(ast.parse("def test_it():\n with limited('plan'): run(limits(answer=0.1))"))]
-
-
 def haste(tree: ast.AST) -> Iterator[int]:
-    """Lines that wait as long as a library thinks best, which is a few seconds."""
+    """Yield the lines that use a library's own timeout of a few seconds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in {"websockets.sync.client", "websockets.sync.server"}:
             hasty = bool({"connect", "serve"} & {name.name for name in node.names})
@@ -124,20 +94,13 @@ def haste(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def test_no_library_is_hastier_than_its_machine() -> None:
-    hasty = found(haste)
-    assert not hasty, "connect with tests/sockets.py, and give httpx PATIENCE: " + ", ".join(hasty)
-    text = "from websockets.sync.client import connect\nhttpx.get(url)\nhttpx.get(url, timeout=PATIENCE)"
-    assert [*haste(ast.parse(text))] == [1, 2]
-
-
 def test_no_example_is_too_slow() -> None:
     profile = settings()
     assert profile.deadline is None and HealthCheck.too_slow in profile.suppress_health_check
 
 
 def exceptions(tree: ast.AST) -> Iterator[int]:
-    """Lines where the settings of a test take the place of those of `tests/conftest.py`."""
+    """Yield the lines in which a test replaces the settings of `tests/conftest.py`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings":
             words = {word.arg for word in node.keywords}
@@ -145,14 +108,8 @@ def exceptions(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_settings_of_single_tests_bring_no_clock_back() -> None:
-    every = {"keep_agent/server/test_schema.py"}  # turns all health checks off
-    assert not (lines := found(exceptions, every)), "tests/conftest.py says it for all: " + ", ".join(lines)
-    assert [*exceptions(ast.parse("settings(max_examples=3)\nsettings(deadline=20)"))] == [2]
-
-
 def states(tree: ast.AST) -> Iterator[int]:
-    """Lines that compare all of a file's state, in which the seconds of its last reading stand."""
+    """Yield the lines that compare a file's whole state, which includes its access time."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(_is_state(value) for value in (node.left, *node.comparators)):
             yield node.lineno
@@ -162,14 +119,8 @@ def _is_state(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and ast.unparse(value.func).endswith((".stat", ".lstat"))
 
 
-def test_files_are_the_same_whenever_they_were_read() -> None:
-    assert not (lines := found(states)), "compare st_ino, or what else is meant: " + ", ".join(lines)
-    text = "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"
-    assert [*states(ast.parse(text))] == [1, 3]
-
-
 def measures(tree: ast.AST) -> Iterator[int]:
-    """Lines that say of something that took time how long that may be."""
+    """Yield the lines that compare a measured duration with a constant."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and any(
             isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops
@@ -183,8 +134,30 @@ def _took(value: ast.expr) -> bool:
     return isinstance(value, ast.Attribute) and (value.attr.endswith("_ms") or value.attr in {"flops", "seconds"})
 
 
-def test_nothing_has_to_be_done_in_time() -> None:
-    lines = found(measures)
-    assert not lines, "say what it is on a clock of the test's own, FakeTime of tests/waiting.py: " + ", ".join(lines)
-    text = "prefill.after_ms < 50\n0 < step.ttft_ms\nassert found.flops > 1e8 and found.carried is None"
-    assert [*measures(ast.parse(text))] == [1, 3]
+CHECKS = [
+    (readings, ALLOWED, "wait for a condition with tests/waiting.py instead of reading a clock", [2, 3],
+     "import time\nbegan = time.monotonic()\nfrom time import perf_counter"),
+    (waits, (), "use PATIENCE of tests/waiting.py as the timeout", [1, 2, 3],
+     "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"),
+    (answers, (), "name the part that does not answer with `limited` of tests/keep_agent/robots/robots.py", [2, 3],
+     "def test_it():\n limits(answer=0.1)\n Limits(answer=0.2 if late else WAIT)\n limits(answer=WAIT, skill=0.1)"),
+    (answers, (), "", [], "def test_it():\n with limited('plan'): run(limits(answer=0.1))"),
+    (haste, (), "connect with tests/sockets.py, and give httpx PATIENCE", [1, 2],
+     "from websockets.sync.client import connect\nhttpx.get(url)\nhttpx.get(url, timeout=PATIENCE)"),
+    (exceptions, {"keep_agent/server/test_schema.py"}, "leave these settings to tests/conftest.py", [2],
+     "settings(max_examples=3)\nsettings(deadline=20)"),
+    (states, (), "compare st_ino or the field that is meant", [1, 3],
+     "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"),
+    (measures, (), "measure on a clock of the test, FakeTime of tests/waiting.py", [1, 3],
+     "prefill.after_ms < 50\n0 < step.ttft_ms\nassert found.flops > 1e8 and found.carried is None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "allowed", "remedy", "lines", "example"), CHECKS)
+def test_no_test_measures_time(
+    check: Check, allowed: Collection[str], remedy: str, lines: list[int], example: str
+) -> None:
+    """Every check passes on all tests, and detects the lines of its example."""
+    violations = places(check, allowed)
+    assert not violations, f"{remedy}: {', '.join(violations)}"
+    assert sorted(check(ast.parse(example))) == lines

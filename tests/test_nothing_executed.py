@@ -1,6 +1,6 @@
-"""Nothing that is read is executed: calls that could run what a file says are listed here, with the reason for each.
+"""Execution of data: every call that could run the content of a file is listed here with its reason.
 
-Checked on the source: a new one fails until it is gone, or stands in the list with its reason.
+The check reads the source: a new call fails until it is removed or listed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("envs", "memory", "planners", "keep_agent", "eval", "configs")
 
 UNPICKLING = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
-CALLS = {  # ends of dotted names of what may run code, or load objects that do
+CALLS = {  # ends of dotted names of calls that may run code, or load objects that do
     "eval", "exec", "compile", "__import__", "runpy.run_path", "runpy.run_module",
     "import_module", "importlib.import_module", "spec_from_file_location",
     "instantiate", "get_class", "get_method", "get_object", "hydra.utils.call", "pydoc.locate",
@@ -27,7 +27,8 @@ CALLS = {  # ends of dotted names of what may run code, or load objects that do
     "jinja2.Template", "jinja2.Environment", "Environment",
     "format_map", "str.format",
 }  # fmt: skip
-LOADERS = ("from_pretrained", "SentenceTransformer")  # which must not run a model's own code
+METHODS = ("format_map", "instantiate", "get_class", "get_method", "import_module", "spec_from_file_location")
+LOADERS = ("from_pretrained", "SentenceTransformer")  # must not run a model's own code
 JUSTIFIED = {
     ("envs/worlds.py", "import_module"): "names of our own table; another env.id is refused",
     ("keep_agent/__init__.py", "import_module"): "names of our own table",
@@ -43,10 +44,7 @@ JUSTIFIED = {
     ("eval/workers/processes.py", "as_config"): "the config of the process that started this one",
     ("eval/workers/ray_actors.py", "as_config"): "the config of the process that started this one",
     ("keep_agent/files.py", "yaml.load"): "with SafeLoader, or the loader of scenarios, which is derived from it",
-    (
-        "eval/suite/play.py",
-        "subprocess.run",
-    ): "commands of a page, which are modules of this project (eval/suite/plan.py)",
+    ("eval/suite/play.py", "subprocess.run"): "modules of this project (eval/suite/plan.py)",
     ("envs/wah/language/phrases.py", "?.format_map"): "our own forms of sentences",
 }
 
@@ -56,7 +54,7 @@ def sources() -> list[Path]:
 
 
 def dotted(node: ast.expr) -> str:
-    """The name that is called: ``torch.load``; with a ? for what it is called on where that has no name."""
+    """Return the name of a call: ``torch.load``; ``?`` stands for an owner without a name."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -65,17 +63,8 @@ def dotted(node: ast.expr) -> str:
 
 
 def is_risky(name: str) -> bool:
-    """A bare ``eval`` is; a model's ``module.eval()`` is not."""
-    last = name.rpartition(".")[2]
-    by_method = last in (
-        "format_map",
-        "instantiate",
-        "get_class",
-        "get_method",
-        "import_module",
-        "spec_from_file_location",
-    )
-    return name in CALLS or by_method
+    """Return whether a call is risky: a bare ``eval`` is, a model's ``module.eval()`` is not."""
+    return name in CALLS or name.rpartition(".")[2] in METHODS
 
 
 def risky(path: Path) -> Iterator[str]:
@@ -84,10 +73,10 @@ def risky(path: Path) -> Iterator[str]:
             yield name
 
 
-def test_what_could_run_code_is_justified() -> None:
-    found = {(str(path.relative_to(ROOT)), name) for path in sources() for name in risky(path)}
-    assert found - JUSTIFIED.keys() == set(), "remove these calls, or say in JUSTIFIED why they are safe"
-    assert JUSTIFIED.keys() - found == set(), "these are gone; take them off the list"
+def test_risky_calls_are_justified() -> None:
+    calls = {(str(path.relative_to(ROOT)), name) for path in sources() for name in risky(path)}
+    assert calls - JUSTIFIED.keys() == set(), "remove these calls, or say in JUSTIFIED why they are safe"
+    assert JUSTIFIED.keys() - calls == set(), "these calls do not exist; remove them from the list"
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -101,15 +90,15 @@ def test_nothing_is_unpickled(room: str) -> None:
 
 
 def loads_code(call: ast.Call) -> bool:
-    """Whether a call of a loader leaves a model's own code switched on, or open to a question at a terminal."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if any(keyword.arg is None for keyword in call.keywords) and "trust_remote_code" not in given:
-        return not any(isinstance(one.value, ast.Name) and one.value.id == "SAFE" for one in call.keywords)
-    value = given.get("trust_remote_code")
+    """Return whether a loader's call may run a model's own code, or ask the user about it."""
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if any(keyword.arg is None for keyword in call.keywords) and "trust_remote_code" not in keywords:
+        return not any(isinstance(keyword.value, ast.Name) and keyword.value.id == "SAFE" for keyword in call.keywords)
+    value = keywords.get("trust_remote_code")
     return not (isinstance(value, ast.Constant) and value.value is False)
 
 
-def test_no_model_brings_code_of_its_own() -> None:
+def test_no_models_own_code_is_run() -> None:
     from memory.segments.sentence_encoder import SAFE
 
     assert SAFE["trust_remote_code"] is False and SAFE["model_kwargs"]["use_safetensors"] is True
@@ -124,7 +113,7 @@ def test_no_model_brings_code_of_its_own() -> None:
     assert called >= 4
 
 
-def test_the_check_sees_what_it_should(tmp_path: Path) -> None:
+def test_the_check_detects_risky_calls(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
     file.write_text(
         "import torch\nfrom hydra.utils import instantiate\neval(x)\nmodel.eval()\ntorch.load(f)\ninstantiate(c)\n"

@@ -1,4 +1,4 @@
-"""What is built from the repository is whole: a wheel that works where nothing else is, and the source of it."""
+"""Packages: a complete wheel that works in an empty environment, and the source archive."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def build(source: Path, out: Path, *targets: str) -> None:
-    """Without an environment of its own for the build, so without the index."""
+    """Build in this environment, so without the package index."""
     pytest.importorskip("hatchling", reason="needs hatchling: pip install 'keep-agent[dev]'")
     run(sys.executable, "-m", "hatchling", "build", "-d", out, *targets, cwd=source)
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive."""
+    """Folder with the wheel and the source archive."""
     out = tmp_path_factory.mktemp("dist")
     build(ROOT, out)
     return out
 
 
 def contents(wheel: Path) -> dict[str, int]:
-    """Checksums of the files in a wheel."""
+    """Return the checksums of the files in a wheel."""
     with zipfile.ZipFile(wheel) as file:
         return {entry.filename: entry.CRC for entry in file.infolist()}
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_packages_and_nothing_else(dist: Path) -> None:
-    found = {name for name in contents(*dist.glob("*.whl")) if ".dist-info/" not in name}
+    names = {name for name in contents(*dist.glob("*.whl")) if ".dist-info/" not in name}
     files = {path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()}
-    assert found == {path.as_posix() for path in files if "__pycache__" not in path.parts}
+    assert names == {path.as_posix() for path in files if "__pycache__" not in path.parts}
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_the_source_archive_makes_the_same_wheel(dist: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_folder_without_network(dist: Path, tmp_path: Path) -> None:
-    """In an environment that sees the libraries of this one, but not the packages it may have in editable mode."""
+    """The environment has this one's libraries, but none of its editable packages."""
     run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
     bin, site = tmp_path / "venv/bin", next((tmp_path / "venv").glob("lib/python*/site-packages"))
     run(sys.executable, "-m", "pip", "--python", bin / "python", "install", "--no-deps", "--no-index",

@@ -1,4 +1,4 @@
-"""Threads that begin together: every test of calls at once runs them the same way."""
+"""Threads that run calls at the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Run each call on a thread of its own until all have ended; raises the first error of any."""
+    """Run each call on a thread of its own until all have ended; raise the first error."""
     with ThreadPoolExecutor(len(calls)) as pool:
         for future in [pool.submit(call) for call in calls]:
             future.result()

@@ -1,8 +1,9 @@
-"""Prompts of random tokens over encoded blocks, and recompute stages for tests."""
+"""Prompts of random tokens over encoded blocks, recompute stages for tests, and a model with a broken weight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -132,3 +133,16 @@ class RecordingStage:
         rows = self.stage.narrow(layer, active, probe)
         self.active.append(rows.cpu())
         return rows
+
+
+@contextmanager
+def broken(engine: Engine, value: float, layer: int | None = None) -> Iterator[None]:
+    """Set one weight of a norm, in a ``layer`` or before the head, to ``value`` within the context."""
+    model = engine.decoder.module.model  # the engine's copy; on a GPU the references use another one
+    weight = (model.norm if layer is None else model.layers[layer].input_layernorm).weight.data
+    original = weight[3].item()
+    weight[3] = value
+    try:
+        yield
+    finally:
+        weight[3] = original

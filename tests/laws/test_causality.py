@@ -83,21 +83,14 @@ def plain(engine_of: GetEngine) -> Engine:
     return engine_of("qwen2")
 
 
-def test_a_revived_row_is_refused(plain: Engine) -> None:
+def test_revived_and_dropped_fresh_rows_are_refused(plain: Engine) -> None:
     prompt = Prompt.random()
     layout = prompt.layout(prompt.blocks(plain))
     every, fresh = torch.arange(layout.rows), layout.fresh.nonzero()[:, 0]
-    with pytest.raises(ConfigError, match="revived"):
-        plain.prefill(layout, Script([every, fresh, every, every, every, every]), Serial())
-
-
-def test_a_dropped_fresh_row_is_refused(plain: Engine) -> None:
-    prompt = Prompt.random()
-    layout = prompt.layout(prompt.blocks(plain))
-    fresh = layout.fresh.nonzero()[:, 0]
-    for script in (Script([fresh[1:]] * 6), Script([fresh, fresh[1:], *[fresh[1:]] * 4])):
-        with pytest.raises(ConfigError, match="fresh"):
-            plain.prefill(layout, script, Serial())
+    revived, dropped = [every, fresh, *[every] * 4], [fresh, *[fresh[1:]] * 5]
+    for rows, sentence in ((revived, "revived"), (dropped, "fresh"), (dropped[1:] * 2, "fresh")):
+        with pytest.raises(ConfigError, match=sentence):
+            plain.prefill(layout, Script(rows), Serial())
 
 
 def test_a_missing_transfer_is_refused(plain: Engine) -> None:

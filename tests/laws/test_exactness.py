@@ -15,6 +15,7 @@ from memory.kv_cache.block import KVBlock
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
+from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, relative, shrinking, tokens
 from tests.references.isolated import dense_mask, full_reuse
@@ -45,17 +46,11 @@ def routing_of(model: torch.nn.Module, forced: Routes | None = None) -> Iterator
         hook.remove()
 
 
-def test_law_1_recomputing_everything_is_the_plain_forward(engine: Engine) -> None:
-    prompt = Prompt.random()
-    result = engine.prefill(prompt.layout(prompt.blocks(engine)), Full(), Serial())
-    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) < EXACT
-
-
-@pytest.mark.parametrize("skip", [0, 7])
-def test_law_1_after_a_recomputed_or_reused_context(engine: Engine, skip: int) -> None:
-    prompt = Prompt.random(context=7)
-    layout = prompt.layout(prompt.blocks(engine))
-    result = engine.prefill(layout, Always(skip), Serial(), prompt.context_block(engine))
+@pytest.mark.parametrize(("context", "stage"), [(0, Full()), (7, Always()), (7, Always(7))])
+def test_law_1_recomputing_everything_is_the_plain_forward(engine: Engine, context: int, stage: Recompute) -> None:
+    """After no context, a recomputed one, or a reused one."""
+    prompt = Prompt.random(context=context)
+    result = engine.prefill(prompt.layout(prompt.blocks(engine)), stage, Serial(), prompt.context_block(engine))
     assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) < EXACT
 
 
@@ -78,9 +73,7 @@ def test_law_2_recomputing_nothing_encodes_every_unit_alone(engine: Engine, cont
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial(), block)
     expected = full_reuse(engine.plain, prompt.context, prompt.units, prompt.query)
     assert relative(result.logits[0], expected[-1]) < EXACT
-    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, (
-        "the units must depend on each other"
-    )
+    assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) > 1e-2, "units must interact"
 
 
 def test_law_2_without_context_is_one_block_diagonal_forward(engine: Engine) -> None:
@@ -123,9 +116,8 @@ def test_law_4_a_moved_block_equals_the_block_computed_at_its_position(engine: E
     prompt = Prompt((tuple(tokens(shift, 5)), tuple(tokens(31, 6))), tuple(tokens(4, 7)))
     result = engine.prefill(prompt.layout(prompt.blocks(engine)), Nothing(), Serial())
     expected, rows = DynamicCache(), slice(shift, shift + 31)
-    engine.plain(
-        torch.tensor([prompt.units[1]]), position_ids=torch.arange(shift, shift + 31)[None], past_key_values=expected
-    )
+    places = torch.arange(shift, shift + 31)[None]
+    engine.plain(torch.tensor([prompt.units[1]]), position_ids=places, past_key_values=expected)
     for layer in range(engine.info.layers):
         k, v = result.cache.read(layer, result.cache.length)
         assert relative(k[:, :, rows], expected.layers[layer].keys) < EXACT

@@ -21,8 +21,8 @@ from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.prompt.rows import lay_out
 from memory.recompute.full import Full
-from tests.laws.broken import broken
 from tests.laws.conftest import DEVICE, GetEngine, make_engine
+from tests.laws.prompts import broken
 from tests.memory.houses import furnish
 from tests.memory.sessions import APPENDING, METHODS, QUERY, open_session
 
@@ -48,7 +48,6 @@ def test_law_11_families(engine: Engine, value: float, layer: int | None) -> Non
 @pytest.mark.parametrize("layer", [None, 0, 3])
 @pytest.mark.parametrize("method", [*METHODS, *APPENDING], ids=lambda method: method.__name__)
 def test_law_11_methods(small: Engine, method: Callable[[], MemoryMethod], layer: int | None) -> None:
-    """Break the weights before the first prefill, or after one that stored correct blocks."""
     for healthy in (0, 1):
         session = open_session(small, method())
         furnish(session.store)
@@ -59,54 +58,8 @@ def test_law_11_methods(small: Engine, method: Callable[[], MemoryMethod], layer
             session.prefill("mug_1", QUERY)
 
 
-def _extended(engine: Engine) -> DenseCache:
+def _cache(engine: Engine) -> DenseCache:
     return DenseCache(engine.info, 64, engine.device)
-
-
-def _score(engine: Engine, best: int | None) -> None:
-    cache = _extended(engine)
-    engine.extend(cache, IDS)
-    with broken(engine, float("nan")):
-        engine.score(cache, [[7, number, number + 1] for number in range(5, 105)], best=best)
-
-
-def _score_after_broken_prompt(engine: Engine) -> None:
-    """Score candidates after a prompt with infinite logits, with intact weights."""
-    cache = _extended(engine)
-    logits = engine.extend(cache, IDS).logits.clone()
-    logits[0, 9] = float("-inf")
-    cache.rewind(cache.length, logits)
-    engine.score(cache, [[7], [8]])
-
-
-def _generate(engine: Engine) -> None:
-    cache = _extended(engine)
-    logits = engine.extend(cache, IDS).logits
-    with broken(engine, float("nan")):
-        engine.generate(cache, logits, 4)
-
-
-def _generate_after_broken_prompt(engine: Engine) -> None:
-    cache = _extended(engine)
-    logits = engine.extend(cache, IDS).logits.clone()
-    logits[0, 9] = float("inf")
-    engine.generate(cache, logits, 4)
-
-
-def _extend(engine: Engine) -> None:
-    with broken(engine, float("nan")):
-        engine.extend(_extended(engine), IDS)
-
-
-def _append(engine: Engine) -> None:
-    with broken(engine, float("nan")):
-        engine.append(_extended(engine), IDS)
-
-
-def _batch(engine: Engine) -> None:
-    batch = Batch(engine.decoder, [_packed(engine), _packed(engine)])
-    with broken(engine, float("nan")):
-        batch.step([7, 8])
 
 
 def _packed(engine: Engine) -> QuantizedCache:
@@ -115,22 +68,35 @@ def _packed(engine: Engine) -> QuantizedCache:
     return cache
 
 
-EXITS = {
-    "score": lambda engine: _score(engine, None),
-    "search": lambda engine: _score(engine, 3),
-    "score after broken prompt": _score_after_broken_prompt,
-    "generate": _generate,
-    "generate after broken prompt": _generate_after_broken_prompt,
-    "extend": _extend,
-    "append": _append,
-    "batch": _batch,
+CANDIDATES = [[7, number, number + 1] for number in range(5, 105)]
+EXITS: dict[str, Callable[[Engine, DenseCache, torch.Tensor, Batch], object]] = {
+    "score": lambda engine, cache, logits, batch: engine.score(cache, CANDIDATES),
+    "search": lambda engine, cache, logits, batch: engine.score(cache, CANDIDATES, best=3),
+    "generate": lambda engine, cache, logits, batch: engine.generate(cache, logits, 4),
+    "extend": lambda engine, cache, logits, batch: engine.extend(_cache(engine), IDS),
+    "append": lambda engine, cache, logits, batch: engine.append(_cache(engine), IDS),
+    "batch": lambda engine, cache, logits, batch: batch.step([7, 8]),
 }
 
 
 @pytest.mark.parametrize("name", EXITS)
 def test_law_11_every_exit_of_the_engine(small: Engine, name: str) -> None:
+    cache, batch = _cache(small), Batch(small.decoder, [_packed(small), _packed(small)])
+    logits = small.extend(cache, IDS).logits
+    with broken(small, float("nan")), pytest.raises(ModelError, match=ERROR):
+        EXITS[name](small, cache, logits, batch)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_law_11_intact_weights_after_a_broken_prompt(small: Engine, value: float) -> None:
+    cache = _cache(small)
+    logits = small.extend(cache, IDS).logits.clone()
+    logits[0, 9] = value
     with pytest.raises(ModelError, match=ERROR):
-        EXITS[name](small)
+        small.generate(cache, logits, 4)
+    cache.rewind(len(IDS), logits)
+    with pytest.raises(ModelError, match=ERROR):
+        small.score(cache, [[7], [8]])
 
 
 def test_law_11_requests_of_many_agents(small: Engine) -> None:
@@ -153,7 +119,7 @@ def test_law_11_requests_of_many_agents(small: Engine) -> None:
 
 
 def test_law_11_skipped_candidates_may_have_minus_infinity(small: Engine) -> None:
-    cache = _extended(small)
+    cache = _cache(small)
     likely = small.extend(cache, IDS).logits[0].argmax().item()
     unlikely = ([number, number + 1, number + 2] for number in range(5, 205))
     scores = small.score(cache, [[likely], *unlikely], best=1).scores
@@ -168,7 +134,7 @@ def test_law_11_in_half_precision_the_remedy_is_another_dtype(engine_of: GetEngi
     weight.fill_(6e4)
     try:
         with pytest.raises(ModelError, match=r"not finite in float16, .* set model\.dtype=float32"):
-            engine.extend(_extended(engine), IDS)
+            engine.extend(_cache(engine), IDS)
     finally:
         weight.copy_(original)
 

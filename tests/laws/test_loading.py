@@ -91,7 +91,7 @@ def _late(feed: Feed) -> Feed:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
-def test_law_7_with_importance_parallel_to_the_mlp(
+def test_law_7_parallel_mlp(
     family: str, recompute: Recompute, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropped rows pass through one more MLP, whose output must not be used.

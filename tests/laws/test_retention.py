@@ -53,13 +53,11 @@ def check_forced(session: Session, turn: Turn, instruction: range) -> None:
     live = set(session.cache.positions.tolist())
     query = range(len(session.ids) - len(turn.query), len(session.ids))
     forced = {*range(len(CONTEXT)), *instruction, *query}
-    assert forced <= live
-    assert len(live) == min(len(live | forced), max(BUDGET, len(forced)))
+    assert forced <= live and len(live) == min(len(live | forced), max(BUDGET, len(forced)))
 
 
 @pytest.mark.parametrize("name", EVICTING)
 def test_law_8_eviction_equals_masking(name: str, engine: Engine, policy_of: GetPolicy) -> None:
-    """Check every turn of the story, with an eviction after each."""
     session, instruction = Session(engine, policy_of(name, engine)), range(0)
     for turn in STORY:
         prompt, result = session.prefill(turn)

@@ -149,7 +149,6 @@ def test_law_6_h2o_after_removal_of_the_transcripts_end(family: str, run_of: Get
 
 @pytest.mark.parametrize("name", ["h2o 0.0", "snapkv wide", "rule"])
 def test_rows_that_were_generated_and_removed_have_no_effect(name: str, run_of: GetRun, engine_of: GetEngine) -> None:
-    """Neither their attention nor their queries affect later evictions."""
     session, survivors = Session(engine_of("qwen2", torch.float64), STAGES[name]), []
     for turn in STORY:
         logits, length = session.turn(turn), session.cache.length

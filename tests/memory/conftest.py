@@ -23,28 +23,28 @@ def engine() -> Iterator[Engine]:
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=500,
     )  # fmt: skip
-    with TransformersEngine(from_config(config, torch.float64, seed=3)) as made:
-        yield made
+    with TransformersEngine(from_config(config, torch.float64, seed=3)) as engines:
+        yield engines
 
 
 @pytest.fixture(scope="session")
 def native_bfloat16() -> None:
-    """A skip where the CPU has no instructions for it."""
+    """Skip on CPUs without bfloat16 instructions."""
     if not onednn_multiplies(torch.bfloat16):
         pytest.skip("this processor has no products in bfloat16")
 
 
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[GetEngine]:
-    """Two layers of every family, built once."""
-    made: list[Engine] = []
+    """Factory of cached engines with two layers, by family and dtype."""
+    engines: list[Engine] = []
 
     @cache
     def make(family: str = "qwen2", dtype: torch.dtype = torch.float64) -> Engine:
-        made.append(TransformersEngine(tiny_model(family, layers=2, dtype=dtype), "inline"))
-        made[-1].model.module.set_experts_implementation("eager")  # others know no float64
-        return made[-1]
+        engines.append(TransformersEngine(tiny_model(family, layers=2, dtype=dtype), "inline"))
+        engines[-1].model.module.set_experts_implementation("eager")  # other implementations have no float64
+        return engines[-1]
 
     yield make
-    for engine in made:
+    for engine in engines:
         engine.close()

@@ -1,4 +1,4 @@
-"""Small houses for memory tests: a store whose tokenizer and encoder need no files."""
+"""Small households for tests: stores whose tokenizer and encoder need no files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ VOCABULARY = 97
 
 
 def encode_text(text: str) -> list[int]:
-    """One token per word, and one (2) for the newline; the ids do not depend on the process."""
+    """Encode one token per word, and 2 for the newline; the ids do not depend on the process."""
     words = text.replace("\n", " \n").split(" ")
-    return [
-        2 if word == "\n" else 3 + sum(ord(c) * (i + 7) for i, c in enumerate(word)) % (VOCABULARY - 3)
-        for word in words
-    ]
+    hashes = [sum(ord(c) * (i + 7) for i, c in enumerate(word)) % (VOCABULARY - 3) for word in words]
+    return [2 if word == "\n" else 3 + number for word, number in zip(words, hashes, strict=True)]
 
 
 def make_store(grouping: Grouping | None = None) -> SegmentStore:
@@ -24,10 +22,20 @@ def make_store(grouping: Grouping | None = None) -> SegmentStore:
 
 
 def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
-    """Receptacles with objects in them (children of their receptacle), and the agent."""
+    """Add receptacles, objects as children of their receptacles, and the agent."""
     store.put("agent", "agent", "agent at start holding nothing\n")
     for i in range(1, cabinets + 1):
         store.put(f"cabinet_{i}", "receptacle", f"cabinet cabinet_{i} closed\n")
     for i in range(1, objects + 1):
         place = f"cabinet_{1 + i % cabinets}"
         store.put(f"mug_{i}", "object", f"mug mug_{i} {place}\n", parent=place)
+
+
+def make_house(quiet: int = 0, cabinets: int = 4, objects: int = 12) -> SegmentStore:
+    """Make a furnished house in which nothing has changed for ``quiet`` steps."""
+    store = make_store()
+    furnish(store, cabinets, objects)
+    store.graph.update(store)
+    store.step = quiet
+    store.graph.update(store)
+    return store

@@ -1,8 +1,9 @@
-"""Layouts and probes made up by hand, for testing stages without a model."""
+"""Layouts and probes for testing stages without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -17,7 +18,7 @@ def block(tokens: int, layers: int = 4, name: str = "block") -> KVBlock:
 
 
 def make_layout(lengths: Sequence[int], fresh: Sequence[int] = (), context: int = 1, query: int = 3) -> Layout:
-    """``[context][one segment per length][query]``; the segments numbered in ``fresh`` have no block."""
+    """Lay out ``[context][one segment per length][query]``; the segments numbered in ``fresh`` have no block."""
     placements, spans, row = [], [], context
     segment_of, is_fresh = [-1] * context, [False] * context
     for number, length in enumerate(lengths):
@@ -40,8 +41,13 @@ def make_layout(lengths: Sequence[int], fresh: Sequence[int] = (), context: int 
     )
 
 
+def mark_exact(layout: Layout, *units: int) -> Layout:
+    """Mark the units of these numbers as exact, and no others."""
+    return replace(layout, placements=tuple(replace(p, exact=n in units) for n, p in enumerate(layout.placements)))
+
+
 class MatrixProbe:
-    """A probe over written-out attention weights (rows, rows): what is asked is computed by loops."""
+    """Probe over a matrix of attention weights (rows, rows), computed by loops."""
 
     def __init__(self, layout: Layout, weights: torch.Tensor, later: torch.Tensor, layer: int) -> None:
         self.layout, self.weights, self.later, self.layer = layout, weights, later, layer
@@ -62,9 +68,9 @@ class MatrixProbe:
     def mass_from_query(self) -> torch.Tensor:
         return self._mass(range(self.layout.query, self.layout.rows), self.weights)
 
-    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+    def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
         weights = self.weights if causal else self.later
-        return torch.stack([self._mass(self._rows(segment), weights) for segment in chosen.tolist()])
+        return torch.stack([self._mass(self._rows(segment), weights) for segment in segments.tolist()])
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         self.hops, self.edges = hops, list(edges)

@@ -1,10 +1,11 @@
-"""Sessions of every method on a tiny random model, with quick groups and small blocks."""
+"""Sessions of every method on a tiny random model, with small windows and blocks."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ EDITS = st.lists(
 
 
 def segments(prefill: Prefill) -> list[str]:
-    """Names of those in a prompt, in their order."""
+    """Return the ids of a prompt's segments in order."""
     return [span.segment for span in prefill.layout.segments]
 
 
@@ -116,16 +117,23 @@ def moving() -> MemoryMethod:
 
 METHODS = [full, prefix, reuse, blocks, keep, sparsex, groups]
 EVICTING = [streaming, h2o, snapkv, query_memory, moving]
-APPENDING = [history, memart, turns, *EVICTING]  # their prompts are transcripts, so they choose otherwise
+APPENDING = [history, memart, turns, *EVICTING]  # their prompts are transcripts
 
 
-def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:
-    settings_ = {"context_ids": CONTEXT, "budget": 14, **settings_}
-    return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **settings_)
+def open_session(engine: Engine, method: MemoryMethod, **knobs: Any) -> MemorySession:
+    knobs = {"context_ids": CONTEXT, "budget": 14, **knobs}
+    return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **knobs)
+
+
+def furnished(engine: Engine, method: MemoryMethod, cabinets: int = 4, mugs: int = 12, **knobs: Any) -> MemorySession:
+    """Open a session over a furnished house."""
+    session = open_session(engine, method, **knobs)
+    furnish(session.store, cabinets, mugs)
+    return session
 
 
 def edit(session: MemorySession, edits: list) -> None:
-    """Put mugs where one drawn list of `EDITS` says, and remove those that are nowhere."""
+    """Apply one list of `EDITS`: put mugs at their places, and remove those without a place."""
     for number, place in edits:
         if place is None and f"mug_{number}" in session.store:
             session.store.remove(f"mug_{number}")
@@ -134,14 +142,14 @@ def edit(session: MemorySession, edits: list) -> None:
 
 
 def check_present(session: MemorySession, prefill: Prefill) -> None:
-    """Law 10 for the prompt's text: every segment in it is told in its present version."""
-    told = prefill.layout.token_ids.tolist()
+    """Check law 10 for the prompt's text: every segment has its latest version."""
+    ids = prefill.layout.token_ids.tolist()
     for span in prefill.layout.segments:
-        assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        assert tuple(ids[span.start : span.stop]) == session.store.tokens(span.segment)
 
 
 def live(session: MemorySession, rng: random.Random) -> None:
-    """One random step of a house."""
+    """Run one random step of a household."""
     session.advance()
     number = rng.randint(1, 12)
     place = rng.choice(["hand", "cabinet_1", "cabinet_2", "table"])

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from keep_agent.errors import ConfigError
 from memory.construction.fixed_blocks import FixedBlocks
@@ -13,9 +13,6 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.block_lease import UNUSED, BlockPool
-from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.quantization import PackFormat
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -42,6 +39,11 @@ def compose(**stages: Any) -> MemoryMethod:
     return MemoryMethod("test", **{**base, **stages})
 
 
+APPEND = {"layout": "append"}
+PACKED = {"storage": Quantized()}
+PER_LAYER = {"retrieval": Latent(layers="each"), "layout": "append"}
+
+
 class Forgetful(KeepAll):
     capabilities = Capabilities(exact=False, evicts=True)
 
@@ -55,72 +57,46 @@ class Rounding(Ram):
     capabilities = Capabilities(exact=False, in_memory=True)
 
 
-@pytest.mark.parametrize(
-    ("stages", "sentence"),
-    [
-        ({"construction": Prefix(), "recompute": MultiHop()}, "Prefix reuses exact rows only, so recompute MultiHop"),
-        ({"construction": Prefix(), "recompute": Full()}, "so the rows that construction Prefix harvests"),
-        ({"construction": Prefix(), "storage": Rounding()}, "storage Rounding changes what it stores"),
-        ({"construction": Segments(), "recompute": Full()}, "so the rows that construction Segments harvests"),
-        (
-            {"construction": Segments(), "layout": "append"},
-            "Segments builds prompts of layout memory, not of layout append: use layout memory",
-        ),
-        ({"layout": "append"}, "PerSegment builds prompts of layout memory"),
-        ({"construction": Turns(), "recompute": Full()}, "so the rows that construction Turns harvests"),
-        ({"construction": Turns(), "recompute": MultiHop()}, "Turns reuses exact rows only, so recompute MultiHop"),
-        ({"construction": Turns(), "storage": Rounding()}, "storage Rounding changes what it stores"),
-        ({"construction": Turns(), "storage": Disk()}, "storage Disk would stay empty: use storage Ram, or"),
-        ({"construction": Turns(), "storage": Disk(bits=4)}, "storage Disk would stay empty"),
-        ({"construction": Turns(), "storage": Tiers([Ram()])}, "storage Tiers would stay empty"),
-        (
-            {"construction": Turns(), "storage": Quantized(), "retention": H2O()},
-            "retention H2O counts attention weights, which attention over the packed rows of storage Quantized",
-        ),
-        (
-            {"construction": Turns(survivors="move"), "storage": Quantized(), "retention": Streaming()},
-            "survivors=move computes keys again for other positions, but storage Quantized keeps them packed",
-        ),
-        ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
-        ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
-        ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
-        (
-            {"construction": History()},
-            "builds prompts of layout append, not of layout memory",
-        ),
-        ({"construction": History(), "recompute": MultiHop(), "layout": "append"}, "History reuses exact rows only"),
-        ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
-        ({"construction": History(), "recompute": Full(), "layout": "append"}, "so the rows that construction History"),
-        ({"retrieval": Latent(), "recompute": Full()}, "but recompute Full reads none"),
-        ({"retrieval": Latent(), "construction": Prefix()}, "leaves out others, which construction Prefix cannot do"),
-        ({"retrieval": Latent(), "construction": Segments()}, "leaves out others, which construction Segments cannot"),
-        ({"retrieval": Latent(layers="each")}, "those of construction PerSegment differ in length or position"),
-        (
-            {"retrieval": Latent(layers="each"), "construction": History(cut="segment"), "layout": "append"},
-            "use construction History with cut=tokens and positions=decoupled",
-        ),
-        (
-            {"retrieval": Latent(layers="each"), "construction": History(positions="coupled"), "layout": "append"},
-            "use construction History with cut=tokens and positions=decoupled",
-        ),
-        (
-            {
-                "retrieval": Latent(layers="each"),
-                "construction": History(),
-                "recompute": MultiHop(),
-                "layout": "append",
-            },
-            "with layers=each a row is another token at each",
-        ),
-        ({"layout": "stack"}, "layout='stack' is unknown"),
-        ({"context": "eos"}, "context='eos' is unknown"),
-        (
-            {"construction": Planless()},
-            "Planless, which has no plan: name a class of memory.construction",
-        ),
-        ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
-    ],
-)
+@pytest.mark.parametrize(("stages", "sentence"), [
+    ({"construction": Prefix(), "recompute": MultiHop()}, "Prefix reuses exact rows only, so recompute MultiHop"),
+    ({"construction": Prefix(), "recompute": Full()}, "so the rows that construction Prefix harvests"),
+    ({"construction": Prefix(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+    ({"construction": Segments(), "recompute": Full()}, "so the rows that construction Segments harvests"),
+    ({"construction": Segments(), **APPEND}, "layout memory, not of layout append: use layout memory"),
+    (APPEND, "PerSegment builds prompts of layout memory"),
+    ({"construction": Turns(), "recompute": Full()}, "so the rows that construction Turns harvests"),
+    ({"construction": Turns(), "recompute": MultiHop()}, "Turns reuses exact rows only, so recompute MultiHop"),
+    ({"construction": Turns(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+    ({"construction": Turns(), "storage": Disk()}, "storage Disk would stay empty: use storage Ram, or"),
+    ({"construction": Turns(), "storage": Disk(bits=4)}, "storage Disk would stay empty"),
+    ({"construction": Turns(), "storage": Tiers([Ram()])}, "storage Tiers would stay empty"),
+    ({"construction": Turns(), **PACKED, "retention": H2O()}, "H2O counts attention weights, which attention"),
+    (
+        {"construction": Turns(survivors="move"), **PACKED, "retention": Streaming()},
+        "survivors=move computes keys again for other positions, but storage Quantized keeps them packed",
+    ),
+    ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
+    ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
+    ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
+    ({"construction": History()}, "builds prompts of layout append, not of layout memory"),
+    ({"construction": History(), "recompute": MultiHop(), **APPEND}, "History reuses exact rows only"),
+    ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
+    ({"construction": History(), "recompute": Full(), "layout": "append"}, "so the rows that construction History"),
+    ({"retrieval": Latent(), "recompute": Full()}, "but recompute Full reads none"),
+    ({"retrieval": Latent(), "construction": Prefix()}, "leaves out others, which construction Prefix cannot do"),
+    ({"retrieval": Latent(), "construction": Segments()}, "leaves out others, which construction Segments cannot"),
+    ({"retrieval": Latent(layers="each")}, "those of construction PerSegment differ in length or position"),
+    (
+        {"construction": History(cut="segment"), **PER_LAYER},
+        "use construction History with cut=tokens and positions=",
+    ),
+    ({"construction": History(positions="coupled"), **PER_LAYER}, "with cut=tokens and positions=decoupled"),
+    ({"construction": History(), "recompute": MultiHop(), **PER_LAYER}, "a row is another token at each"),
+    ({"layout": "stack"}, "layout='stack' is unknown"),
+    ({"context": "eos"}, "context='eos' is unknown"),
+    ({"construction": Planless()}, "Planless, which has no plan: name a class of memory.construction"),
+    ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
+])  # fmt: skip
 def test_senseless_compositions_are_refused_with_a_sentence(stages: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match="memory method 'test': ") as caught:
         compose(**stages)
@@ -138,25 +114,13 @@ def test_compositions_no_paper_has_work(construction: Any, recompute: Any, loadi
 
 @pytest.mark.parametrize("recompute", [Nothing(), MultiHop()])
 @pytest.mark.parametrize("storage", [Ram(), Rounding()])
-def test_segments_take_any_repair_and_any_storage(recompute: Any, storage: Any) -> None:
-    method = compose(construction=Segments(), recompute=recompute, storage=storage)
+def test_approximate_reuse_allows_recomputation_and_rounding(recompute: Any, storage: Any) -> None:
+    capabilities = compose(construction=Segments(), recompute=recompute, storage=storage).capabilities
     repairs = isinstance(recompute, MultiHop)
-    assert method.capabilities == Capabilities(exact=False, moves_blocks=True, harvests=True, repairs=repairs)
-    with pytest.raises(ConfigError, match="block_size=0"):
-        Segments(block_size=0)
-
-
-@pytest.mark.parametrize("recompute", [Nothing(), MultiHop()])
-@pytest.mark.parametrize("storage", [Ram(), Rounding()])
-def test_what_is_chosen_from_history_may_be_repaired_and_rounded(recompute: Any, storage: Any) -> None:
+    assert capabilities == Capabilities(exact=False, moves_blocks=True, harvests=True, repairs=repairs)
     parts = {"construction": History(), "recompute": recompute, "storage": storage, "layout": "append"}
-    method = compose(retrieval=Latent(), **parts)
-    assert method.capabilities.latent and not method.capabilities.exact
-
-
-def test_prefix_is_exact_and_harvests() -> None:
-    method = compose(construction=Prefix())
-    assert method.capabilities == Capabilities(exact=True, harvests=True)
+    capabilities = compose(retrieval=Latent(), **parts).capabilities
+    assert capabilities.latent and not capabilities.exact
 
 
 @pytest.mark.parametrize("retention", [KeepAll(), Streaming(), SnapKV(), QueryMemory()])
@@ -167,95 +131,9 @@ def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", ["append", "memory"])
-def test_turns_are_exact_until_a_retention_drops_rows(layout: str) -> None:
-    method = compose(construction=Turns(), layout=layout)
-    assert method.capabilities == Capabilities(exact=True, harvests=True, keeps_cache=True)
+def test_exact_reuse_ends_when_a_retention_drops_rows(layout: str) -> None:
+    assert compose(construction=Prefix(), layout=layout).capabilities == Capabilities(exact=True, harvests=True)
+    capabilities = Capabilities(exact=True, harvests=True, keeps_cache=True)
+    assert compose(construction=Turns(), layout=layout).capabilities == capabilities
     evicting = compose(construction=Turns(), retention=H2O(), layout=layout)
-    assert evicting.capabilities == Capabilities(exact=False, harvests=True, evicts=True, keeps_cache=True)
-    for knobs, sentence in [
-        ({"block_size": 0}, "block_size=0"),
-        ({"prefix_tokens": -1}, "prefix_tokens=-1 is negative"),
-        ({"survivors": "jump"}, "survivors='jump' is unknown; use one of stay, move"),
-    ]:
-        with pytest.raises(ConfigError, match=sentence):
-            Turns(**knobs)
-
-
-def block(name: str, tokens: int = 4) -> KVBlock:
-    k = torch.zeros(2, 1, tokens, 4)
-    return KVBlock(name, k, k)
-
-
-def test_a_block_is_deleted_with_its_last_holder() -> None:
-    pool = BlockPool(Ram())
-    one, two = pool.lease(), pool.lease()
-    one.put(block("a"))
-    one.put(block("b"))
-    assert two.get("a") is not None
-    one.release()
-    assert pool.storage.contains("a")
-    assert not pool.storage.contains("b")
-    assert dict(pool.references) == {"a": 1}
-    two.drop("a")
-    two.drop("a")
-    assert pool.storage.stats()["blocks"] == 0
-    assert not pool.references
-    two.release()
-
-
-def test_a_holder_does_not_remember_what_was_evicted() -> None:
-    pool = BlockPool(Ram(budget_bytes=10 * block("x").nbytes))
-    holder = pool.lease()
-    for number in range(3000):
-        holder.put(block(str(number)))
-    assert len(pool.references) < 1100
-    holder.release()
-    assert pool.storage.stats()["bytes"] == 0
-
-
-def test_a_full_storage_forgets_the_end_of_a_prefix_first() -> None:
-    pool = BlockPool(Ram(budget_bytes=5 * block("x").nbytes))
-    index = PrefixIndex(pool.lease(), block("x").tokens, "model", (), "")
-    rows = block("rows", 4 * block("x").tokens)
-    chain = index.chain(range(4 * index.block_size))
-    index.insert(chain, 0, rows, exact=True)
-    index.match(chain)
-    for number in range(3):
-        pool.storage.put(block(str(number)))
-    assert [found.identity for found in index.match(chain)] == chain[:2]
-
-
-def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
-    index = PrefixIndex(BlockPool(Ram()).lease(), 2, "model", (1,), "")
-    chain = index.chain(range(7))
-    assert len(chain) == 3
-    index.insert(chain[:2], 0, block("rows", 4), exact=True)
-    assert [found.identity for found in index.match(index.chain(range(9)))] == chain[:2]
-    assert index.match(index.chain([0, 1, 9, 3])) == index.match(chain[:1])
-    assert index.match(index.chain([9, 1, 2, 3])) == []
-    with pytest.raises(ConfigError, match="approximate"):
-        index.insert(chain, 2, block("rows", 2), exact=False)
-    with pytest.raises(ConfigError, match="1 blocks of 2 tokens do not fit 3 rows"):
-        index.insert(chain, 2, block("rows", 3), exact=True)
-    with pytest.raises(ConfigError, match="block_size=0"):
-        PrefixIndex(BlockPool(Ram()).lease(), 0, "model", (), "")
-    with pytest.raises(ConfigError, match="block_size=0"):
-        Prefix(block_size=0)
-    others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
-    names = {PrefixIndex(BlockPool(Ram()).lease(), 2, *key).chain(range(4))[0] for key in others}
-    assert len(names | {chain[0]}) == 4
-
-
-def test_what_no_prompt_uses_is_let_go_of_in_the_end() -> None:
-    pool = BlockPool(Ram())
-    holder, other = pool.lease(), pool.lease()
-    for name in ("used", "shared", "unused"):
-        holder.put(block(name))
-    other.get("shared")
-    for _ in range(UNUSED):
-        holder.get("used")
-        holder.next_prompt()
-    assert pool.storage.stats()["blocks"] == 3
-    holder.next_prompt()
-    assert [name for name in ("used", "shared", "unused") if pool.storage.contains(name)] == ["used", "shared"]
-    assert dict(pool.references) == {"used": 1, "shared": 1}
+    assert evicting.capabilities == replace(capabilities, exact=False, evicts=True)

@@ -114,12 +114,12 @@ class DenseEngine:
     ) -> ScoreResult:
         scores, length, logits = [], cache.length, cache.logits
         for ids in candidates:
-            each = []
+            likelihoods = []
             for token in ids:
-                each.append(cache.logits.log_softmax(-1)[0, token])
+                likelihoods.append(cache.logits.log_softmax(-1)[0, token])
                 self._forward(cache, [token])
             cache.rewind(length, logits)
-            scores.append(torch.stack(each).sum() if reduce == "sum" else torch.stack(each).mean())
+            scores.append(torch.stack(likelihoods).sum() if reduce == "sum" else torch.stack(likelihoods).mean())
         return ScoreResult(torch.stack(scores), sum(map(len, candidates)))
 
     def generate(

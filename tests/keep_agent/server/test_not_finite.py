@@ -7,7 +7,7 @@ import pytest
 from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import events
-from tests.laws.broken import broken
+from tests.laws.prompts import broken
 
 NAN = float("nan")
 SAID = {"model": "tiny", "messages": [{"role": "user", "content": "find a mug"}], "max_tokens": 8}

@@ -1,4 +1,4 @@
-"""Several kinds of tokenizers, small and quickly trained."""
+"""Small tokenizers of several kinds, trained in the test."""
 
 from __future__ import annotations
 
@@ -24,47 +24,46 @@ SENTENCES = [
 
 
 def byte_level(nfc: bool = False, trim: bool = False) -> Tokenizer:
-    """As GPT-2's; ``nfc`` as Qwen's, ``trim`` as Llama 3's, whose offsets leave out spaces that belong to a token."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    """Byte-level BPE like GPT-2; ``nfc`` like Qwen, ``trim`` like Llama 3 (token offsets exclude spaces)."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     many = "".join(f" {chr(0x1F300 + 37 * i)} {chr(0x6F00 + 37 * i)}" for i in range(20))
-    made.train_from_iterator(
-        [*SENTENCES, many],  # where spaces merge with the first bytes of what comes next
+    tokenizer.train_from_iterator(
+        [*SENTENCES, many],  # spaces merge with the first bytes of the next character
         trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False),
     )
     if nfc:
-        made.normalizer = normalizers.NFC()
+        tokenizer.normalizer = normalizers.NFC()
     if trim:
-        made.post_processor = processors.ByteLevel(trim_offsets=True)
-    return made
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
 
 
 def sentencepiece(kind: str = "bpe", scheme: str = "first") -> Tokenizer:
-    """As Llama's: a space in front, taken away when decoding, and bytes for what has no token."""
-    made = Tokenizer(models.BPE() if kind == "bpe" else models.Unigram())
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=kind != "bpe")
-    special = ["<unk>", "<s>"]
-    trainer = (
-        trainers.BpeTrainer(vocab_size=150, special_tokens=special, show_progress=False)
-        if kind == "bpe"
-        else trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
-    )
-    made.train_from_iterator(SENTENCES, trainer)
-    made.model = with_bytes(json.loads(made.to_str())["model"])
-    made.add_special_tokens(["<s>"])
+    """SentencePiece like Llama: a space is prepended, and removed by the decoder; unknown characters become bytes."""
+    tokenizer = Tokenizer(models.BPE() if kind == "bpe" else models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=kind != "bpe")
+    options = {"special_tokens": ["<unk>", "<s>"], "show_progress": False}
+    if kind == "bpe":
+        trainer = trainers.BpeTrainer(vocab_size=150, **options)
+    else:
+        trainer = trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>", **options)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.model = with_bytes(json.loads(tokenizer.to_str())["model"])
+    tokenizer.add_special_tokens(["<s>"])
     plain = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    made.decoder = decoders.Sequence(plain)
-    return made
+    tokenizer.decoder = decoders.Sequence(plain)
+    return tokenizer
 
 
 def normalised() -> Tokenizer:
-    """As Llama's of old: spaces are replaced, and one is put in front, before anything else; text is one long word."""
-    made = sentencepiece()
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    made.pre_tokenizer = pre_tokenizers.Sequence([])
-    return made
+    """SentencePiece like Llama 1: a normalizer prepends a space and replaces spaces; the text is one long word."""
+    tokenizer = sentencepiece()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([])
+    return tokenizer
 
 
 def with_bytes(model: dict[str, Any]) -> models.Model:
@@ -103,7 +102,7 @@ def coder_of(name: str) -> TokenizerCoder:
     return TokenizerCoder(tokenizer_of(name))
 
 
-def said(name: str, ids: list[int]) -> str:
-    """What tokens decode to, but for spaces behind special tokens: some tokenizers add one there inside a piece."""
-    shown = tokenizer_of(name).decode(ids, skip_special_tokens=False)
-    return re.sub("<s> +", "<s>", shown) if name.endswith("always") else shown
+def decode(name: str, ids: list[int]) -> str:
+    """Decode tokens, without the spaces that some tokenizers add after a special token inside a piece."""
+    text = tokenizer_of(name).decode(ids, skip_special_tokens=False)
+    return re.sub("<s> +", "<s>", text) if name.endswith("always") else text

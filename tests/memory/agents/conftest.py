@@ -1,4 +1,4 @@
-"""Memories of agents over two small models, in a folder of their own."""
+"""Agents' memories over two small models, each in a folder of its own."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
-from planners.tiny.checkpoint import BUNDLED
-from planners.tiny.tokenizer import load_tokenizer
+from tests.memory.agents.coders import coder_of, tokenizer_of
 from tests.memory.agents.reference import Make, ReferenceMemories
 
 
 @pytest.fixture(scope="session")
 def coder() -> TokenizerCoder:
-    return TokenizerCoder(load_tokenizer(BUNDLED / "tokenizer.json"))
+    return coder_of("planner")
 
 
 @pytest.fixture(scope="session")
-def engines(coder: TokenizerCoder) -> Iterator[list[Engine]]:
-    """Two models that differ in their weights."""
-    size = load_tokenizer(BUNDLED / "tokenizer.json").get_vocab_size()
-    made = [
-        TransformersEngine(tiny_model("qwen2", layers=2, vocab_size=size, dtype=torch.float64, seed=seed), "inline")
-        for seed in (0, 1)
-    ]
-    yield made
-    for engine in made:
+def engines() -> Iterator[list[Engine]]:
+    """Two engines with different weights."""
+    options = {"layers": 2, "vocab_size": tokenizer_of("planner").get_vocab_size(), "dtype": torch.float64}
+    engines = [TransformersEngine(tiny_model("qwen2", seed=seed, **options), "inline") for seed in (0, 1)]
+    yield engines
+    for engine in engines:
         engine.close()
 
 
@@ -44,15 +40,15 @@ def engine(engines: list[Engine]) -> Engine:
 
 @pytest.fixture
 def make(engine: Engine, coder: TokenizerCoder, tmp_path: Path) -> Iterator[Make]:
-    """Memories in a folder of their own, closed at the end."""
-    made = []
+    """Factory of memories that are closed at the end of the test."""
+    every = []
 
     def build(**knobs: Any) -> AgentMemories:
-        made.append(AgentMemories(engine, coder, **{"folder": tmp_path / "rows", **knobs}))
-        return made[-1]
+        every.append(AgentMemories(engine, coder, **{"folder": tmp_path / "rows", **knobs}))
+        return every[-1]
 
     yield build
-    for memories in made:
+    for memories in every:
         memories.close()
 
 

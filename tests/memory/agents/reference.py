@@ -1,16 +1,18 @@
-"""A dictionary beside agents' memories: what each must remember, and the same rows dense.
+"""Expected state of agents' memories: each agent's text, and its rows in full precision.
 
-Cold and hot runs of a text agree bit for bit where they consist of the same passes. Otherwise they cannot: a row that
-was computed when its page was not full yet saw rows of that page as they are, in one long pass it sees them packed. So
-what is served hot is compared with `Dense`, which goes through the same passes in full precision: there keys and values
-of whole pages are those that come back from four bits, and the rest is transformers' own forward.
+Two runs of a text agree bit for bit only if they consist of the same passes: a row that was computed before its page
+was full read that page unpacked, and reads it packed in one long pass. So rows that are reused are compared with
+`Dense`, which goes through the same passes with transformers' own forward and unpacked values of complete pages.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ import torch
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
 from memory.engine.base import Engine
+from memory.files.atomic import replacing
 from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative
 from tests.references.packed import Dense
@@ -29,7 +32,7 @@ Make = Callable[..., AgentMemories]
 
 
 def lines(count: int, seed: int = 0) -> str:
-    """So many lines of about four tokens."""
+    """Draw ``count`` lines of about four tokens."""
     chance = random.Random(seed)
     return "".join(f"{chance.choice(VERBS)} {chance.choice(PLACES)}\n" for _ in range(count))
 
@@ -39,7 +42,7 @@ def answer(memories: AgentMemories, prompt: AgentPrompt) -> torch.Tensor:
 
 
 def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[AgentPrompt, torch.Tensor]:
-    """A whole turn: the prompt, and its logits."""
+    """Run a whole turn; return the prompt and its logits."""
     prompt = memories.open(agent, text)
     logits = answer(memories, prompt)
     memories.finish(prompt, **knobs)
@@ -47,16 +50,31 @@ def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[A
 
 
 def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | None = None) -> torch.Tensor:
-    """Logits of a text that nobody has seen before."""
+    """Return the logits of a text in empty memories."""
     with AgentMemories(engine, coder, format or PackFormat()) as memories:
-        prompt, logits = say(memories, "nobody", text)
+        prompt, logits = say(memories, "stranger", text)
     assert (prompt.reused, prompt.kind, prompt.origin) == (0, "miss", "cold")
     return logits
 
 
+def size_of(memories: AgentMemories, agent: str) -> int:
+    return memories._host[agent, memories.engine.model_key].cache.nbytes
+
+
+def pausing(pause: Callable[[], object]) -> Callable[..., AbstractContextManager[Any]]:
+    """Replace ``memory.files.block_file.replacing`` by one that pauses after each write, before the checksum."""
+
+    @contextmanager
+    def slowly(path: Path, private: bool = False) -> Iterator[SimpleNamespace]:
+        with replacing(path, private) as stream:
+            yield SimpleNamespace(write=lambda raw: (stream.write(raw), pause()), seek=stream.seek)
+
+    return slowly
+
+
 @dataclass
 class ReferenceRows:
-    """What an agent must remember for a model: the text, and the same rows dense."""
+    """An agent's rows for one model: the text, the same rows dense, and the place that they are read from next."""
 
     token_text: TokenText
     dense: Dense
@@ -65,27 +83,27 @@ class ReferenceRows:
 
 @dataclass
 class ReferenceMemories:
-    """A dictionary beside the memories: every turn is checked against it."""
+    """Memories beside a dictionary of the expected rows; every turn is compared with it."""
 
     memories: AgentMemories
     known: dict[tuple[str, str], ReferenceRows] = field(default_factory=dict)
 
     def open(self, agent: str, text: str) -> tuple[AgentPrompt, ReferenceRows]:
-        """A prompt, and what it must become."""
+        """Open a prompt; return it with the rows that it must reuse."""
         memories = self.memories
         prompt, key = memories.open(agent, text), (agent, memories.engine.model_key)
         known = self.known.get(key)
-        found = None if known is None else match(known.token_text, text, memories.threshold, memories.exact)
-        if known is None or found is None or found.kind == "miss":
+        best = None if known is None else match(known.token_text, text, memories.threshold, memories.exact)
+        if known is None or best is None or best.kind == "miss":
             new = ReferenceRows(TokenText.of(text, memories.coder), Dense(memories.engine.plain, memories.format))
-            kept, kind, origin = 0, "miss", "cold"
+            reused, kind, origin = 0, "miss", "cold"
         else:
-            told, kept = resume(known.token_text, found, memories.coder)
-            new, kind, origin = ReferenceRows(told, known.dense.copy()), found.kind, known.where
-            new.dense.cut(kept)
-        assert (prompt.reused, prompt.kind, prompt.origin) == (kept, kind, origin if kept else "cold")
+            token_text, reused = resume(known.token_text, best, memories.coder)
+            new, kind, origin = ReferenceRows(token_text, known.dense.copy()), best.kind, known.where
+            new.dense.cut(reused)
+        assert (prompt.reused, prompt.kind, prompt.origin) == (reused, kind, origin if reused else "cold")
         assert prompt.token_text.text == text and prompt.token_text.ids == new.token_text.ids
-        assert prompt.cache.tokens == new.token_text.ids[:kept] and list(prompt.new) == new.token_text.ids[kept:]
+        assert prompt.cache.tokens == new.token_text.ids[:reused] and list(prompt.new) == new.token_text.ids[reused:]
         if known is not None and prompt.origin == "warm":
             known.where = "hot"
         return prompt, new
@@ -94,20 +112,16 @@ class ReferenceMemories:
         prompt, new = self.open(agent, text)
         logits = answer(self.memories, prompt)
         assert relative(logits, new.dense.append(prompt.new)[-1:]) < EXACT
-        said = self.memories.engine.generate(prompt.cache, logits, generate) if generate else []
-        for token in said:
+        generated = self.memories.engine.generate(prompt.cache, logits, generate) if generate else []
+        for token in generated:
             assert int(new.dense.logits.argmax()) == token
             new.dense.append([token])
-        if said:
-            new.token_text.extend(said, self.memories.coder)
-        self.memories.finish(prompt, said)
+        if generated:
+            new.token_text.extend(generated, self.memories.coder)
+        self.memories.finish(prompt, generated)
         self.known[prompt.key] = new
         return prompt
 
     def text(self, agent: str) -> str:
         known = self.known.get((agent, self.memories.engine.model_key))
         return "" if known is None else known.token_text.text
-
-
-def size_of(memories: AgentMemories, agent: str) -> int:
-    return memories._host[agent, memories.engine.model_key].cache.nbytes

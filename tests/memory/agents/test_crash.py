@@ -1,4 +1,4 @@
-"""Agents whose process is killed while they grow: they find an announced state again, or none."""
+"""Agents whose process is killed while their texts grow: after a restart they have an announced state, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import torch
 
 from keep_agent.errors import CorruptError
 from memory.agents.manager import AgentMemories
-from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.tiny_models import tiny_model
@@ -27,9 +26,8 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.files import block_file as blockfile
 from memory.files.agent_files import agent_path, open_agent
 from memory.kv_cache.quantized import QuantizedCache
-from planners.tiny.checkpoint import BUNDLED
-from planners.tiny.tokenizer import load_tokenizer
-from tests.memory.agents.pausing import pausing
+from tests.memory.agents.coders import coder_of, tokenizer_of
+from tests.memory.agents.reference import pausing
 from tests.waiting import PATIENCE
 
 FORK = multiprocessing.get_context("fork")  # a child need not load torch again
@@ -38,13 +36,13 @@ PROBE = "\nlook at table_1\ngo to"
 
 @dataclass(frozen=True)
 class Life:
-    """How agents grow.
+    """Sizes of the agents' turns.
 
-    :param lines: of an agent that begins; later turns have fewer than ``more``
-    :param whole: rows that are computed in one pass, and lie in one piece then
-    :param longest: characters, then an agent begins anew
-    :param host_bytes: of all agents' rows in memory; None: no limit
-    :param pause: seconds that a writer takes between one tensor and the next
+    :param lines: number of lines in an agent's first turn; later turns have fewer than ``more``
+    :param whole: number of rows computed in one pass, and stored in one extent
+    :param longest: number of characters after which an agent starts again
+    :param host_bytes: limit of all agents' rows in memory
+    :param pause: seconds between the writes of two tensors
     """
 
     agents: tuple[str, ...] = ("kitchen", "garden", "cellar", "roof")
@@ -52,21 +50,19 @@ class Life:
     more: int = 30
     whole: int = 100
     longest: int = 4000
-    host_bytes: int | None = 120_000  # so few that agents come from the disk as well
+    host_bytes: int | None = 120_000  # small, so that agents are also read from the disk
     pause: float = 0.0
 
 
 def make_engine() -> Engine:
-    """In every process the same weights."""
-    size = load_tokenizer(BUNDLED / "tokenizer.json").get_vocab_size()
-    return TransformersEngine(
-        tiny_model("qwen2", layers=2, vocab_size=size, seed=4, max_position_embeddings=4096), "inline"
-    )
+    """Make an engine with the same weights in every process."""
+    size = tokenizer_of("planner").get_vocab_size()
+    model = tiny_model("qwen2", layers=2, vocab_size=size, seed=4, max_position_embeddings=4096)
+    return TransformersEngine(model, "inline")
 
 
 def make_memories(engine: Engine, folder: Path, host_bytes: int | None = None) -> AgentMemories:
-    coder = TokenizerCoder(load_tokenizer(BUNDLED / "tokenizer.json"))
-    return AgentMemories(engine, coder, folder=folder, host_bytes=host_bytes)
+    return AgentMemories(engine, coder_of("planner"), folder=folder, host_bytes=host_bytes)
 
 
 def digest(logits: torch.Tensor) -> str:
@@ -78,29 +74,29 @@ def name_of(ids: Sequence[int]) -> str:
 
 
 def probe(engine: Engine, cache: QuantizedCache, ids: Sequence[int]) -> str:
-    """What the rows say, bit for bit, without a trace in them."""
+    """Return a digest of the logits after the rows, which stay unchanged."""
     return digest(engine.extend(cache.fork(), ids).logits)
 
 
 @dataclass(frozen=True)
-class News:
-    """A state that is about to be remembered."""
+class State:
+    """State of an agent that is about to be stored."""
 
     agent: str
-    rows: str  # name of its tokens
+    rows: str  # digest of its token ids
     text: str
     logits: str
 
 
-def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], news: Connection) -> None:
-    """Turn after turn of one agent or another until killed; each state is announced before it can be written."""
+def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], pipe: Connection) -> None:
+    """Run turns of random agents until killed; announce each state before it can be written."""
     torch.set_num_threads(1)
     chance, engine = random.Random(seed), make_engine()
     memories = make_memories(engine, folder, life.host_bytes)
     if life.pause:
         blockfile.replacing = pausing(partial(time.sleep, life.pause))
     ids = memories.coder.encode(PROBE).ids
-    news.send(None)
+    pipe.send(None)
     for turn in itertools.count():
         agent = chance.choice(life.agents)
         text = texts.get(agent, "")
@@ -109,55 +105,55 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], news: Conne
         text += "".join(f"open drawer_1 and pick up mug_{seed + turn + i} \n" for i in range(count))
         prompt = memories.open(agent, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule(whole=life.whole, steps=(), rest=90)).logits
-        said = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
-        told = prompt.token_text.first(len(prompt.token_text.ids))
-        told.extend(said, memories.coder)
-        texts[agent] = told.text
-        news.send(News(agent, name_of(told.ids), told.text, probe(engine, prompt.cache, ids)))
-        memories.finish(prompt, said)
+        generated = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
+        token_text = prompt.token_text.first(len(prompt.token_text.ids))
+        token_text.extend(generated, memories.coder)
+        texts[agent] = token_text.text
+        pipe.send(State(agent, name_of(token_text.ids), token_text.text, probe(engine, prompt.cache, ids)))
+        memories.finish(prompt, generated)
 
 
 @dataclass
 class Parent:
-    """What children announced, in order, and what has been found."""
+    """States that child processes announced, in order, and the newest state read back of each agent."""
 
     folder: Path
     engine: Engine
     life: Life = Life()
     texts: dict[str, str] = field(default_factory=dict)
-    announced: dict[str, list[News]] = field(default_factory=lambda: defaultdict(list))
-    found: dict[str, int] = field(default_factory=dict)  # number of the newest state seen, by agent
+    announced: dict[str, list[State]] = field(default_factory=lambda: defaultdict(list))
+    newest: dict[str, int] = field(default_factory=dict)  # number of the state, by agent
 
     def run(self, seed: int, turns: float) -> None:
-        """One child, killed after so many turns: somewhere in the last, or while what it brought is written.
+        """Run one child and kill it after ``turns`` turns: within the last turn, or while that is written.
 
-        Counted in turns, and a part of what one took: so a slow machine sees as many states as a fast one.
+        The duration is counted in turns and a share of one, so that a slow machine sees as many states as a fast one.
         """
-        mine, theirs = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), theirs))
+        receiver, sender = FORK.Pipe(duplex=False)
+        child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), sender))
         child.start()
-        theirs.close()
-        assert mine.poll(PATIENCE) and mine.recv() is None
-        begun, whole = time.monotonic(), int(turns)
+        sender.close()
+        assert receiver.poll(PATIENCE) and receiver.recv() is None
+        began, whole = time.monotonic(), int(turns)
         for _ in range(whole):
-            assert mine.poll(PATIENCE)
-            self._note(mine.recv())
-        time.sleep((turns - whole) * ((time.monotonic() - begun) / whole if whole else 0.05))
+            assert receiver.poll(PATIENCE)
+            self._note(receiver.recv())
+        time.sleep((turns - whole) * ((time.monotonic() - began) / whole if whole else 0.05))
         child.kill()
         child.join()
-        for each in received(mine):
-            self._note(each)
+        for state in remaining(receiver):
+            self._note(state)
 
-    def _note(self, each: News) -> None:
-        self.announced[each.agent].append(each)
+    def _note(self, state: State) -> None:
+        self.announced[state.agent].append(state)
 
     def check(self) -> tuple[int, int]:
-        """How many agents are remembered, and how many files are damaged."""
+        """Read all files back; return the number of agents with rows and of damaged files."""
         warm, broken = 0, 0
         with make_memories(self.engine, self.folder) as memories:
             for agent in self.life.agents:
                 path = agent_path(self.folder, agent, self.engine.model_key)
-                assert path.exists() or agent not in self.found, "a file that was there is gone"
+                assert path.exists() or agent not in self.newest, "an existing file has disappeared"
                 if path.exists():
                     sound = self._check(memories, agent)
                     warm, broken = warm + sound, broken + (not sound)
@@ -165,7 +161,7 @@ class Parent:
         return warm, broken
 
     def _check(self, memories: AgentMemories, agent: str) -> bool:
-        """An agent's file is a state that was announced, no older than one that was seen, or it is reported."""
+        """Check that an agent's file holds an announced state, not older than the newest read, or is reported."""
         try:
             header = open_agent(self.folder, agent, self.engine.model_key).header
         except CorruptError:
@@ -179,14 +175,14 @@ class Parent:
             logits = digest(self.engine.extend(prompt.cache, prompt.new).logits)
         states = self.announced[agent]
         numbers = [i for i, state in enumerate(states) if (state.rows, state.logits) == (name_of(ids), logits)]
-        assert numbers and states[numbers[-1]].text == text, f"{agent} remembers what it never was"
-        assert numbers[-1] >= self.found.get(agent, 0), f"{agent} is older than it was"
-        self.found[agent], self.texts[agent] = numbers[-1], text
+        assert numbers and states[numbers[-1]].text == text, f"{agent} has a state that was never announced"
+        assert numbers[-1] >= self.newest.get(agent, 0), f"{agent} has an older state than before"
+        self.newest[agent], self.texts[agent] = numbers[-1], text
         return True
 
 
-def received(connection: Connection) -> Iterator[News]:
-    """All that was sent whole; the last may have been cut off."""
+def remaining(connection: Connection) -> Iterator[State]:
+    """Yield the complete messages; the last one may be cut off."""
     while True:
         try:
             yield connection.recv()
@@ -204,20 +200,20 @@ def test_killed_two_hundred_times_while_agents_grow(tmp_path: Path) -> None:
         for number in range(200):
             parent.run(1000 * number, chance.uniform(0, 8))
             leftovers += len(list(folder.glob(".*.partial")))
-            remembered, broken = parent.check()
-            warm += remembered
-            assert broken == 0, "a name is given to whole files only"
+            restored, broken = parent.check()
+            warm += restored
+            assert broken == 0, "only complete files are renamed into place"
     assert sum(map(len, parent.announced.values())) > 500 and warm > 600
-    assert leftovers > 20, "else the kills would have missed the writing"
-    assert all(number > 20 for number in parent.found.values())
+    assert leftovers > 20, "some kills must interrupt a write"
+    assert all(number > 20 for number in parent.newest.values())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
-    """Turns follow each other faster than the disk: each goes on in the blocks that the writer is at.
+    """Turns are faster than the disk: each extends the blocks that are being written.
 
-    Some 1,800 rows lie in one piece, with room for another 250; then, soon, the agent begins anew.
+    About 1,800 rows lie in one extent with room for another 250; soon afterwards the agent starts again.
     """
     rooms = ("attic", "kitchen")
     life = Life(rooms, lines=200, more=6, whole=2048, longest=7800, host_bytes=None, pause=0.02)
@@ -226,8 +222,8 @@ def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
         parent = Parent(tmp_path / "rows", engine, life)
         for number in range(60):
             parent.run(20 * number, chance.uniform(2, 20))
-            remembered, broken = parent.check()
-            warm += remembered
-            assert broken == 0, "what was finished is what is written"
-    assert warm > 60 and all(number > 20 for number in parent.found.values())
-    assert len(parent.found) == len(rooms)
+            restored, broken = parent.check()
+            warm += restored
+            assert broken == 0, "the file must hold the finished turn"
+    assert warm > 60 and all(number > 20 for number in parent.newest.values())
+    assert len(parent.newest) == len(rooms)

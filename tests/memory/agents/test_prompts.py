@@ -1,4 +1,4 @@
-"""Prompts under way: one at a time per agent; the computed rows are remembered, however the prompt ends."""
+"""Open prompts: one at a time per agent; computed rows are stored however the prompt ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory.engine.transformers.append import ChunkedPrefill
 from tests.memory.agents.reference import Make, ReferenceMemories, ReferenceRows, answer, lines, say
 
 
-def test_an_agents_prompts_come_one_after_another(make: Make) -> None:
+def test_an_agent_has_one_open_prompt_at_a_time(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
     with pytest.raises(ConfigError, match="'a' has a prompt under way: finish or abandon it"):
@@ -23,12 +23,12 @@ def test_an_agents_prompts_come_one_after_another(make: Make) -> None:
     memories.open("b", lines(4))
     memories.abandon(prompt)
     again = memories.open("a", lines(4))
-    memories.abandon(prompt)  # is not under way any more: nothing
+    memories.abandon(prompt)  # no effect: it is not open any more
     answer(memories, again)
     memories.finish(again)
-    for ended in (prompt, again):
+    for closed in (prompt, again):
         with pytest.raises(ConfigError, match="'a' is not under way"):
-            memories.finish(ended)
+            memories.finish(closed)
 
 
 def test_an_abandoned_prompt_leaves_the_memory_as_it_was(reference: ReferenceMemories, engine: Engine) -> None:
@@ -53,7 +53,7 @@ def test_an_abandoned_prompt_leaves_the_memory_as_it_was(reference: ReferenceMem
 
 
 def test_a_failed_prefill_blocks_no_agent(reference: ReferenceMemories, engine: Engine) -> None:
-    """The pass ends in its second layer; the caller may still hold, and even use, the cache of the old prompt."""
+    """The pass fails in its second layer; the caller may even go on using the cache of the failed prompt."""
     reference.say("a", lines(30))
     more = lines(30) + lines(60, 2)
 
@@ -69,26 +69,24 @@ def test_a_failed_prefill_blocks_no_agent(reference: ReferenceMemories, engine: 
     reference.say("a", more + lines(2))
 
 
-def test_a_cancelled_prompt_is_remembered_as_far_as_it_was_computed(
-    reference: ReferenceMemories, engine: Engine
-) -> None:
+def test_the_computed_rows_of_a_cancelled_prompt_are_stored(reference: ReferenceMemories, engine: Engine) -> None:
     text = lines(60)
     prompt, new = reference.open("a", text)
     ids = torch.tensor(prompt.new)
-    ChunkedPrefill(engine.decoder, prompt.cache, ids)  # not a step of it
+    ChunkedPrefill(engine.decoder, prompt.cache, ids)  # no step of it is run
     engine.extend(prompt.cache, ids[:100])
     reference.memories.finish(prompt)
     new.dense.append(prompt.new[:100])
     reference.known[prompt.key] = ReferenceRows(new.token_text.first(100), new.dense)
     assert reference.say("a", text).reused == 100
     prompt = reference.memories.open("b", text)
-    reference.memories.finish(prompt)  # nothing of it was computed
+    reference.memories.finish(prompt)  # without computed rows
     assert reference.say("b", text).reused == 0
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
-def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: Make, engine: Engine) -> None:
-    """Before it began, between two chunks, and while it decodes; cancelled or not, the next turn adds rows."""
+def test_a_prompt_cannot_be_finished_while_its_stream_runs(turns: int, make: Make, engine: Engine) -> None:
+    """Before the first chunk, between chunks and during decoding; a cancelled stream ends with the next turn only."""
     memories, text = make(), lines(60)
     scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(whole=1, steps=(), rest=100), few=100), automatic=False)
     say(memories, "a", lines(4))
@@ -103,18 +101,18 @@ def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: 
     scheduler.turn()
     assert stream.reason is Reason.CANCELLED
     memories.finish(prompt, stream.collect())
-    held = memories._host[prompt.key]
-    assert held.cache is prompt.cache and held.cache.tokens == held.token_text.ids
-    assert len(held.token_text.ids) >= prompt.reused + min(100 * turns, len(prompt.new)) - 100
-    memories.abandon(memories.open("a", held.token_text.text + lines(1)))
+    entry = memories._host[prompt.key]
+    assert entry.cache is prompt.cache and entry.cache.tokens == entry.token_text.ids
+    assert len(entry.token_text.ids) >= prompt.reused + min(100 * turns, len(prompt.new)) - 100
+    memories.abandon(memories.open("a", entry.token_text.text + lines(1)))
 
 
-def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make: Make, engine: Engine) -> None:
+def test_a_running_stream_may_be_abandoned_and_its_last_token_finishes_a_prompt(make: Make, engine: Engine) -> None:
     memories, scheduler = make(), Scheduler(engine, automatic=False)
-    left = memories.open("a", lines(20))
-    scheduler.submit("a", left.cache, left.new, 4)
+    prompt = memories.open("a", lines(20))
+    scheduler.submit("a", prompt.cache, prompt.new, 4)
     scheduler.turn()
-    memories.abandon(left)
+    memories.abandon(prompt)
     prompt = memories.open("a", lines(30, 1))
 
     def finish(stream: Stream, _: Reason) -> None:
@@ -123,23 +121,23 @@ def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make:
     stream = scheduler.submit("a", prompt.cache, prompt.new, 4, done=finish)
     scheduler.close()
     assert memories._host[prompt.key].token_text.ids == [*prompt.token_text.ids, *stream.collect()]
-    refused = memories.open("a", lines(9))
+    late = memories.open("a", lines(9))
     with pytest.raises(ModelError, match="scheduler is closed"):
-        scheduler.submit("a", refused.cache, refused.new, 4)
-    memories.finish(refused)
+        scheduler.submit("a", late.cache, late.new, 4)
+    memories.finish(late)
 
 
-def test_rows_of_other_tokens_than_generated_are_left_out(make: Make, coder: TokenizerCoder) -> None:
-    """Also where there are as many of them: an end of turn that was said, but never computed, or computed otherwise."""
+def test_rows_of_tokens_other_than_the_generated_ones_are_dropped(make: Make, coder: TokenizerCoder) -> None:
+    """The cache may hold other tokens than the answer, or lack its last ones, as an end of turn."""
     memories, text = make(), lines(20)
-    said = coder.encode("go to fridge_1\n").ids
-    for told, kept in ((said, 3), ([*said[:2], said[0], said[3]], 2), ([*said, 7], 4), ([], 0), (said[:1], 1)):
+    ids = coder.encode("go to fridge_1\n").ids
+    for answer_ids, count in ((ids, 3), ([*ids[:2], ids[0], ids[3]], 2), ([*ids, 7], 4), ([], 0), (ids[:1], 1)):
         prompt = memories.open("a", text)
         answer(memories, prompt)
-        memories.engine.extend(prompt.cache, [*said[:3], 9] if told == said else said)
-        memories.finish(prompt, told)
-        held = memories._host[prompt.key]
-        assert held.cache.tokens == held.token_text.ids == [*coder.encode(text).ids, *told[:kept]]
+        memories.engine.extend(prompt.cache, [*ids[:3], 9] if answer_ids == ids else ids)
+        memories.finish(prompt, answer_ids)
+        entry = memories._host[prompt.key]
+        assert entry.cache.tokens == entry.token_text.ids == [*coder.encode(text).ids, *answer_ids[:count]]
         memories.forget("a")
 
 

@@ -1,4 +1,4 @@
-"""Random operations on agents: each remembers its own text."""
+"""Random operations on several agents: each keeps its own text and rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("extend"), agents_, st.integers(1, 25)),
         st.tuples(st.just("edit"), agents_, st.floats(0, 1)),
-        st.tuples(st.just("again"), agents_, st.just(0)),
-        st.tuples(st.just("other"), agents_, st.integers(1, 60)),
+        st.tuples(st.just("repeat"), agents_, st.just(0)),
+        st.tuples(st.just("replace"), agents_, st.integers(1, 60)),
         st.tuples(st.just("generate"), agents_, st.integers(1, 5)),
         st.tuples(st.just("abandon"), agents_, st.integers(1, 40)),
         st.tuples(st.just("cancel"), agents_, st.integers(2, 40)),
@@ -33,7 +33,7 @@ steps = st.lists(
 
 
 class World:
-    """Memories, their reference, and what may happen to them."""
+    """Memories with their reference, and one method for each operation."""
 
     def __init__(self, engines: list[Engine], coder: TokenizerCoder, folder: Path, format: PackFormat) -> None:
         self.engines, self.coder, self.folder, self.format = engines, coder, folder, format
@@ -50,10 +50,10 @@ class World:
         at = round(place * len(text))
         self.reference.say(agent, f"{text[:at]} mug_1 {text[at + 3 :]}")
 
-    def again(self, agent: str, _: int) -> None:
+    def repeat(self, agent: str, _: int) -> None:
         self.reference.say(agent, self.reference.text(agent) or "go\n")
 
-    def other(self, agent: str, count: int) -> None:
+    def replace(self, agent: str, count: int) -> None:
         self.reference.say(agent, lines(count, 100 + count))
 
     def generate(self, agent: str, count: int) -> None:
@@ -63,7 +63,7 @@ class World:
         with self.reference.memories.turn(agent, self.reference.text(agent)[:count] + lines(count)) as prompt:
             known = self.reference.known.get(prompt.key)
             if known is not None:
-                known.where = "hot"  # it is looked at, whatever comes of it
+                known.where = "hot"  # opening a prompt loads the rows
             answer(self.reference.memories, prompt)
 
     def cancel(self, agent: str, count: int) -> None:
@@ -84,8 +84,7 @@ class World:
         engine = self.reference.memories.engine
         self.reference.memories.close()
         self.reference.memories = self.fresh(engine)
-        for known in self.reference.known.values():
-            known.where = "warm"
+        self.leave_host()
 
     def switch(self, *_: object) -> None:
         old = self.reference.memories.engine
@@ -95,6 +94,9 @@ class World:
         self.reference.memories.host_bytes = 0
         self.reference.say("evicting", lines(2))
         self.reference.memories.host_bytes = None
+        self.leave_host()
+
+    def leave_host(self) -> None:
         for known in self.reference.known.values():
             known.where = "warm"
 
@@ -107,13 +109,13 @@ class World:
 @pytest.mark.parametrize("format", [PackFormat(), PackFormat(8, 32, "channel")], ids=["4-token", "8-channel"])
 @given(steps=steps)
 @settings(max_examples=40)
-def test_an_agent_remembers_its_own_text_through_any_operations(
+def test_an_agent_keeps_its_own_text_through_any_operations(
     steps: list, format: PackFormat, engines: list[Engine], coder: TokenizerCoder, tmp_path_factory: Any
 ) -> None:
     world = World(engines, coder, tmp_path_factory.mktemp("world"), format)
     try:
-        for what, agent, size in steps:
-            getattr(world, what)(agent, size)
+        for operation, agent, size in steps:
+            getattr(world, operation)(agent, size)
         for agent in "abc":
             world.extend(agent, 2)
         assert not world.reference.memories.damaged

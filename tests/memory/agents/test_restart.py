@@ -1,4 +1,4 @@
-"""Agents after a restart, with the same model or another one: the same bits, or no rows."""
+"""Agents after a restart, with the same model or another: the same bits, or no rows."""
 
 from __future__ import annotations
 
@@ -31,17 +31,13 @@ def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) ->
     for agent, text in texts.items():
         for more in (text + lines(2), text + lines(2) + lines(1, 1), text[: int(0.95 * len(text))], lines(2, 8)):
             hot, expected = say(memories, agent, more, persist=False)
-            warm, found = say(fresh, agent, more, persist=False)
-            assert torch.equal(found, expected)
-            assert (warm.reused, warm.kind) == (
-                hot.reused,
-                hot.kind,
-            ) and warm.token_text.to_json() == hot.token_text.to_json()
+            warm, logits = say(fresh, agent, more, persist=False)
+            assert torch.equal(logits, expected) and (warm.reused, warm.kind) == (hot.reused, hot.kind)
+            assert warm.token_text.to_json() == hot.token_text.to_json()
     assert not fresh.damaged
 
 
-def test_a_mapped_file_is_gone_when_its_rows_are(make: Make, tmp_path: Path) -> None:
-    """Rows of a file that is evicted, or replaced by later ones, stay what they were."""
+def test_mapped_rows_outlive_their_file(make: Make, tmp_path: Path) -> None:
     memories, text = make(), lines(150)
     say(memories, "a", text)
     memories.flush()
@@ -56,35 +52,31 @@ def test_a_mapped_file_is_gone_when_its_rows_are(make: Make, tmp_path: Path) -> 
     again, second = say(fresh, "a", text + lines(2) + lines(3, 1))
     assert again.origin == "hot"
     alone = make(folder=None)
-    for more, found in ((text, None), (text + lines(2), first), (text + lines(2) + lines(3, 1), second)):
+    for more, logits in ((text, None), (text + lines(2), first), (text + lines(2) + lines(3, 1), second)):
         _, expected = say(alone, "a", more)
-        assert found is None or torch.equal(found, expected)
+        assert logits is None or torch.equal(logits, expected)
 
 
 def swapped(coder: TokenizerCoder) -> TokenizerCoder:
-    """A tokenizer that differs by the ids of two words alone."""
-    told = json.loads(coder._tokenizer.to_str())
-    vocab = told["model"]["vocab"]
-    one, other = (coder._tokenizer.id_to_token(coder.encode(word).ids[-1]) for word in ("mug", "knife"))
-    vocab[one], vocab[other] = vocab[other], vocab[one]
-    return TokenizerCoder(Tokenizer.from_str(json.dumps(told)))
+    """Exchange the ids of two words of a tokenizer."""
+    tokenizer = json.loads(coder._tokenizer.to_str())
+    vocab = tokenizer["model"]["vocab"]
+    a, b = (coder._tokenizer.id_to_token(coder.encode(word).ids[-1]) for word in ("mug", "knife"))
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+    return TokenizerCoder(Tokenizer.from_str(json.dumps(tokenizer)))
 
 
-def test_another_format_or_tokenizer_is_another_memory(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
+def test_rows_of_another_format_or_tokenizer_are_not_served(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     memories, text = make(), lines(80)
     say(memories, "a", text)
     memories.flush()
-    assert make(format=PackFormat(8)).open("a", text).origin == "cold"
-    assert make(start=(1,)).open("a", text).origin == "cold"
-
-    other = swapped(coder)
-    assert other.seams == coder.seams and other.encode("mug").ids != coder.encode("mug").ids
-    assert AgentMemories(engine, other, folder=memories.folder).open("a", text).origin == "cold"
-    prompt = make().open("a", text)
-    assert prompt.origin == "warm"
+    different = swapped(coder)
+    assert different.seams == coder.seams and different.encode("mug").ids != coder.encode("mug").ids
+    strangers = (make(format=PackFormat(8)), make(start=(1,)), AgentMemories(engine, different, folder=memories.folder))
+    assert [fresh.open("a", text).origin for fresh in (*strangers, make())] == ["cold"] * 3 + ["warm"]
 
 
-def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
+def test_rows_of_another_model_stay_and_are_not_served(
     make: Make, engines: list[Engine], coder: TokenizerCoder
 ) -> None:
     memories = make()
@@ -96,17 +88,17 @@ def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
         prompt = reference.say("a", text)
         assert prompt.model == engines[number].model_key
         text += lines(1, number)
-        begun, _ = say(memories, "b", lines(70, 5) + lines(3))
-        assert begun.model == prompt.model and begun.reused > 0
+        shared, _ = say(memories, "b", lines(70, 5) + lines(3))
+        assert shared.model == prompt.model and shared.reused > 0
     assert len({key[1] for key in reference.known}) == 2 and memories.stats()["agents"] == 4
-    under_way = memories.open("a", text)
+    first = memories.open("a", text)
     memories.use(engines[1])
-    other = memories.open("a", text)
-    engines[0].extend(under_way.cache, under_way.new)
-    memories.finish(under_way)
-    memories.finish(other)
+    second = memories.open("a", text)
+    engines[0].extend(first.cache, first.new)
+    for prompt in (first, second):
+        memories.finish(prompt)
     memories.close()
     fresh = make()
-    assert fresh.open("a", text).origin == "warm"
-    fresh.use(engines[1])
-    assert fresh.open("a", text).origin == "warm"
+    for engine in engines:
+        fresh.use(engine)
+        assert fresh.open("a", text).origin == "warm"

@@ -1,10 +1,12 @@
-"""Memories in several threads: slow writers delay no turn, and no row is another agent's."""
+"""Memories used by several threads, and turns that extend blocks while these are written."""
 
 from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, say, size_of
+from memory.files import block_file as blockfile
+from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
+from memory.kv_cache.quantized_file import tensors_of
+from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, pausing, say, size_of
 from tests.waiting import PATIENCE, until
 
 
@@ -34,16 +40,14 @@ def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pyt
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
 
 
-def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
-    make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_writer_writes_the_newest_rows(make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
     memories._disk.wait()
-    gate, real, written = threading.Event(), disk.save_agent, []
+    gate, real, writes = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
         gate.wait(PATIENCE)
-        written.append((arguments[1], arguments[3]))
+        writes.append((arguments[1], arguments[3]))
         return real(*arguments)
 
     monkeypatch.setattr(disk, "save_agent", slow)
@@ -54,7 +58,7 @@ def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
     gate.set()
     memories.flush()
     last = {agent: len(reference.known[agent, engine.model_key].token_text.ids) for agent in "ab"}
-    assert len(written) <= 4 and dict(written) == last, "what waited was replaced by what came later"
+    assert len(writes) <= 4 and dict(writes) == last, "a queued write is replaced by a later one"
     fresh = ReferenceMemories(make(), reference.known)
     for known in reference.known.values():
         known.where = "warm"
@@ -63,7 +67,6 @@ def test_a_slow_writer_delays_no_turn_and_writes_the_newest_rows(
 
 
 def test_many_threads(make: Make, engine: Engine) -> None:
-    """Eight threads with two agents each, a budget for some of them, forgetting and flushing between: no wrong row."""
     probe = make(folder=None)
     say(probe, "a", lines(60))
     memories = make(host_bytes=6 * size_of(probe, "a"))
@@ -75,7 +78,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
         known: dict[str, str] = {}
         for turn in range(12):
             if turn == 6:
-                halfway.wait(PATIENCE)  # so that all agents are there at once, which is more than the budget holds
+                halfway.wait(PATIENCE)  # all agents exist at once, which is more than the budget holds
             agent = f"{number}-{chance.randrange(2)}"
             if turn == 0:
                 memories.behind(agent, "house")
@@ -88,25 +91,116 @@ def test_many_threads(make: Make, engine: Engine) -> None:
                 assert prompt.reused >= len(memories.coder.encode(known[agent]).ids)
             with pytest.raises(ConfigError, match="under way"):
                 memories.open(agent, text)
-            found = answer(memories, prompt)
+            logits = answer(memories, prompt)
             if prompt.reused == 0:
                 same = engine.extend(engine.new_cache(memories.format), prompt.token_text.ids).logits
-                assert torch.equal(found, same)
-            what = chance.random()
-            if what < 0.1:
+                assert torch.equal(logits, same)
+            action = chance.random()
+            if action < 0.1:
                 memories.abandon(prompt)
-            elif what < 0.2:
+            elif action < 0.2:
                 memories.forget(agent)
                 known.pop(agent, None)
             else:
                 memories.finish(prompt)
                 known[agent] = text
-            if what > 0.9:
+            if action > 0.9:
                 memories.flush()
         return warm
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(live, range(8))) > 0
     memories.flush()
-    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._open_prompts
-    assert memories.stats()["damaged"] == memories.stats()["failed"] == 0
+    stats = memories.stats()
+    assert stats["bytes"] <= memories.host_bytes and not memories._open_prompts
+    assert stats["damaged"] == stats["failed"] == 0
+
+
+@dataclass
+class Gate:
+    """Writer that stops after the open rows and one tensor of packed rows."""
+
+    writes: int = 0
+    closed: threading.Event = field(default_factory=threading.Event)
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> None:
+        self.writes += 1
+        if self.writes == 2:
+            self.closed.set()
+            self.open.wait(PATIENCE)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate()
+    monkeypatch.setattr(blockfile, "replacing", pausing(gate))
+    yield gate
+    gate.open.set()
+
+
+def extend(memories: AgentMemories, text: str, gate: Gate) -> AgentPrompt:
+    """Run a turn that extends the last block of the agent's previous turn, which is half written."""
+    assert gate.closed.wait(PATIENCE)
+    before = memories._host["a", memories.engine.model_key].cache
+    assert before.packed % BLOCK, "the last block must have room"
+    prompt = memories.open("a", text + lines(60, 1))
+    answer(memories, prompt)
+    assert prompt.cache.packed >= before.packed + PAGE
+    shared = prompt.cache.extents[len(before.extents) - 1]
+    assert shared.k.codes.data_ptr() == before.extents[-1].k.codes.data_ptr(), "rows must be added in place"
+    return prompt
+
+
+@pytest.mark.parametrize("end", ["killed", "abandoned and killed", "abandoned and closed", "abandoned and evicted"])
+def test_written_rows_are_those_of_the_finished_turn(end: str, make: Make, gate: Gate) -> None:
+    memories, text = make(), lines(100)
+    say(memories, "a", text)
+    expected = memories._host["a", memories.engine.model_key].cache.fork()
+    prompt = extend(memories, text, gate)
+    gate.open.set()
+    if end != "killed":
+        memories.abandon(prompt)
+    if end == "abandoned and closed":
+        memories.close()
+    elif end == "abandoned and evicted":
+        memories.host_bytes = 1
+        say(memories, "b", lines(3))
+        assert not memories._host
+    memories._disk.wait()
+    fresh = make()
+    again = fresh.open("a", text + "look at")
+    assert not fresh.damaged and (again.origin, again.kind) == ("warm", "extend")
+    assert torch.equal(answer(fresh, again), memories.engine.extend(expected, again.new).logits)
+
+
+def test_rows_added_during_a_write_do_not_change_the_file(make: Make, gate: Gate) -> None:
+    memories, text = make(), lines(100)
+    say(memories, "a", text)
+    extend(memories, text, gate)
+    gate.open.set()
+    memories._disk.wait()
+    with make(folder=memories.folder / "quiet") as quiet:
+        say(quiet, "a", text)
+    folders = (memories.folder, quiet.folder)
+    a, b = (disk.agent_path(folder, "a", memories.engine.model_key).read_bytes() for folder in folders)
+    assert a == b
+
+
+def test_room_allocated_by_a_failed_pass_is_not_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories, text = make(), lines(100)
+    for turn in (text, text + lines(60, 1)):
+        say(memories, "a", turn)
+    cache = memories._host["a", memories.engine.model_key].cache
+    expected, _ = tensors_of(cache)
+    extents = len(cache.extents)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):
+        patch.setattr(QuantizedCache, "write", fail)
+        memories.engine.extend(cache, torch.full((2000,), 7))
+    assert len(cache.extents) > extents and cache.extents[-2].blocks * BLOCK > cache.packed, "room after room"
+    tensors, _ = tensors_of(cache)
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)

@@ -1,10 +1,12 @@
-"""Components: classes of the stages are made from plain values; no function, and no other class, is ever called."""
+"""Components: only classes of the stages are built from a config; no other class or function is called."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,7 +20,7 @@ from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
 
-HOSTILE = {  # what a config may say, with the file that would be there if it were done
+HOSTILE = {  # targets with arguments that would create a file
     "os.system": lambda mark: {"command": f"touch {mark}"},
     "subprocess.getoutput": lambda mark: {"cmd": f"touch {mark}"},
     "subprocess.Popen": lambda mark: {"args": ["touch", mark]},
@@ -57,7 +59,7 @@ PLACES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nothing_but_a_component_is_made(name: str, place: str, tmp_path: Path) -> None:
+def test_only_components_are_built(name: str, place: str, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     node = PLACES[place]({"_target_": name, **HOSTILE[name](str(mark))})
     with pytest.raises(ConfigError):
@@ -65,34 +67,32 @@ def test_nothing_but_a_component_is_made(name: str, place: str, tmp_path: Path) 
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
-def test_what_hydra_would_do_differently_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"memory.loading: Serial cannot be made.*{key}"):
-        component(method(loading={"_target_": "memory.loading.serial.Serial", key: True}))
+SERIAL = "memory.loading.serial.Serial"
+KEYS = ("_partial_", "_recursive_", "_convert_", "_args_")  # special in Hydra
+NAMES = (None, 3, "", "Serial", "memory..Serial", "memory.loading.serials.Serial", ["os"])
 
 
-@pytest.mark.parametrize("name", [None, 3, "", "Serial", "memory..Serial", "memory.loading.serials.Serial", ["os"]])
-def test_a_name_of_nothing_is_refused_with_its_place(name: object) -> None:
-    with pytest.raises(ConfigError, match=r"memory\.loading\._target_="):
-        component(method(loading={"_target_": name}))
-
-
-def test_a_renamed_setting_is_refused_with_its_new_name() -> None:
-    node = method(frozen={"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"})
-    with pytest.raises(ConfigError, match=r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"):
-        component(node)
+@pytest.mark.parametrize(("stages", "sentence"), [
+    *(({"loading": {"_target_": SERIAL, key: True}}, f"memory.loading: Serial cannot be made.*{key}") for key in KEYS),
+    *(({"loading": {"_target_": name}}, r"memory\.loading\._target_=") for name in NAMES),
+    ({"frozen": {"_target_": "memory.kv_cache.pinned_blocks.PinnedPool"}},
+     r"no setting 'memory\.frozen'; memory\.frozen is called memory\.pinned now"),
+])  # fmt: skip
+def test_bad_components_are_refused_with_their_place(stages: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        component(method(**stages))
 
 
 def test_parts_of_components_are_components() -> None:
     tiers = {"_target_": "memory.storage.tiers.Tiers", "tiers": [{"_target_": "memory.storage.ram.Ram"}]}
-    made = component(method(storage=tiers))
-    assert isinstance(made, MemoryMethod) and isinstance(made.loading, Serial)
-    assert isinstance(made.storage, Tiers) and isinstance(made.storage.tiers[0], Ram)
+    result = component(method(storage=tiers))
+    assert isinstance(result, MemoryMethod) and isinstance(result.loading, Serial)
+    assert isinstance(result.storage, Tiers) and isinstance(result.storage.tiers[0], Ram)
 
 
 @dataclass(frozen=True)
-class Mine:
-    """A loading stage of a user's own package."""
+class OwnLoading:
+    """Loading stage of a user's own package."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = False
@@ -101,18 +101,17 @@ class Mine:
         return []
 
 
-def test_a_class_of_yours_takes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "my_package", __import__("types").SimpleNamespace(Mine=Mine))
-    assert isinstance(component(method(loading={"_target_": "my_package.Mine"})).loading, Mine)
+def test_a_users_own_class_may_be_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "my_package", SimpleNamespace(OwnLoading=OwnLoading))
+    assert isinstance(component(method(loading={"_target_": "my_package.OwnLoading"})).loading, OwnLoading)
 
 
-def test_names_are_told_apart_without_importing_anything() -> None:
-    assert tuple(MEMBERS) == STAGES
-    assert not any(map(is_own, [*HOSTILE, "memory.loading.serial", "memory.loading.a.b.C", "my_package.Mine"][:8]))
+def test_names_are_checked_without_an_import() -> None:
+    assert tuple(MEMBERS) == STAGES and not any(map(is_own, [*HOSTILE][:8]))
     check_names(method())
     with pytest.raises(ConfigError, match=r"RUN names 'no.such.thing' under memory.loading._target_.*command line"):
         check_names({"memory": method(loading={"_target_": "no.such.thing"})}, source="RUN")
-    check_names({"memory": method(loading={"_target_": "my_package.Mine"})}, ["my_package.Mine"])
+    check_names({"memory": method(loading={"_target_": "my_package.OwnLoading"})}, ["my_package.OwnLoading"])
 
 
 @pytest.mark.parametrize("values", [{"a": [{"b": [[{"_target_": "os.system"}]]}]}, {"_target_": {"_target_": "x"}}])

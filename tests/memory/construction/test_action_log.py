@@ -1,4 +1,4 @@
-"""The log: what the agent does in its task, each line encoded behind the lines before it."""
+"""Action log: the agent's actions in a task, each line encoded after the lines before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import ConfigError
 from memory.construction.groups import Groups
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
@@ -27,7 +26,7 @@ from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from memory.storage.ram import Ram
 from tests.memory.houses import furnish, make_store
-from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session, plain
+from tests.memory.sessions import CONTEXT, QUERY, close, furnished, groups, keep, open_session, plain
 from tests.references.isolated import full_reuse
 
 DONE = ("go to cabinet_1", "open cabinet_1", "pick up mug_1", "go to table", "put mug_1")
@@ -44,14 +43,14 @@ def do(store: SegmentStore, number: int) -> None:
 
 
 def units(store: SegmentStore, log: int = 512) -> dict[str, Unit]:
-    """By the segment, of a prompt that holds everything."""
+    """Return the unit of each segment in a prompt of all segments."""
     store.graph.update(store)
     ids = prompt_order([segment.id for segment in store], store)
     planned = StaticDynamic(log).plan([store.get(id) for id in ids], store, store.step)
     return {span.segment: unit for unit in planned for span in unit.spans}
 
 
-def test_a_line_is_behind_those_before_it_until_the_task_is_finished() -> None:
+def test_a_line_follows_the_earlier_lines_of_its_task() -> None:
     store = make_store(Grouping(window=2))
     furnish(store, 1, 2)
     for number in range(4):
@@ -67,19 +66,16 @@ def test_a_line_is_behind_those_before_it_until_the_task_is_finished() -> None:
     assert units(store)["did_4"].behind == () and units(store)["did_5"].behind == (store.tokens("did_4"),)
 
 
-def test_the_log_begins_anew_when_it_is_long() -> None:
+def test_a_long_log_starts_again() -> None:
     store = make_store()
     for number in range(5):
         do(store, number)
     sizes = [len(store.tokens(f"did_{number}")) for number in range(5)]
-    found = units(store, log=sum(sizes[:3]))
-    assert [len(found[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
-    for construction in (StaticDynamic, PerSegment, Groups):
-        with pytest.raises(ConfigError, match="log=-1"):
-            construction(log=-1)
+    planned = units(store, log=sum(sizes[:3]))
+    assert [len(planned[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_what_is_under_way_is_not_static_however_quiet() -> None:
+def test_lines_of_an_unfinished_task_are_never_static() -> None:
     store = make_store(Grouping(window=2))
     do(store, 0)
     for _ in range(7):
@@ -93,21 +89,21 @@ def test_what_is_under_way_is_not_static_however_quiet() -> None:
 
 
 @pytest.mark.parametrize("log", [512, 0])
-def test_rows_of_a_line_are_found_again_behind_the_same_log_alone(engine: Engine, log: int) -> None:
+def test_rows_of_a_line_are_reused_after_the_same_log_only(engine: Engine, log: int) -> None:
     session = open_session(engine, replace(groups(), construction=Groups(4, 0.0, log), retrieval=All()))
 
     def hits() -> list[bool]:
-        """Which lines of the log were found, behind a prompt that begins like no other."""
+        """Return whether each line of the log was hit in a prompt with a new beginning."""
         session.store.put("first", "object", f"prompt {session.store.changes}\n")
-        placed = {p.unit.spans[0].segment: p.hit for p in session.prefill("q", QUERY).layout.placements}
-        return [placed[id] for id in session.store.log]
+        hit_of = {p.unit.spans[0].segment: p.hit for p in session.prefill("q", QUERY).layout.placements}
+        return [hit_of[id] for id in session.store.log]
 
     session.store.put("first", "object", "prompt\n")
     furnish(session.store, 1, 2)
     for number in range(len(DONE)):
         do(session.store, number)
         assert hits() == [True] * number + [False]
-    do(session.store, len(DONE))  # what was done first is done again
+    do(session.store, len(DONE))  # repeats the first action
     assert hits() == [True] * len(DONE) + [log == 0]
     session.store.remove("did_1")
     assert hits() == [True] + [log == 0] * 4
@@ -115,24 +111,22 @@ def test_rows_of_a_line_are_found_again_behind_the_same_log_alone(engine: Engine
 
 @pytest.fixture(params=[StaticDynamic, PerSegment])
 def session(engine: Engine, request: pytest.FixtureRequest) -> MemorySession:
-    """No group is static here, so both have the same units."""
+    """Session without static groups, in which both constructions have the same units."""
     return open_session(engine, replace(reuse(), construction=request.param()), budget=40)
 
 
 def check(engine: Engine, session: MemorySession) -> int:
-    """The prompt's logits against transformers' own forward; tokens encoded for it."""
+    """Compare the prompt's logits with transformers' own forward; return the number of encoded tokens."""
     prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
     planned = units(session.store)
-    told = list(dict.fromkeys(planned[s.segment] for s in prefill.layout.segments))
-    behind = [list(chain.from_iterable(unit.behind)) for unit in told]
-    expected = full_reuse(engine.plain, CONTEXT, [unit.token_ids for unit in told], QUERY, behind)
+    prompt_units = list(dict.fromkeys(planned[s.segment] for s in prefill.layout.segments))
+    preceding = [list(chain.from_iterable(unit.behind)) for unit in prompt_units]
+    expected = full_reuse(engine.plain, CONTEXT, [unit.token_ids for unit in prompt_units], QUERY, preceding)
     assert close(prefill.logits, expected[-1:])
     return prefill.counts.encoded_token_layers // engine.info.layers
 
 
-def test_a_new_line_costs_itself_and_every_row_is_what_the_reference_computes(
-    engine: Engine, session: MemorySession
-) -> None:
+def test_only_the_new_line_is_encoded(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
     for number in range(5):
@@ -140,18 +134,18 @@ def test_a_new_line_costs_itself_and_every_row_is_what_the_reference_computes(
         assert check(engine, session) == len(session.store.tokens(f"did_{number}"))
 
 
-def test_a_new_line_is_encoded_by_the_prompt_that_reads_it(engine: Engine, session: MemorySession) -> None:
+def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     for number in range(5):
         do(session.store, number)
         layout = session.prefill("put mug_1 in cabinet_2", QUERY).layout
-        carried = {span.segment for p in layout.placements if p.fused for span in p.unit.spans}
-        assert f"did_{number}" in carried
+        fused = {span.segment for p in layout.placements if p.fused for span in p.unit.spans}
+        assert f"did_{number}" in fused
         lines = [len(session.store.tokens(f"did_{before}")) for before in range(number)]
         assert [p.behind.tokens for p in layout.placements if p.behind] == ([sum(lines)] if lines else [])
 
 
-def test_lines_that_come_at_once_are_encoded_at_once(engine: Engine, session: MemorySession) -> None:
+def test_several_new_lines_are_encoded_together(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
     for number in range(4):
@@ -160,7 +154,7 @@ def test_lines_that_come_at_once_are_encoded_at_once(engine: Engine, session: Me
     assert check(engine, session) == 0
 
 
-def test_a_line_that_is_taken_back_makes_those_behind_it_others(engine: Engine, session: MemorySession) -> None:
+def test_lines_after_a_removed_line_are_encoded_again(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     for number in range(5):
         do(session.store, number)
@@ -170,30 +164,27 @@ def test_a_line_that_is_taken_back_makes_those_behind_it_others(engine: Engine, 
 
 
 @pytest.mark.parametrize("room", [0, 1, 10_000, None])
-def test_what_a_storage_let_go_is_encoded_again(engine: Engine, room: int | None) -> None:
-    session = open_session(engine, replace(reuse(), storage=Ram(room)), budget=40)
-    furnish(session.store, 1, 2)
+def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> None:
+    session = furnished(engine, replace(reuse(), storage=Ram(room)), 1, 2, budget=40)
     for number in range(5):
         do(session.store, number)
         check(engine, session)
 
 
-def test_the_log_is_encoded_ahead(engine: Engine, session: MemorySession) -> None:
+def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
     do(session.store, 0)
     do(session.store, 1)
     lines = sum(len(session.store.tokens(f"did_{number}")) for number in range(2))
     session.update()
-    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0)
-    assert check(engine, session) == 0
+    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0) and check(engine, session) == 0
 
 
 @given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))
 @settings(max_examples=25)
-def test_whatever_is_done_the_rows_are_the_references(engine: Engine, acts: list[str]) -> None:
-    session = open_session(engine, reuse(), budget=6)
-    furnish(session.store, 1, 2)
+def test_any_actions_give_the_references_rows(engine: Engine, acts: list[str]) -> None:
+    session = furnished(engine, reuse(), 1, 2, budget=6)
     for number, act in enumerate(acts):
         if act == "do":
             do(session.store, number)
@@ -206,27 +197,27 @@ def test_whatever_is_done_the_rows_are_the_references(engine: Engine, acts: list
     check(engine, session)
 
 
-def test_a_line_that_stands_first_is_not_exact_for_it_and_is_repaired(engine: Engine) -> None:
+def test_a_line_in_the_first_place_is_recomputed(engine: Engine) -> None:
     every = MultiHop(Schedule(average=1.0))
     session = open_session(engine, replace(reuse(), recompute=every, retrieval=Embedding(recent=0)), budget=4)
     for number in range(6):
         do(session.store, number)
-    for query in DONE:  # other lines are chosen, and some are left out in front of them
+    for query in DONE:  # selects different lines, without some of the earlier ones
         prefill = session.prefill(query, QUERY)
         assert close(prefill.logits, plain(engine, prefill))
 
 
-def test_a_long_log_is_encoded_ahead_piece_by_piece(engine: Engine, session: MemorySession) -> None:
+def test_a_long_log_is_encoded_in_advance_in_pieces(engine: Engine, session: MemorySession) -> None:
     for number in range(5):
         do(session.store, number)
     session.update()
     sizes = [len(session.store.tokens(f"did_{number}")) for number in range(5)]
-    left = [session.prepare("put mug_1 in cabinet_2", 1) for _ in sizes]
-    assert left == [(size, sum(sizes[number + 1 :])) for number, size in enumerate(sizes)]
+    steps = [session.prepare("put mug_1 in cabinet_2", 1) for _ in sizes]
+    assert steps == [(size, sum(sizes[number + 1 :])) for number, size in enumerate(sizes)]
     assert check(engine, session) == 0
 
 
-def test_a_line_that_is_written_anew_keeps_its_place(engine: Engine) -> None:
+def test_a_rewritten_line_keeps_its_place(engine: Engine) -> None:
     store = make_store()
     do(store, 1)
     store.put("finished_1", "task", "finished it\n")

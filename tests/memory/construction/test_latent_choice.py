@@ -1,4 +1,4 @@
-"""Latent choice among units that were encoded apart: what is chosen, where it stands, what it costs."""
+"""Latent selection among units that were encoded separately: selection, order and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
 from memory.stages import Retrieval
-from tests.memory.houses import encode_text, furnish
+from tests.memory.houses import encode_text
 from tests.memory.sessions import (
     CONTEXT,
     EDITS,
@@ -32,6 +32,7 @@ from tests.memory.sessions import (
     check_present,
     edit,
     episode,
+    furnished,
     open_session,
     reuse,
 )
@@ -44,13 +45,13 @@ def method(retrieval: Retrieval, **stages: Any) -> MemoryMethod:
 @pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(size=5), StaticDynamic()])
 @pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.4))])
 def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any, recompute: Any) -> None:
-    """What was chosen stands in prompt order; a choice of all is no choice."""
+    """Selected units stay in prompt order; selecting all equals no selection."""
     parts = {"construction": construction, "recompute": recompute}
     few, many = (open_session(engine, method(Latent(top_k=k), **parts)) for k in (4, 400))
     everything = open_session(engine, method(All(), **parts))
     picked = set()
     for a, b, c in zip(*(episode(session, 6) for session in (few, many, everything)), strict=True):
-        assert torch.equal(b.logits, c.logits)  # though one carries what is new, and the other encodes it before
+        assert torch.equal(b.logits, c.logits)  # although one encodes new units within the prefill, the other before it
         assert replace(b.counts, loaded_bytes=0) == replace(c.counts, loaded_bytes=0)
         order = [unit.identity for unit in c.units]
         names = [unit.identity for unit in a.units]
@@ -61,22 +62,21 @@ def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any,
     assert len(picked) > 4
 
 
-def test_text_in_front_has_a_voice_in_the_choice(engine: Engine) -> None:
-    """All new rows ask, wherever they stand: as if the query began with what is told in front."""
-    front, choices, asked = encode_text("cabinet cabinet_3 closed\n"), [], []
-    for given_, query in ((front, QUERY), ((), [*front, *QUERY]), ((), QUERY)):
-        session = open_session(engine, method(Latent(top_k=4)))
-        furnish(session.store)
+def test_text_in_front_takes_part_in_the_selection(engine: Engine) -> None:
+    """All new rows are queries, as if the text in front began the query."""
+    front, choices, scored = encode_text("cabinet cabinet_3 closed\n"), [], []
+    for front_ids, query in ((front, QUERY), ((), [*front, *QUERY]), ((), QUERY)):
+        session = furnished(engine, method(Latent(top_k=4)))
         session.prefill("q", QUERY)
-        prefill = session.prefill("q", query, front_ids=given_)
+        prefill = session.prefill("q", query, front_ids=front_ids)
         choices.append([unit.identity for unit in prefill.units if unit.identity])
-        asked.append(prefill.counts.encoded_token_layers)
+        scored.append(prefill.counts.encoded_token_layers)
     assert choices[0] == choices[1] != choices[2]
-    assert asked[0] == asked[1] == (len(front) + len(QUERY)) * LAYERS
+    assert scored[0] == scored[1] == (len(front) + len(QUERY)) * LAYERS
 
 
-def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
-    """History ``lines`` of few ``texts`` behind ``objects`` of a text each; the ids of the lines in their order."""
+def add_repeated_lines(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
+    """Add ``objects``, then history ``lines`` of few ``texts``; return the ids of the lines."""
     for i in range(objects):
         session.store.put(f"mug_{i}", "object", f"mug mug_{i} on the table\n")
     ids = [f"did_{i}" for i in range(lines)]
@@ -88,31 +88,31 @@ def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects:
 
 @pytest.mark.parametrize("unit", ["blocks", "tokens"])
 @pytest.mark.parametrize("top_k", [1, 5, 60])
-def test_units_of_one_text_share_a_block_but_not_its_place(engine: Engine, unit: str, top_k: int) -> None:
-    """What is chosen fits into ``top_k``; of equal lines the latest are told."""
+def test_units_with_equal_text_share_a_block_but_are_selected_separately(engine: Engine, unit: str, top_k: int) -> None:
+    """The selection fits into ``top_k`` and contains the latest of equal lines."""
     choice = Latent(top_k=top_k, unit=unit)
     session = open_session(engine, method(choice, construction=PerSegment(log=0)))
-    lines = told_again(session)
+    lines = add_repeated_lines(session)
     prefill = session.prefill("go to cabinet_1", encode_text("did go to cabinet_1\n"))
     room = top_k - (len(prefill.units) if unit == "blocks" else prefill.counts.memory_tokens)
     assert 0 <= room < (1 if unit == "blocks" else 7), "a line has 5 tokens, an object 6"
-    told = {id for use in prefill.units for id in use.segments}
+    segments_told = {id for use in prefill.units for id in use.segments}
     for text in range(3):
-        of_text = [id in told for id in lines[text::3]]
+        of_text = [id in segments_told for id in lines[text::3]]
         assert of_text == sorted(of_text)
 
 
 def test_a_choice_of_all_counts_every_unit(engine: Engine) -> None:
     for top_k, left_out in ((12, 0), (11, 1)):
         session = open_session(engine, method(Latent(top_k=top_k)))
-        told_again(session, lines=10, texts=2, objects=2)
+        add_repeated_lines(session, lines=10, texts=2, objects=2)
         prefill = session.prefill("q", QUERY)
         assert len(prefill.units) == 12 - left_out
-        assert (prefill.timings.ask == 0) == (not left_out), "nobody is asked where nothing is left out"
+        assert (prefill.timings.ask == 0) == (not left_out), "nothing is scored if all units fit"
 
 
-def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
-    """Against one matrix of all keys: blocks of one token are their own boxes."""
+def test_the_selected_units_are_those_of_the_boxes(engine: Engine) -> None:
+    """Compare with one matrix of all keys: a block of one token is its own box."""
     every = open_session(engine, method(All(), construction=FixedBlocks(size=1)))
     everything = next(episode(every, 1))
     session = open_session(engine, method(Latent(top_k=6, layers=[2]), construction=FixedBlocks(size=1)))
@@ -128,10 +128,9 @@ def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
 
 @given(steps=EDITS)
 @settings(max_examples=8)
-def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
-    """Law 10 for boxes: they go with their blocks."""
-    session = open_session(engine, method(Latent(top_k=4)))
-    furnish(session.store, cabinets=2, objects=6)
+def test_a_stale_version_is_never_selected(engine: Engine, steps: list) -> None:
+    """Law 10: boxes are deleted with their blocks."""
+    session = furnished(engine, method(Latent(top_k=4)), cabinets=2, mugs=6)
     for edits in steps:
         edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)
@@ -139,11 +138,10 @@ def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
         session.advance()
 
 
-def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
+def test_boxes_of_deleted_blocks_are_deleted(engine: Engine) -> None:
     choice = UnitChoice(engine, Latent(top_k=1))
     blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
-    for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
-        names = [block.identity for block in given_]
-        numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], StepTimer())
-        assert len(numbers) == 1 and numbers[0] < len(given_)
-        assert len(choice._choice.index) == len(given_)
+    for front_ids in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
+        names = [block.identity for block in front_ids]
+        numbers, _ = choice.choose(names, dict(zip(names, front_ids, strict=True)), None, [5], StepTimer())
+        assert len(numbers) == 1 and numbers[0] < len(front_ids) and len(choice._choice.index) == len(front_ids)

@@ -1,4 +1,4 @@
-"""Agent files: safe names, an index that is never trusted, a budget and a time to live."""
+"""Agent files: safe names, an index that is always checked, a budget and a time to live."""
 
 from __future__ import annotations
 
@@ -38,14 +38,11 @@ models = st.lists(st.text(min_size=1), unique=True, min_size=1)
 ids = st.one_of(tricky, st.text(max_size=70), st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", fullmatch=True))
 
 
-def save(root: Path, agent: str, model: str = "m", tokens: int = 300, used: float | None = None) -> Path:
+def save(root: Path, agent: str, model: str = "m", tokens: int = 300, timestamp: float | None = None) -> Path:
     path = save_agent(root, agent, model, tokens, {"k": torch.ones(2, tokens)}, {"text": "hello"})
-    if used is not None:
-        os.utime(path, (used, used))
+    if timestamp is not None:
+        os.utime(path, (timestamp, timestamp))
     return path
-
-
-# Names
 
 
 @given(ids)
@@ -54,20 +51,16 @@ def save(root: Path, agent: str, model: str = "m", tokens: int = 300, used: floa
 @example("con.txt")
 @example("a\n")
 @example("x" * 65)
-def test_an_id_is_a_name_in_the_root_or_refused(agent: str) -> None:
+def test_an_id_becomes_a_name_in_the_root_or_is_refused(agent: str) -> None:
     root = Path("/somewhere/root")
     try:
         path = agent_path(root, agent, "model")
     except ConfigError as error:
         assert repr(agent) in str(error)
         return
-    assert path.parent == root
-    assert path.resolve().parent == root.resolve()
-    assert path.name.isascii() and path.name.isprintable()
-    assert not set(path.name) & set('/\\:*?"<>| ')
-    assert not path.name.startswith(".")
-    assert len(path.name) < 120
-    assert agents._owner(path) == agent
+    assert path.parent == root and path.resolve().parent == root.resolve()
+    assert path.name.isascii() and path.name.isprintable() and not set(path.name) & set('/\\:*?"<>| ')
+    assert not path.name.startswith(".") and len(path.name) < 120 and agents._owner(path) == agent
 
 
 @given(st.lists(ids.filter(is_safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1))
@@ -78,13 +71,10 @@ def test_no_two_agents_share_a_file_on_case_insensitive_disks(names: list[str], 
     assert len(paths) == len(set(names)) * len(keys)
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
-        "", ".", "..", ".a", "a..b", "a/b", "a\\b", "/a", "a\0", "a b", "é", "a" * 65, "CON", "nul.txt", "com1",
-        "Lpt9.x", "a\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("agent", [
+    "", ".", "..", ".a", "a..b", "a/b", "a\\b", "/a", "a\0", "a b", "é", "a" * 65, "CON", "nul.txt", "com1",
+    "Lpt9.x", "a\n",
+])  # fmt: skip
 def test_names_that_are_refused(tmp_path: Path, agent: str) -> None:
     for call in (save, forget, lambda root, name: open_agent(root, name, "m")):
         with pytest.raises(ConfigError, match="no safe name"):
@@ -93,10 +83,12 @@ def test_names_that_are_refused(tmp_path: Path, agent: str) -> None:
 
 
 @pytest.mark.parametrize("agent", ["a", "A-1", "_x", "-", "console", "com10", "a.b.c", "x" * 64, "nul-1"])
-def test_names_that_are_fine(tmp_path: Path, agent: str) -> None:
+def test_names_that_are_accepted(tmp_path: Path, agent: str) -> None:
     save(tmp_path, agent)
     assert [entry.owner for entry in entries(tmp_path)] == [agent]
     assert open_agent(tmp_path, agent, "m").header["text"] == "hello"
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes == {0o600}, "files are private to the user"
 
 
 def test_a_name_is_the_same_in_every_process() -> None:
@@ -105,15 +97,12 @@ def test_a_name_is_the_same_in_every_process() -> None:
         agent_path(Path("r"), "Robot", "")
 
 
-# Owners
-
-
-def test_rows_are_their_owners(tmp_path: Path) -> None:
-    mine = save(tmp_path, "mine")
+def test_files_are_opened_by_their_owner_only(tmp_path: Path) -> None:
+    path = save(tmp_path, "mine")
     for agent, model in (("other", "m"), ("mine", "other")):
         with pytest.raises(DataError, match="there is no"):
             open_agent(tmp_path, agent, model)
-        shutil.copy(mine, agent_path(tmp_path, agent, model))
+        shutil.copy(path, agent_path(tmp_path, agent, model))
         with pytest.raises(DataError, match="agent 'mine' for model 'm'"):
             open_agent(tmp_path, agent, model)
     with pytest.raises(ConfigError, match="by itself"):
@@ -122,28 +111,22 @@ def test_rows_are_their_owners(tmp_path: Path) -> None:
     assert forget(tmp_path, "other") == 1
 
 
-def test_forget_takes_one_model_or_all(tmp_path: Path) -> None:
+def test_forget_deletes_files_of_one_model_or_all(tmp_path: Path) -> None:
     for agent in ("a", "a-b", "A"):
         for model in ("m", "n"):
             save(tmp_path, agent, model)
-    assert forget(tmp_path, "a", "n") == 1
-    assert forget(tmp_path, "a", "n") == 0
-    assert forget(tmp_path, "A") == 2
-    left = {(entry.owner, entry.model) for entry in entries(tmp_path)}
-    assert left == {("a", "m"), ("a-b", "m"), ("a-b", "n")}
-    assert forget(tmp_path / "missing", "a") == 0
+    assert forget(tmp_path, "a", "n") == 1 and forget(tmp_path, "a", "n") == 0 and forget(tmp_path, "A") == 2
+    remaining = {(entry.owner, entry.model) for entry in entries(tmp_path)}
+    assert remaining == {("a", "m"), ("a-b", "m"), ("a-b", "n")} and forget(tmp_path / "missing", "a") == 0
     agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
     with pytest.raises(CorruptError):
         open_agent(tmp_path, "a", "m")
     assert forget(tmp_path, "a") == 1
 
 
-# The index
-
-
 def test_entries_list_all_files(tmp_path: Path) -> None:
     assert entries(tmp_path / "missing") == []
-    old, new = save(tmp_path, "b", "model/x", 300, used=1000.5), save(tmp_path, "a", "m", 5, used=900)
+    old, new = save(tmp_path, "b", "model/x", 300, timestamp=1000.5), save(tmp_path, "a", "m", 5, timestamp=900)
     assert entries(tmp_path) == [
         AgentFile(new.name, new.stat().st_size, "a", 900.0, "m", 5),
         AgentFile(old.name, old.stat().st_size, "b", 1000.5, "model/x", 300),
@@ -154,8 +137,8 @@ def test_entries_list_all_files(tmp_path: Path) -> None:
 
 
 def test_opening_a_file_counts_as_a_use(tmp_path: Path) -> None:
-    save(tmp_path, "a", used=1000)
-    save(tmp_path, "b", used=2000)
+    save(tmp_path, "a", timestamp=1000)
+    save(tmp_path, "b", timestamp=2000)
     open_agent(tmp_path, "a", "m")
     assert [entry.owner for entry in entries(tmp_path)] == ["b", "a"]
     touch(agent_path(tmp_path, "b", "m"))
@@ -166,16 +149,15 @@ def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for agent in "abc":
         save(tmp_path, agent)
     first = entries(tmp_path)
-    opened: list[Path] = []
+    opened_paths: list[Path] = []
     real = agents.open_blocks
-    monkeypatch.setattr(agents, "open_blocks", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(agents, "open_blocks", lambda path: opened_paths.append(path) or real(path))
     state = (tmp_path / INDEX).stat()
-    assert entries(tmp_path) == first
-    assert opened == []
-    assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # nor is the index written for nothing
+    assert entries(tmp_path) == first and opened_paths == []
+    assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # the index is not written again
     changed = save(tmp_path, "b", tokens=7)
     assert {entry.owner: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
-    assert opened == [changed]
+    assert opened_paths == [changed]
 
 
 def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
@@ -187,16 +169,15 @@ def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
     flips = [bytearray(whole) for _ in range(100)]
     for raw in flips:
         raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
-    other = whole.replace(b"300", b"301")
-    for raw in (b"", b"[]", b"{}", b"null", b"{\xff", whole[:-9], other, *map(bytes, flips)):
+    changed = whole.replace(b"300", b"301")
+    for raw in (b"", b"[]", b"{}", b"null", b"{\xff", whole[:-9], changed, *map(bytes, flips)):
         index.write_bytes(raw)
         assert entries(tmp_path) == expected
     index.unlink()
-    assert entries(tmp_path) == expected
-    assert index.read_bytes() == whole
+    assert entries(tmp_path) == expected and index.read_bytes() == whole
 
 
-def test_an_index_that_is_stale_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_stale_index_is_updated(tmp_path: Path) -> None:
     for agent in "ab":
         save(tmp_path, agent)
     entries(tmp_path)
@@ -208,76 +189,62 @@ def test_an_index_that_is_stale_is_brought_up_to_date(tmp_path: Path) -> None:
 
 def test_a_root_without_an_index_works(tmp_path: Path) -> None:
     save(tmp_path, "a")
-    (tmp_path / INDEX).mkdir()  # as good as a disk that cannot be written
-    assert [entry.owner for entry in entries(tmp_path)] == ["a"]
-    assert forget(tmp_path, "a") == 1
+    (tmp_path / INDEX).mkdir()  # the index cannot be written
+    assert [entry.owner for entry in entries(tmp_path)] == ["a"] and forget(tmp_path, "a") == 1
 
 
-def test_files_are_readable_by_the_user_only(tmp_path: Path) -> None:
-    save(tmp_path, "a")
-    entries(tmp_path)
-    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
-
-
-# The budget
-
-
-def test_the_least_recently_used_go_first_and_pinned_ones_never(tmp_path: Path) -> None:
-    for used, agent in enumerate("dacb"):
-        save(tmp_path, agent, used=1000 + used)
+def test_the_least_recently_used_are_evicted_and_pinned_ones_never(tmp_path: Path) -> None:
+    for timestamp, agent in enumerate("dacb"):
+        save(tmp_path, agent, timestamp=1000 + timestamp)
     size = total_bytes(tmp_path) // 4
     assert evict(tmp_path, 4 * size) == []
     assert [entry.owner for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
     assert [entry.owner for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
-    assert evict(tmp_path, 0, pinned={"b", "c"}) == []
-    assert total_bytes(tmp_path) == 2 * size
-    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"]
-    assert total_bytes(tmp_path) == 0
+    assert evict(tmp_path, 0, pinned={"b", "c"}) == [] and total_bytes(tmp_path) == 2 * size
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"] and total_bytes(tmp_path) == 0
     with pytest.raises(ConfigError, match="-1"):
         evict(tmp_path, -1)
 
 
-def test_a_quota_is_of_all_files_of_an_agent(tmp_path: Path) -> None:
-    """Of an agent above it the oldest file goes, not the one that is within it then."""
-    for used, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
-        save(tmp_path, agent, model, used=1000 + used)
+def test_a_quota_covers_all_files_of_an_agent(tmp_path: Path) -> None:
+    for timestamp, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
+        save(tmp_path, agent, model, timestamp=1000 + timestamp)
     size = total_bytes(tmp_path) // 4
-    assert [(gone.owner, gone.model) for gone in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
+    assert [(entry.owner, entry.model) for entry in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
     assert evict(tmp_path, 0, quota_bytes=size) == []
-    assert [gone.owner for gone in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
+    assert [entry.owner for entry in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
 
 
 def test_files_expire_unless_their_agent_is_pinned(tmp_path: Path) -> None:
-    for used, agent in enumerate("dacb"):
-        save(tmp_path, agent, used=1000 + used)
-    assert [gone.owner for gone in evict(tmp_path, None, pinned=["a"], latest_expired=1002)] == ["d", "c"]
+    for timestamp, agent in enumerate("dacb"):
+        save(tmp_path, agent, timestamp=1000 + timestamp)
+    assert [entry.owner for entry in evict(tmp_path, None, pinned=["a"], latest_expired=1002)] == ["d", "c"]
     size = total_bytes(tmp_path) // 2
-    assert [gone.owner for gone in evict(tmp_path, size, latest_expired=1001)] == ["a"], "then the budget is kept"
+    assert [entry.owner for entry in evict(tmp_path, size, latest_expired=1001)] == ["a"], "then the budget applies"
     assert evict(tmp_path, None) == [] and evict(tmp_path, size, latest_expired=1002) == []
 
 
 def test_an_index_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
-    path = save(tmp_path, "a", used=1000)
+    path = save(tmp_path, "a", timestamp=1000)
     rows = [{"agent": "a", "model": "m", "file": path.name, "bytes": 9, "tokens": 300, "used": 1000.0}]
     (tmp_path / INDEX).write_text(json.dumps({"sum": agents._sum(rows), "files": rows}))
     assert entries(tmp_path) == [AgentFile(path.name, path.stat().st_size, "a", 1000.0, "m", 300)]
     assert [row["key"] for row in json.loads((tmp_path / INDEX).read_text())["files"]] == [path.name]
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_foreign_files_stay(tmp_path: Path) -> None:
     path = save(tmp_path, "a")
-    others = ["notes.safetensors", "a-00000000.0123456789abcdef.safetensors", path.with_suffix(".old.safetensors").name]
-    others.append(f"{path.name.split('.')[0]}.backup.safetensors")
-    for name in others:
+    foreign = ["notes.safetensors", "a-00000000.0123456789abcdef.safetensors", path.stem + ".old.safetensors"]
+    foreign.append(f"{path.name.split('.')[0]}.backup.safetensors")
+    for name in foreign:
         write_blocks(tmp_path / name, {}, {})
-    assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"]
-    assert forget(tmp_path, "a") == 0
-    assert {file.name for file in tmp_path.iterdir()} == {*others, INDEX}
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"] and forget(tmp_path, "a") == 0
+    assert {file.name for file in tmp_path.iterdir()} == {*foreign, INDEX}
 
 
-def test_damaged_files_count_and_go_in_their_turn(tmp_path: Path) -> None:
-    path = save(tmp_path, "a", used=1000)
-    save(tmp_path, "b", used=1001)
+def test_damaged_files_count_and_are_evicted(tmp_path: Path) -> None:
+    path = save(tmp_path, "a", timestamp=1000)
+    save(tmp_path, "b", timestamp=1001)
     path.write_bytes(b"?" * 50)
     os.utime(path, (1000, 1000))
     first = entries(tmp_path)[0]
@@ -298,8 +265,8 @@ def test_a_folder_in_the_place_of_a_file_is_ignored(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that this user may not read; where nothing can be denied to this user, opening it is."""
-    path = save(tmp_path, "a", used=1000)
+    """File without read permission; for a superuser, opening it raises."""
+    path = save(tmp_path, "a", timestamp=1000)
     path.chmod(0)
     if os.access(path, os.R_OK):
         real = Path.open
@@ -313,8 +280,8 @@ def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_files_that_may_not_be_read_count_and_go_in_their_turn(tmp_path: Path, shut: Path) -> None:
-    save(tmp_path, "b", used=1001)
+def test_unreadable_files_count_and_are_evicted(tmp_path: Path, shut: Path) -> None:
+    save(tmp_path, "b", timestamp=1001)
     with pytest.raises(DataError, match="cannot be read .*denied.*: make it readable"):
         open_agent(tmp_path, "a", "m")
     for _ in range(2):
@@ -325,7 +292,7 @@ def test_files_that_may_not_be_read_count_and_go_in_their_turn(tmp_path: Path, s
     assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
 
 
-def test_leftovers_of_killed_writers_go_and_work_at_hand_stays(tmp_path: Path) -> None:
+def test_files_of_killed_writers_are_deleted_and_active_ones_stay(tmp_path: Path) -> None:
     path = save(tmp_path, "a")
     dead = path.with_name(f".{path.name}.x1y2z3_4.partial")
     dead.write_bytes(b"half")
@@ -336,9 +303,9 @@ def test_leftovers_of_killed_writers_go_and_work_at_hand_stays(tmp_path: Path) -
     assert path.read_bytes() == b"new"
 
 
-def test_a_mapped_file_that_is_evicted_keeps_its_rows(tmp_path: Path) -> None:
+def test_mapped_rows_outlive_an_eviction(tmp_path: Path) -> None:
     save(tmp_path, "a")
-    found = open_agent(tmp_path, "a", "m")
+    file = open_agent(tmp_path, "a", "m")
     assert len(evict(tmp_path, 0)) == 1
-    found.verify()
-    assert torch.equal(found.tensor("k"), torch.ones(2, 300))
+    file.verify()
+    assert torch.equal(file.tensor("k"), torch.ones(2, 300))

@@ -1,18 +1,22 @@
-"""Atomic files and folders: whole or not at all, also where the file system has no locks."""
+"""Atomic files and folders, with and without locks, and the background writer."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from keep_agent.errors import CapacityError, ConfigError, StorageError
+from keep_agent.errors import ConfigError, StorageError
 from memory.files import atomic
 from memory.files.atomic import alone, appearing, clean, replacing, write_atomic
+from memory.files.background_writer import Writer
 from tests.disk_log import log_of_disk
+from tests.waiting import PATIENCE, until
 
 NAMES = ("b", "a", "last")
 
@@ -21,7 +25,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_words_and_bytes_replace_what_was_there_and_leave_nothing_beside(tmp_path: Path) -> None:
+def test_text_and_bytes_replace_a_file(tmp_path: Path) -> None:
     write_atomic(tmp_path / "new" / "a.json", "1 – “one”")
     assert contents(tmp_path / "new") == {"a.json": "1 – “one”"}
     write_atomic(tmp_path / "new" / "a.json", b"2")
@@ -29,7 +33,7 @@ def test_words_and_bytes_replace_what_was_there_and_leave_nothing_beside(tmp_pat
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_private_files_are_their_users_and_others_what_the_umask_lets(tmp_path: Path, mask: int) -> None:
+def test_modes_of_private_and_other_files(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         for private in (False, True):
@@ -41,26 +45,13 @@ def test_private_files_are_their_users_and_others_what_the_umask_lets(tmp_path: 
     assert modes == {"False": 0o666 & ~mask, "True": 0o600}
 
 
-def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = log_of_disk(monkeypatch, "replace")
     write_atomic(tmp_path / "a", "1")
     assert calls == ["file 1", "name a", "folder"]
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomic(tmp_path / "a", "old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic.os, "fsync", full)
-        with pytest.raises(CapacityError, match=r"no room for .*a \(No space left"):
-            write_atomic(tmp_path / "a", "new")
-    assert contents(tmp_path) == {"a": "old"}
-
-
-def test_a_pipe_or_device_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for name in ("pipe", "link"):
@@ -89,10 +80,10 @@ def test_without_locks_files_are_written_and_leftovers_stay(tmp_path: Path, monk
     assert contents(tmp_path) == {"a": "1"}
 
 
-def test_two_do_not_work_in_one_folder(tmp_path: Path) -> None:
+def test_a_folder_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     with alone(folder):
-        for _ in range(2):  # who is refused leaves the folder alone, though nothing is in it yet
+        for _ in range(2):  # a refusal does not delete the empty folder
             with pytest.raises(ConfigError, match="another process is at work"), alone(folder):
                 pass
         (folder / "file").touch()
@@ -100,15 +91,15 @@ def test_two_do_not_work_in_one_folder(tmp_path: Path) -> None:
         assert [file.name for file in folder.iterdir()] == ["file"]
 
 
-def test_a_folder_in_which_nothing_was_done_goes(tmp_path: Path) -> None:
+def test_an_empty_folder_is_deleted(tmp_path: Path) -> None:
     with alone(tmp_path / "run"):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_appears_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_appears_when_all_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    folder.mkdir()  # an empty one gives way
+    folder.mkdir()  # an empty folder is replaced
     calls = log_of_disk(monkeypatch, "rename")
     with appearing(folder) as new:
         (new / "inner").mkdir()
@@ -120,18 +111,37 @@ def test_a_folder_appears_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, OSError])
-def test_a_folder_that_cannot_appear_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path, error: type[BaseException]) -> None:
     folder = tmp_path / "run"
     for name in NAMES:
         write_atomic(folder / name, "old")
     with pytest.raises(error), appearing(folder) as new:
         (new / "a").write_text("new")
-        if error is not OSError:  # which comes of the old files
+        if error is not OSError:  # raised because of the old files
             raise error
     assert contents(folder) == dict.fromkeys(NAMES, "old") and list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_file_is_no_folder_to_work_in(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (file := tmp_path / "text.txt").touch()
     with pytest.raises(StorageError, match=r"text.txt cannot be written \(File exists\)"), alone(file):
         pass
+
+
+def test_dropped_work_is_not_waited_for() -> None:
+    writer, at_work, checked, gate = Writer(), threading.Event(), threading.Event(), threading.Event()
+
+    def wanted_keys(key: object) -> bool:
+        checked.set()
+        return key == "b"
+
+    writer.put("a", lambda: at_work.set() or gate.wait(2 * PATIENCE))
+    assert at_work.wait(PATIENCE)
+    writer.put("b", lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(writer.wait, wanted_keys)
+        assert checked.wait(PATIENCE)  # the lock is held until the wait
+        writer.drop(lambda key: key == "b")
+        until(waiting.done)
+        gate.set()
+    writer.close()

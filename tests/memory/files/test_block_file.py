@@ -1,4 +1,4 @@
-"""Block files: read as they were written, by this package and by the safetensors library."""
+"""Block files: read back by this package and by the safetensors library, and mapped without copies."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from safetensors.torch import load_file
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.files import block_file_header as blockhead
 from memory.files.block_file import open_blocks, write_blocks
-from tests.memory.files.blocks import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
+from tests.memory.files.conftest import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
 
 
 def test_written_values_are_read_back(path: Path) -> None:
     write_blocks(path, rows(), HEADER, TAIL)
-    found = open_blocks(path)
-    assert_holds(found, rows())
-    assert (found.header, found.blocks, found.nbytes) == (HEADER, 5, path.stat().st_size)
-    assert found.extras == ("one", "tail")
-    assert all(same(found.extra(name), tensor) for name, tensor in TAIL.items())
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # what an agent remembers is its user's
+    file = open_blocks(path)
+    assert_holds(file, rows())
+    assert (file.header, file.blocks, file.nbytes) == (HEADER, 5, path.stat().st_size)
+    assert file.extras == ("one", "tail")
+    assert all(same(file.extra(name), tensor) for name, tensor in TAIL.items())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # private to the user
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -39,11 +39,11 @@ def test_any_shape_of_any_dtype(tmp_path: Path, blocks: int, inner: list, odd: l
     tensors = {f"t{i}": filled((blocks, *shape), dtype, i) for i, (shape, dtype) in enumerate(inner)}
     extra = {f"x{i}": filled(shape, dtype, i) for i, (shape, dtype) in enumerate(odd)}
     write_blocks(tmp_path / "a", tensors, {}, extra)
-    found = open_blocks(tmp_path / "a")
-    assert_holds(found, tensors)
-    assert found.blocks == (blocks if tensors else 0)
-    assert all(same(found.extra(name), tensor) for name, tensor in extra.items())
-    assert all(found.tensor(name).data_ptr() % tensor.itemsize == 0 for name, tensor in tensors.items())
+    file = open_blocks(tmp_path / "a")
+    assert_holds(file, tensors)
+    assert file.blocks == (blocks if tensors else 0)
+    assert all(same(file.extra(name), tensor) for name, tensor in extra.items())
+    assert all(file.tensor(name).data_ptr() % tensor.itemsize == 0 for name, tensor in tensors.items())
 
 
 def test_tensors_that_are_not_contiguous_or_need_gradients(path: Path) -> None:
@@ -62,31 +62,28 @@ def test_the_safetensors_library_reads_it(path: Path) -> None:
         assert file.metadata()["format"] == blockhead.FORMAT
 
 
-@pytest.mark.parametrize(
-    ("tensors", "header", "extra", "word"),
-    [
-        ({"a": torch.zeros(2), "b": torch.zeros(3)}, {}, {}, "first axis"),
-        ({"a": torch.tensor(1.0)}, {}, {}, "first axis"),
-        ({"a": torch.zeros(2, dtype=torch.int64)}, {}, {}, "int64"),
-        ({}, {}, {"a": torch.zeros(2, dtype=torch.bool)}, "bool"),
-        ({"a": torch.zeros(2)}, {}, {"a": torch.zeros(2)}, "twice"),
-        ({"__metadata__": torch.zeros(2)}, {}, {}, "rename"),
-        ({}, {"x": {1, 2}}, {}, "JSON"),
-    ],
-)
+@pytest.mark.parametrize(("tensors", "header", "extra", "word"), [
+    ({"a": torch.zeros(2), "b": torch.zeros(3)}, {}, {}, "first axis"),
+    ({"a": torch.tensor(1.0)}, {}, {}, "first axis"),
+    ({"a": torch.zeros(2, dtype=torch.int64)}, {}, {}, "int64"),
+    ({}, {}, {"a": torch.zeros(2, dtype=torch.bool)}, "bool"),
+    ({"a": torch.zeros(2)}, {}, {"a": torch.zeros(2)}, "twice"),
+    ({"__metadata__": torch.zeros(2)}, {}, {}, "rename"),
+    ({}, {"x": {1, 2}}, {}, "JSON"),
+])  # fmt: skip
 def test_unsupported_tensors_are_refused(path: Path, tensors: dict, header: dict, extra: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         write_blocks(path, tensors, header, extra)
     assert not path.parent.exists()
 
 
-def test_a_header_that_the_library_could_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_too_long_for_the_library_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockhead, "LONGEST", 1000)
     with pytest.raises(ConfigError, match="at most 1000"):
         write_blocks(path, {}, {"text": "x" * 1000})
 
 
-def test_a_newer_file_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_file_is_not_reported_as_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockhead, "SCHEMA", 2)
     write_blocks(path, rows(), {})
     monkeypatch.undo()
@@ -99,10 +96,56 @@ def test_missing_files_and_tensors_are_refused(path: Path) -> None:
     with pytest.raises(DataError, match="there is no"):
         open_blocks(path)
     write_blocks(path, rows(), {}, TAIL)
-    found = open_blocks(path)
-    for call in (lambda: found.tensor("tail"), lambda: found.extra("torch.uint8")):
+    file = open_blocks(path)
+    for call in (lambda: file.tensor("tail"), lambda: file.extra("torch.uint8")):
         with pytest.raises(DataError, match="choose one of"):
             call()
     for run in ((0, 6), (-1, 2), (3, 2)):
         with pytest.raises(ConfigError, match="it has 5"):
-            found.verify(*run)
+            file.verify(*run)
+
+
+def resident(path: Path) -> int:
+    """Count the resident bytes of a file's mappings."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's list of mappings")
+def test_only_verified_blocks_of_a_mapped_file_are_read(path: Path) -> None:
+    size = 1 << 20
+    write_blocks(path, {"k": torch.zeros(64, size, dtype=torch.uint8)}, {})
+    file = open_blocks(path)
+    tensor = file.tensor("k")
+    assert tensor.shape == (64, size)
+    assert resident(path) < 8 * size  # the kernel maps up to 2 MiB at once
+    file.verify(10, 12)
+    assert 2 * size <= resident(path) < 16 * size
+    file.verify()
+    assert resident(path) >= 64 * size
+
+
+def test_a_mapped_file_outlives_its_name(path: Path) -> None:
+    write_blocks(path, rows(), {"state": 1}, TAIL)
+    file = open_blocks(path)
+    write_blocks(path, rows(blocks=2, seed=50), {"state": 2})
+    assert_holds(file, rows())
+    assert same(file.extra("tail"), TAIL["tail"])
+    assert_holds(open_blocks(path), rows(blocks=2, seed=50))
+    late = open_blocks(path)
+    path.unlink()
+    assert_holds(late, rows(blocks=2, seed=50))
+    tensor = late.tensor("torch.uint8")
+    del late, file
+    assert same(tensor, rows(blocks=2, seed=50)["torch.uint8"])
+
+
+def test_writing_to_a_mapped_tensor_never_changes_the_file(path: Path) -> None:
+    write_blocks(path, rows(), {})
+    open_blocks(path).tensor("torch.float32").zero_()
+    assert_holds(open_blocks(path), rows())

@@ -1,4 +1,4 @@
-"""Damaged block files: every changed bit is reported when its block is first read."""
+"""Damaged block files: every changed bit is detected when its block is first read."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from keep_agent.errors import CorruptError
 from memory.files import block_file_header as blockhead
 from memory.files.block_file import open_blocks, write_blocks
-from tests.memory.files.blocks import HEADER, TAIL, assert_holds, filled, rows
+from tests.memory.files.conftest import HEADER, TAIL, assert_holds, filled, rows
 
 
 def check_all(path: Path) -> None:
-    """Touch everything that a file holds."""
-    found = open_blocks(path)
-    found.verify()
-    for name in found.extras:
-        found.extra(name)
+    """Read everything in a file."""
+    file = open_blocks(path)
+    file.verify()
+    for name in file.extras:
+        file.extra(name)
 
 
 def change(path: Path, place: int, value: int) -> None:
-    """Exchange a byte where it lies, as a disk would."""
+    """Change a byte in place, like a faulty disk."""
     with path.open("r+b") as stream:
         stream.seek(place)
         old = stream.read(1)[0]
@@ -33,7 +33,7 @@ def change(path: Path, place: int, value: int) -> None:
 
 
 def place_of(path: Path, name: str, block: int) -> int:
-    """Where the first byte of a block of a tensor lies in the file."""
+    """Return the offset of a tensor's block in the file."""
     with path.open("rb") as stream:
         head, start = blockhead.Head.decode(stream.read(), path)
     span = head.spans[name]
@@ -41,35 +41,35 @@ def place_of(path: Path, name: str, block: int) -> int:
 
 
 @pytest.mark.parametrize("name", rows())
-def test_damage_is_found_at_the_first_touch_of_its_block(path: Path, name: str) -> None:
+def test_damage_is_detected_when_its_block_is_verified(path: Path, name: str) -> None:
     write_blocks(path, rows(), {}, TAIL)
     change(path, place_of(path, name, 2), 16)
-    found = open_blocks(path)
-    found.verify(0, 2)
-    found.verify(4, 5)
-    found.extra("tail")
+    file = open_blocks(path)
+    file.verify(0, 2)
+    file.verify(4, 5)
+    file.extra("tail")
     for first, last in ((2, 3), (1, 4), (0, None)):
         with pytest.raises(CorruptError, match=r"a\.safetensors is damaged in block 2 of 5: delete it"):
-            found.verify(first, last)
-    found.verify(3, 4)
+            file.verify(first, last)
+    file.verify(3, 4)
 
 
-def test_a_block_is_read_once(path: Path) -> None:
+def test_a_block_is_verified_once(path: Path) -> None:
     write_blocks(path, rows(), {}, TAIL)
-    found = open_blocks(path)
-    found.verify(1, 2)
-    found.verify(3, 4)
-    found.extra("tail")
+    file = open_blocks(path)
+    file.verify(1, 2)
+    file.verify(3, 4)
+    file.extra("tail")
     for block in (1, 3):
         change(path, place_of(path, "torch.uint8", block), 1)
     change(path, place_of(path, "tail", 0), 1)
-    found.verify()
-    found.extra("tail")
+    file.verify()
+    file.extra("tail")
     with pytest.raises(CorruptError, match="block 1 of 5"):
         open_blocks(path).verify()
 
 
-def test_blocks_cannot_change_places(path: Path) -> None:
+def test_exchanged_blocks_are_detected(path: Path) -> None:
     write_blocks(path, rows(), {})
     raw = bytearray(path.read_bytes())
     for name in rows():
@@ -90,26 +90,26 @@ def test_equal_blocks_have_unequal_checksums(path: Path) -> None:
 def test_extra_tensors_have_their_own_checksum(path: Path) -> None:
     write_blocks(path, rows(), {}, TAIL)
     change(path, place_of(path, "tail", 0), 1)
-    found = open_blocks(path)
-    assert_holds(found, rows())
-    assert found.extra("one") == 3.5
+    file = open_blocks(path)
+    assert_holds(file, rows())
+    assert file.extra("one") == 3.5
     with pytest.raises(CorruptError, match="'tail'"):
-        found.extra("tail")
+        file.extra("tail")
 
 
 def test_two_threads_verify_two_runs(path: Path) -> None:
     write_blocks(path, rows(blocks=64), {})
     change(path, place_of(path, "torch.float16", 40), 1)
-    found = open_blocks(path)
+    file = open_blocks(path)
     with ThreadPoolExecutor(2) as pool:
-        good, bad = pool.submit(found.verify, 0, 32), pool.submit(found.verify, 32, 64)
+        good, bad = pool.submit(file.verify, 0, 32), pool.submit(file.verify, 32, 64)
         good.result()
         with pytest.raises(CorruptError, match="block 40 of 64"):
             bad.result()
 
 
 def damaged(path: Path, raw: bytes) -> None:
-    """Every damage is a CorruptError: no place is harmless, padding neither, and none makes a file look newer."""
+    """Check that damage at any place, padding included, is a CorruptError and not a newer version."""
     path.write_bytes(raw)
     with pytest.raises(CorruptError, match="delete it"):
         check_all(path)
@@ -138,8 +138,8 @@ def test_flipped_bits_and_cut_ends_are_found(path: Path) -> None:
     whole = path.read_bytes()
     for bit in range(8 * (blockhead.LENGTH + len(blockhead.PREFIX) + blockhead.SEAL)):
         damaged(path, flipped(whole, bit))
-    for other in (b"", whole[:8], whole + b"\0", whole + whole, raw[:100] + whole[100:], b"\xff" * 200, bytes(200)):
-        damaged(path, other)
+    for damage in (b"", whole[:8], whole + b"\0", whole + whole, raw[:100] + whole[100:], b"\xff" * 200, bytes(200)):
+        damaged(path, damage)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Writers of block files that fail, die or write at the same time: the old file is there, or the new one."""
+"""Writers of block files that fail, are killed or write at the same time: the old or the new file is complete."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,25 +21,24 @@ from keep_agent.errors import CapacityError
 from memory.files import atomic
 from memory.files.atomic import clean, replacing
 from memory.files.block_file import open_blocks, write_blocks
-from tests.disk_log import log_of_disk
-from tests.memory.files.blocks import assert_holds, filled
+from tests.memory.files.conftest import assert_holds, filled
 from tests.waiting import PATIENCE
 
-FORK = multiprocessing.get_context("fork")  # a child need not load torch again
+FORK = multiprocessing.get_context("fork")  # a child does not load torch again
 
 
 def content(state: int) -> dict[str, torch.Tensor]:
-    """More blocks with every state, from 1 to 24, of 64 KiB each."""
+    """Make 1 to 24 blocks of 64 KiB, more with every state."""
     blocks = 1 + state % 24
     shapes = {"k": ((blocks, 4, 1 << 12), torch.bfloat16), "v": ((blocks, 1 << 15), torch.uint8)}
     return {name: filled(shape, dtype, state) for name, (shape, dtype) in shapes.items()}
 
 
 def state_of(path: Path) -> int:
-    """The state that a file holds; fails unless every bit of it is that state's."""
-    found = open_blocks(path)
-    state = found.header["state"]
-    assert_holds(found, content(state))
+    """Return a file's state, and check every bit of it."""
+    file = open_blocks(path)
+    state = file.header["state"]
+    assert_holds(file, content(state))
     return state
 
 
@@ -47,41 +46,24 @@ def write_state(path: Path, state: int) -> None:
     write_blocks(path, content(state), {"state": state})
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_return(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_state(path, 1)
-    calls = log_of_disk(monkeypatch, "replace")
-    write_state(path, 2)
-    assert calls == [f"file {path.stat().st_size}", f"name {path.name}", "folder"]
-
-
-def fails(error: BaseException) -> Callable[..., None]:
-    def call(*_: object) -> None:
-        raise error
-
-    return call
-
-
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_an_error_leaves_the_old_file_and_nothing_else(path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_state(path, 1)
     owner = os if step == "fsync" else Path
-    for error, seen in (
-        (OSError(errno.ENOSPC, "No space left"), CapacityError),
-        (OSError(errno.EIO, "broken"), OSError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
+    for error, raised, sentence in (
+        (OSError(errno.ENOSPC, "No space left"), CapacityError, r"no room for .*a\.safetensors \(No space left"),
+        (OSError(errno.EIO, "broken"), OSError, "broken"),
+        (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(owner, step, fails(error))
-            with pytest.raises(seen):
+            patch.setattr(owner, step, Mock(side_effect=error))
+            with pytest.raises(raised, match=sentence):
                 write_state(path, 2)
-        assert state_of(path) == 1
-        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        assert state_of(path) == 1 and [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def die_at(path: Path, step: str, calls: int) -> None:
-    """Write a state and end without a farewell at a call of ``step``."""
+    """Write a state, and exit without cleanup at a call of ``step``."""
     counter = itertools.count(1)
     owner = os if step == "fsync" else Path
     real = getattr(owner, step)
@@ -101,31 +83,24 @@ def test_a_writer_that_dies_leaves_the_old_file_or_the_new_one(path: Path, step:
     child = FORK.Process(target=die_at, args=(path, step, calls))
     child.start()
     child.join(PATIENCE)
-    assert child.exitcode == 9
-    assert state_of(path) == state
-    assert len(clean(path.parent)) == (state == 1)
-    assert clean(path.parent) == []
-    assert state_of(path) == state
+    assert child.exitcode == 9 and state_of(path) == state
+    assert len(clean(path.parent)) == (state == 1) and clean(path.parent) == [] and state_of(path) == state
     write_state(path, 3)
     assert state_of(path) == 3
 
 
-def test_what_is_being_written_is_no_leftover(path: Path) -> None:
+def test_a_file_being_written_is_not_deleted(path: Path) -> None:
     with replacing(path) as stream:
         stream.write(b"half")
         stream.flush()
-        assert len(list(path.parent.iterdir())) == 1
-        assert clean(path.parent) == []
+        assert len(list(path.parent.iterdir())) == 1 and clean(path.parent) == []
     assert path.read_bytes() == b"half"
     (path.parent / ".other.tmp").touch()
     (path.parent / "a.partial").touch()
-    assert clean(path.parent) == []
-    assert clean(path.parent / "missing") == []
+    assert clean(path.parent) == [] and clean(path.parent / "missing") == []
 
 
-def test_cleaning_between_creating_and_locking_costs_the_writer_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleaning_between_creation_and_lock_harms_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, removed = atomic.fcntl.flock, []
 
     def late(stream: object, how: int) -> None:
@@ -136,8 +111,7 @@ def test_cleaning_between_creating_and_locking_costs_the_writer_nothing(
 
     monkeypatch.setattr(atomic.fcntl, "flock", late)
     write_state(path, 4)
-    assert len(removed) == 2
-    assert state_of(path) == 4
+    assert len(removed) == 2 and state_of(path) == 4
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -161,30 +135,29 @@ def test_writers_of_one_path_never_mix(path: Path) -> None:
         finally:
             done.set()
         reader.result()
-    assert state_of(path) in range(30)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert state_of(path) in range(30) and [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def write_on(path: Path, state: int, news: Connection) -> None:
-    """State after state until killed; each is announced before it is begun and after it is done."""
+    """Write states until killed; announce each before it is started and after it is done."""
     for number in itertools.count(state):
-        news.send(("begun", number))
+        news.send(("started", number))
         write_state(path, number)
         news.send(("done", number))
 
 
 class Writer:
-    """A path, the process that writes there, and what that had announced when it was killed."""
+    """Process that writes a path, with the states that it announced until it was killed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.begun = self.done = -1
+        self.started = self.done = -1
 
     def start(self) -> None:
-        self.news, theirs = FORK.Pipe(duplex=False)
-        self.process = FORK.Process(target=write_on, args=(self.path, self.begun + 1, theirs))
+        self.news, sender = FORK.Pipe(duplex=False)
+        self.process = FORK.Process(target=write_on, args=(self.path, self.started + 1, sender))
         self.process.start()
-        theirs.close()
+        sender.close()
 
     def kill(self) -> None:
         self.process.kill()
@@ -200,13 +173,12 @@ class Writer:
     def check(self) -> None:
         if self.done >= 0 or self.path.exists():
             state = state_of(self.path)
-            assert self.done <= state <= self.begun
-            self.done = state  # what was once seen may not go back either
+            assert self.done <= state <= self.started
+            self.done = state  # a later check must not see an older state
 
 
 @pytest.mark.slow
 def test_killed_two_hundred_times_under_load(tmp_path: Path) -> None:
-    """Two writers in one folder, killed at the same random moments; SIGKILL leaves no time for a farewell."""
     writers = [Writer(tmp_path / f"{name}.safetensors") for name in "ab"]
     chance, interrupted, leftovers = random.Random(2), 0, 0
     for _ in range(200):
@@ -215,10 +187,10 @@ def test_killed_two_hundred_times_under_load(tmp_path: Path) -> None:
         time.sleep(chance.uniform(0, 0.1))
         for writer in writers:
             writer.kill()
-        interrupted += sum(writer.begun > writer.done for writer in writers)
+        interrupted += sum(writer.started > writer.done for writer in writers)
         for writer in writers:
             writer.check()
         leftovers += len(clean(tmp_path))
         assert {file.name for file in tmp_path.iterdir()} <= {writer.path.name for writer in writers}
     assert interrupted > 100
-    assert leftovers > 50  # else the kills would have missed the writing
+    assert leftovers > 50  # some kills must interrupt a write

@@ -1,7 +1,4 @@
-"""A packed cache beside the dense one that it stands for.
-
-Norm: largest difference over the largest expected magnitude.
-"""
+"""Packed cache beside its dense reference. Norm: largest difference over the largest expected magnitude."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ FORMATS = (PackFormat(4), PackFormat(8), PackFormat(4, keys="channel"), PackForm
 CANDIDATES = [[5, 6, 7], [5, 6], [9], [5, 8, 1, 2], [300, 301]]
 EVERY_FORMAT = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f"{f.bits}-{f.group}-{f.keys}")
 SMALL = pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss"])
-EXACT = 1e-9  # in float64, where no rounding of a sum lifts a number over the edge between two codes
+EXACT = 1e-9  # float64, where the rounding of a sum changes no code
 GetEngine = Callable[..., Engine]
 
 
@@ -35,7 +32,7 @@ def packed(engine: Engine, format: PackFormat = FORMATS[0]) -> QuantizedCache:
 
 @dataclass
 class Pair:
-    """A packed cache and what it stands for. Every step compares logits."""
+    """Packed cache with its dense reference; every step compares their logits."""
 
     engine: Engine
     cache: QuantizedCache
@@ -49,13 +46,13 @@ class Pair:
     def append(self, count: int, chunking: ChunkSchedule | None = None) -> None:
         self.step += 1
         ids, at = tokens(count, 1000 * self.step + count), 0
-        found = self.engine.extend(self.cache, ids, chunking).logits
+        actual = self.engine.extend(self.cache, ids, chunking).logits
         whole = chunking is None or count < chunking.whole
         while at < count:
             size = count if whole else chunking.size(int(self.dense.live.sum()), count - at)
             self.dense.append(ids[at : at + size])
             at += size
-        assert relative(found, self.dense.logits) < EXACT
+        assert relative(actual, self.dense.logits) < EXACT
         self.check_counters()
 
     def cut(self, position: int) -> None:
@@ -65,7 +62,7 @@ class Pair:
 
     def drop(self, share: float) -> None:
         keep = torch.rand(self.cache.length, generator=torch.Generator().manual_seed(self.step)) > share
-        keep[-1:] = True  # a turn that saw nothing at all would have no logits
+        keep[-1:] = True  # a turn over no rows would have no logits
         self.dense.drop(self.cache.positions[~keep])
         self.cache.drop(keep)
         self.check_counters()
@@ -75,8 +72,8 @@ class Pair:
 
     def score(self) -> None:
         if self.cache.logits is not None:
-            found = self.engine.score(self.cache, CANDIDATES).scores
-            assert relative(found, self.dense.score(CANDIDATES)) < EXACT
+            actual = self.engine.score(self.cache, CANDIDATES).scores
+            assert relative(actual, self.dense.score(CANDIDATES)) < EXACT
 
     def check_counters(self) -> None:
         cache = self.cache
@@ -86,20 +83,20 @@ class Pair:
         assert len(cache.tokens) == cache.next_position
 
     def check_rows(self) -> None:
-        """The rows themselves, as they come back."""
+        """Compare the unpacked keys and values."""
         for layer, stored in enumerate(self.dense.stored.layers):
-            for found, expected in ((self.cache.keys(layer), stored.keys), (self.cache.values(layer), stored.values)):
-                assert relative(found, expected[0][:, self.dense.live]) < EXACT
+            for actual, expected in ((self.cache.keys(layer), stored.keys), (self.cache.values(layer), stored.values)):
+                assert relative(actual, expected[0][:, self.dense.live]) < EXACT
 
 
 def bits_of(cache: QuantizedCache) -> list[torch.Tensor]:
-    """All that a pass over the cache reads."""
+    """Return the keys and values that a pass over the cache reads."""
     layers = range(cache.spec.layers)
     return [*(cache.keys(layer) for layer in layers), *(cache.values(layer) for layer in layers)]
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 def save(cache: QuantizedCache, path: Path) -> Path:
@@ -112,19 +109,11 @@ def load(engine: Engine, path: Path) -> QuantizedCache:
     return restore(open_blocks(path), engine.info, engine.device)
 
 
-class Stop(Exception):
-    """A pass that somebody broke off."""
-
-
 def fail(engine: Engine, cache: QuantizedCache, count: int) -> None:
-    """A pass that ends in the middle: the first layer is written, the second is not."""
+    """Run a pass that fails before its second layer is written."""
 
     def stop(*_: object) -> None:
-        raise Stop
+        raise InterruptedError
 
-    handle = engine.decoder.layers[1].input_layernorm.register_forward_pre_hook(stop)
-    try:
-        with pytest.raises(Stop):
-            engine.extend(cache, tokens(count, 99))
-    finally:
-        handle.remove()
+    with engine.decoder.layers[1].input_layernorm.register_forward_pre_hook(stop), pytest.raises(InterruptedError):
+        engine.extend(cache, tokens(count, 99))

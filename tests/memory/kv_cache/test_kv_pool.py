@@ -1,7 +1,7 @@
-"""Laws 8 to 10 in slots: whatever is inserted, dropped, shared, forked and freed, every row holds what it was given.
+"""KV pool of slots: laws 8 to 10 under random insertions, evictions, sharing, forks and releases.
 
-The machine plays requests against a dictionary of what each of their positions must hold. A row is named by its
-position and token, and by the rows it has seen, as keys and values are made: exact rows are equal whoever made them.
+A state machine compares requests with a dictionary of the expected rows by position. A row's name is a hash of its
+position, its token and the rows before it, on which keys and values depend: equal exact rows have equal names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
@@ -35,13 +35,13 @@ def make_pool(capacity: int | None = CAPACITY) -> KVPool:
     return KVPool(LAYERS, KV_HEADS, DIM, torch.float32, torch.device("cpu"), capacity)
 
 
-def name(*seen: object) -> int:
-    """Of a row, by what it has seen."""
-    return int.from_bytes(sha256(repr(seen).encode()).digest()[:8])
+def name(*parts: object) -> int:
+    """Hash the parts on which a row depends."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8])
 
 
 def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[int]:
-    """Names of rows behind others."""
+    """Return the names of rows after the rows ``before``."""
     rows = list(before)
     for place, token in enumerate(tokens, position):
         rows.append(name(rows, place, token))
@@ -50,19 +50,19 @@ def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[
 
 @lru_cache(10_000)
 def content(row: int) -> torch.Tensor:
-    """(2, LAYERS, KV_HEADS, DIM) key and value of the row of a name."""
+    """Return key and value (2, LAYERS, KV_HEADS, DIM) of a row by its name."""
     return torch.from_numpy(np.random.default_rng(row).standard_normal((2, LAYERS, KV_HEADS, DIM), np.float32))
 
 
 def contents(rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values (LAYERS, KV_HEADS, rows, DIM)."""
+    """Return keys and values (LAYERS, KV_HEADS, rows, DIM)."""
     k, v = torch.stack([content(row) for row in rows]).permute(1, 2, 3, 0, 4)
     return k, v
 
 
 @dataclass
 class Expected:
-    """A request as it must be."""
+    """Expected state of a request."""
 
     tokens: list[int] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)  # names of rows by position
@@ -78,14 +78,14 @@ class Expected:
 
 
 def write(cache: PagedCache, rows: Sequence[int], layers: int = LAYERS) -> None:
-    """A pass over new rows behind the live ones."""
+    """Run a pass over new rows after the live ones."""
     start, stop = cache.length, cache.length + len(rows)
-    visible, given = cache.end_at(stop), contents(rows)
+    visible, expected_kv = cache.end_at(stop), contents(rows)
     for layer in range(layers):
-        cache.write(layer, slice(start, stop), *(x[None, layer] for x in given))
-        for found, x in zip(cache.read(layer, visible), given, strict=True):
-            assert found.isfinite().all() and found.shape[2] == visible == stop + KEY_MULTIPLE
-            assert torch.equal(found[0, :, start:stop], x[layer])
+        cache.write(layer, slice(start, stop), *(x[None, layer] for x in expected_kv))
+        for actual, x in zip(cache.read(layer, visible), expected_kv, strict=True):
+            assert actual.isfinite().all() and actual.shape[2] == visible == stop + KEY_MULTIPLE
+            assert torch.equal(actual[0, :, start:stop], x[layer])
 
 
 def append(cache: PagedCache, expected: Expected, tokens: list[int]) -> None:
@@ -102,11 +102,11 @@ def append(cache: PagedCache, expected: Expected, tokens: list[int]) -> None:
 
 def drop(cache: PagedCache, expected: Expected, seed: int, share: float) -> None:
     keep = torch.rand(cache.length, generator=torch.Generator().manual_seed(seed)) < share
-    gone = cache.positions[~keep].tolist()
+    places = cache.positions[~keep].tolist()
     cache.drop(keep)
-    for place in gone:
+    for place in places:
         del expected.live[place]
-    expected.exact = min([expected.exact, *gone])
+    expected.exact = min([expected.exact, *places])
 
 
 def renumber(cache: PagedCache, expected: Expected) -> None:
@@ -115,11 +115,11 @@ def renumber(cache: PagedCache, expected: Expected) -> None:
     old = [expected.live[place] for place in places[first:]]
     if not old:
         return
-    new = [name("moved", row, other) for row, other in enumerate(old, first)]
+    new = [name("moved", place, row) for place, row in enumerate(old, first)]
     k, v = contents(new)
     cache.renumber(first, k)
-    assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values go along"
-    cache.pool.v[:, :, cache.slot_map[first:]] = v  # from here on they bear their new names
+    assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values must move too"
+    cache.pool.v[:, :, cache.slot_map[first:]] = v  # the values of the new names
     expected.live = {row: expected.live[row] for row in range(first)} | dict(enumerate(new, first))
     expected.tokens = [*expected.tokens[:first], *[MOVED] * len(new)]
     expected.exact = min(expected.exact, first)
@@ -140,41 +140,42 @@ def check(cache: PagedCache, expected: Expected) -> None:
 
 
 class Requests(RuleBasedStateMachine):
-    """Requests of one pool and one index, which come and go."""
+    """State machine of requests that share one pool and one index."""
+
+    numbers = Bundle("numbers")
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = make_pool()
         self.index = SlotPrefixIndex(self.pool, BLOCK, PREFIX, "model")
         self.requests: dict[int, tuple[PagedCache, Expected]] = {}
-        self.number = count()
+        self.count = count()
 
-    def pick(self, data: st.DataObject) -> tuple[PagedCache, Expected]:
-        return self.requests[data.draw(st.sampled_from(sorted(self.requests)), label="request")]
+    def add(self, cache: PagedCache, expected: Expected) -> int:
+        number = next(self.count)
+        self.requests[number] = cache, expected
+        return number
 
-    def add(self, cache: PagedCache, expected: Expected) -> None:
-        self.requests[next(self.number)] = cache, expected
+    @initialize(target=numbers, tokens=TOKENS)
+    def first(self, tokens: list[int]) -> int:
+        number = self.begin(tokens)
+        append(*self.requests[number], tokens)
+        return number
 
-    @initialize(tokens=TOKENS)
-    def first(self, tokens: list[int]) -> None:
-        self.begin(tokens)
-        append(*self.requests[0], tokens)
-
-    @rule(tokens=TOKENS)
-    def begin(self, tokens: list[int]) -> None:
-        """A prompt takes up the exact rows that the index has of it."""
+    @rule(target=numbers, tokens=TOKENS)
+    def begin(self, tokens: list[int]) -> int:
+        """Begin a prompt with the exact rows that the index has."""
         cache, expected = PagedCache(self.pool), Expected()
-        found = self.index.match(self.index.names(tokens, ""))
-        cache.adopt(found, tokens[: found.numel()])
-        expected.live = dict(enumerate(follow([], 0, tokens[: found.numel()])))  # law 9: exact, whoever computed them
-        expected.tokens, expected.exact = tokens[: found.numel()], found.numel()
+        actual = self.index.match(self.index.names(tokens, ""))
+        cache.adopt(actual, tokens[: actual.numel()])
+        expected.live = dict(enumerate(follow([], 0, tokens[: actual.numel()])))  # law 9
+        expected.tokens, expected.exact = tokens[: actual.numel()], actual.numel()
         check(cache, expected)
-        self.add(cache, expected)
+        return self.add(cache, expected)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), tokens=TOKENS)
-    def extend(self, data: st.DataObject, tokens: list[int]) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, tokens=TOKENS)
+    def extend(self, number: int, tokens: list[int]) -> None:
+        cache, expected = self.requests[number]
         before = cache.slot_map.tolist()
         try:
             append(cache, expected, tokens)
@@ -183,31 +184,26 @@ class Requests(RuleBasedStateMachine):
             assert self.pool.used + len(tokens) > CAPACITY
         assert cache.slot_map.tolist()[: len(before)] == before, "nothing moves"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
-    def evict(self, data: st.DataObject, seed: int, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
+    def evict(self, number: int, seed: int, share: float) -> None:
+        cache, expected = self.requests[number]
         before = cache.slot_map
         drop(cache, expected, seed, share)
         stays = cache.slot_map != SENTINEL
-        assert torch.equal(cache.slot_map[stays], before[stays]), "survivors keep slot and position"
+        assert torch.equal(cache.slot_map[stays], before[stays]), "survivors must keep slot and position"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def share(self, data: st.DataObject) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers)
+    def share(self, number: int) -> None:
+        cache, expected = self.requests[number]
         names = self.index.names(expected.tokens[: expected.exact], "")
         self.index.insert(names, cache.slot_map, cache.exact)
-        found = self.index.match(names)
-        assert found.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, (
-            "the end of a prefix goes before its beginning"
-        )
+        actual = self.index.match(names)
+        assert actual.numel() == min(len(names), PREFIX // BLOCK) * BLOCK, "evicted from the end"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def share_too_much(self, data: st.DataObject) -> None:
-        """Law 9: what is not exact is refused, and nothing changes."""
-        cache, expected = self.pick(data)
+    @rule(number=numbers)
+    def share_too_much(self, number: int) -> None:
+        """Check law 9: approximate rows are refused, and nothing changes."""
+        cache, expected = self.requests[number]
         tokens = [abs(token) for token in expected.tokens]
         names, before = self.index.names(tokens, ""), self.index.slots.tolist()
         if len(names) * BLOCK > expected.exact:
@@ -215,64 +211,56 @@ class Requests(RuleBasedStateMachine):
                 self.index.insert(names, cache.slot_map, cache.exact)
             assert self.index.slots.tolist() == before
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def fork(self, data: st.DataObject) -> None:
-        cache, expected = self.pick(data)
-        self.add(cache.fork(), expected.copy())
+    @rule(target=numbers, number=numbers)
+    def fork(self, number: int) -> int:
+        cache, expected = self.requests[number]
+        return self.add(cache.fork(), expected.copy())
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
-        """A request that nobody holds any more: its slots come back by themselves."""
-        number = data.draw(st.sampled_from(sorted(self.requests)))
+    @rule(number=consumes(numbers))
+    def free(self, number: int) -> None:
+        """Delete a request, which releases its slots."""
         del self.requests[number]
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), share=st.floats(0, 1))
-    def cut(self, data: st.DataObject, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, share=st.floats(0, 1))
+    def cut(self, number: int, share: float) -> None:
+        cache, expected = self.requests[number]
         position = round(share * cache.next_position)
         cache.cut(position)
         expected.cut(position)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), share=st.floats(0, 1))
-    def rewind(self, data: st.DataObject, share: float) -> None:
-        cache, expected = self.pick(data)
+    @rule(number=numbers, share=st.floats(0, 1))
+    def rewind(self, number: int, share: float) -> None:
+        cache, expected = self.requests[number]
         length = round(share * cache.length)
         if length < cache.length:
             expected.cut(sorted(expected.live)[length])
         cache.rewind(length, None)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), rows=st.integers(1, 5))
-    def score(self, data: st.DataObject, rows: int) -> None:
-        """Rows behind the others that never become part of the request, in room it keeps."""
-        cache, _ = self.pick(data)
+    @rule(number=numbers, rows=st.integers(1, 5))
+    def score(self, number: int, rows: int) -> None:
+        """Write candidate rows that never become part of the request; the request keeps their room."""
+        cache, _ = self.requests[number]
         try:
             cache.reserve(rows)
         except CapacityError:
             return
         write(cache, [name("candidate", number) for number in range(rows)])
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), rows=st.integers(1, 5), again=st.booleans())
-    def abort(self, data: st.DataObject, rows: int, again: bool) -> None:
-        """A prefill that fails when its rows are written in some layers: no row came, and its room is used again."""
-        cache, expected = self.pick(data)
+    @rule(number=numbers, rows=st.integers(1, 5), again=st.booleans())
+    def abort(self, number: int, rows: int, again: bool) -> None:
+        """Fail a prefill after its first layer: no row is added, and its room is used again."""
+        cache, expected = self.requests[number]
         with suppress(CapacityError):
             cache.reserve(rows, lasting=True)
             write(cache, [name("never", number) for number in range(rows)], layers=1)
         if again:
             cache.cut(len(expected.tokens))
-            assert cache.slots.numel() == cache.length, "it keeps no room"
+            assert cache.slots.numel() == cache.length, "no room may be kept"
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), seed=st.integers(0, 99))
-    def renumber(self, data: st.DataObject, seed: int) -> None:
-        """Survivors at positions 0, 1, ... with other keys; whoever else has the old rows keeps them."""
-        cache, expected = self.pick(data)
+    @rule(number=numbers, seed=st.integers(0, 99))
+    def renumber(self, number: int, seed: int) -> None:
+        """Move survivors to positions 0, 1, ... with new keys; other owners keep the old rows."""
+        cache, expected = self.requests[number]
         drop(cache, expected, seed, 0.7)
         before = cache.slots.tolist()
         try:
@@ -280,16 +268,15 @@ class Requests(RuleBasedStateMachine):
         except CapacityError:
             assert cache.slots.tolist() == before
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), keep=st.integers(0, 3))
-    def unshare(self, data: st.DataObject, keep: int) -> None:
-        """The index lets go of blocks one by one, unless somebody else than the request has all their rows."""
-        cache, expected = self.pick(data)
+    @rule(number=numbers, keep=st.integers(0, 3))
+    def unshare(self, number: int, keep: int) -> None:
+        """Delete a request's blocks from the index, except blocks whose rows another request has."""
+        cache, expected = self.requests[number]
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
-        others = {slot for one, _ in self.requests.values() if one is not cache for slot in one.slots.tolist()}
+        referenced = {slot for c, _ in self.requests.values() if c is not cache for slot in c.slots.tolist()}
         stays = set()
-        for name, block in reversed(self.index._blocks.items()):  # a block before those behind it
-            if (block.before in {None, *stays}) and (name not in names or others >= set(block.slots.tolist())):
+        for name, block in reversed(self.index._blocks.items()):  # a block precedes those behind it
+            if (block.before in {None, *stays}) and (name not in names or referenced >= set(block.slots.tolist())):
                 stays.add(name)
         self.index.forget(names, cache.slots)
         assert set(self.index._blocks) == stays
@@ -300,7 +287,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule()
     def release_too_often(self) -> None:
-        """It raises, and changes nothing."""
+        """Release slots more often than they are referenced: an error, and no change."""
         before = self.pool.references.copy()
         free, once = (np.flatnonzero(before == times)[:3].tolist() for times in (0, 1))  # once: the sentinel first
         wrong = [[*once[1:], free[0]], free[:1]] if free else []
@@ -313,22 +300,20 @@ class Requests(RuleBasedStateMachine):
     @invariant()
     def slots_add_up(self) -> None:
         self.pool.check_integrity()
-        held = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
-        held |= set(self.index.slots.tolist())
-        assert self.pool.used == len(held) <= CAPACITY and SENTINEL not in held
+        slots = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
+        slots |= set(self.index.slots.tolist())
+        assert self.pool.used == len(slots) <= CAPACITY and SENTINEL not in slots
         assert self.index.slots.numel() <= PREFIX
-        assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, (
-            "all can be found"
-        )
+        assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, "no gaps"
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
 
     @invariant()
-    def everybody_has_what_they_were_given(self) -> None:
+    def requests_have_the_expected_rows(self) -> None:
         for cache, expected in self.requests.values():
             check(cache, expected)
 
     def teardown(self) -> None:
-        """In the end all slots are free."""
+        """Check that all slots are free in the end."""
         self.requests.clear()
         self.index.clear()
         self.pool.check_integrity()
@@ -339,37 +324,34 @@ Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestRequests = Requests.TestCase
 
 
-# -- the pool and the index alone ------------------------------------------------------------------------------------
-
-
 def test_a_pool_without_a_limit_grows_and_nothing_moves() -> None:
     pool = make_pool(None)
     size, requests = pool.size, [(PagedCache(pool), Expected()) for _ in range(3)]
     for number in range(12):
         cache, expected = requests[number % 3]
         append(cache, expected, [number] * 100)
-        for one in requests:
-            check(*one)
+        for request in requests:
+            check(*request)
         pool.check_integrity()
     assert pool.used == 1200 and pool.size > size and pool.k.shape[2] > pool.size
 
 
-def test_a_full_pool_says_what_to_do_and_changes_nothing() -> None:
+def test_a_full_pool_raises_and_changes_nothing() -> None:
     pool = make_pool(10)
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1] * 7)
-    other = cache.fork()
+    fork = cache.fork()
     with pytest.raises(CapacityError, match="4 more rows do not fit beside the 7 in use of a pool of 10 slots; lower"):
         cache.reserve(4)
     pool.check_integrity()
     check(cache, expected)
-    check(other, expected.copy())
+    check(fork, expected.copy())
     cache.reserve(3)
     assert pool.used == 10
     pool.check_integrity()
 
 
-def test_rows_that_move_stay_where_they_were_for_others() -> None:
+def test_renumbered_rows_stay_unchanged_for_other_owners() -> None:
     pool = make_pool()
     index = SlotPrefixIndex(pool, BLOCK, PREFIX, "model")
     cache, expected = PagedCache(pool), Expected()
@@ -387,7 +369,7 @@ def test_rows_that_move_stay_where_they_were_for_others() -> None:
     pool.check_integrity()
 
 
-def test_a_mask_has_to_fit_the_live_rows() -> None:
+def test_a_mask_must_fit_the_live_rows() -> None:
     cache, expected = PagedCache(make_pool()), Expected()
     append(cache, expected, [1, 0, 1])
     with pytest.raises(ConfigError, match="a mask of 2 rows does not fit the 3 live ones"):
@@ -395,7 +377,7 @@ def test_a_mask_has_to_fit_the_live_rows() -> None:
     check(cache, expected)
 
 
-def test_a_lost_reference_is_found() -> None:
+def test_a_wrong_reference_count_is_detected() -> None:
     pool = make_pool()
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1, 0, 1])

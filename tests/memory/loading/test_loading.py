@@ -17,15 +17,14 @@ LAYERS = 6
 
 
 def follow(loading: Loading, layout: Layout, actives: list[list[int]]) -> tuple[np.ndarray, list[list[Transfer]]]:
-    """How often each (layer, row) was transferred; checks that nothing is missing when a layer is due."""
+    """Count the transfers of each (layer, row); check that each layer has its rows in time."""
     loaded = np.zeros((LAYERS, layout.rows), int)
     calls = []
     for layer, active in enumerate(actives):
         calls.append(loading.schedule(layout, layer, torch.tensor(active, dtype=torch.long), LAYERS))
         for transfer in calls[-1]:
             start = layout.placements[transfer.placement].start
-            assert transfer.first < transfer.last <= LAYERS
-            assert transfer.first >= layer
+            assert transfer.first < transfer.last <= LAYERS and transfer.first >= layer
             loaded[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] += 1
         resting = (layout.block_of >= 0) & ~np.isin(np.arange(layout.rows), active)
         assert (loaded[layer][resting] > 0).all()
@@ -34,7 +33,7 @@ def follow(loading: Loading, layout: Layout, actives: list[list[int]]) -> tuple[
 
 @given(st.data())
 @settings(max_examples=60)
-def test_everything_that_rests_is_loaded_once(data: st.DataObject) -> None:
+def test_every_inactive_row_is_loaded_once(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 4), max_size=6))
     fresh = data.draw(st.sets(st.sampled_from(range(len(lengths))))) if lengths else set()
     layout = make_layout(lengths, fresh=sorted(fresh))
@@ -48,10 +47,10 @@ def test_everything_that_rests_is_loaded_once(data: st.DataObject) -> None:
         loaded, calls = follow(loading, layout, actives)
         assert loaded.max(initial=0) <= 1
         for rows, call in zip(actives, calls, strict=True):
-            for transfer in call:  # what is computed is not loaded, but between what is
+            for transfer in call:  # active rows are loaded only within gaps
                 start = layout.placements[transfer.placement].start
                 assert not {start + transfer.rows[0], start + transfer.rows[1] - 1} & set(rows)
-        again, _ = follow(loading, layout, actives)  # a stage serves the next prompt as well
+        again, _ = follow(loading, layout, actives)  # a stage is reused for the next prompt
         assert np.array_equal(loaded, again)
 
 
@@ -60,33 +59,28 @@ def layout() -> Layout:
     return make_layout([2, 3])
 
 
-def test_serial_loads_when_the_layer_is_due(layout: Layout) -> None:
+def test_schedules_of_the_stages(layout: Layout) -> None:
     _, calls = follow(Serial(), layout, [[6, 7, 8]] * LAYERS)
     assert calls[3] == [Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
-
-
-def test_next_layer_is_one_ahead(layout: Layout) -> None:
-    _, calls = follow(NextLayer(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    active = [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2)
+    _, calls = follow(NextLayer(), layout, active)
     assert calls[0] == [Transfer(1, 0, 1, (0, 3)), Transfer(1, 1, 2, (0, 3))]
     assert calls[2] == [Transfer(0, 2, 3, (0, 2)), Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
-
-
-def test_layer_balanced_asks_for_all_later_layers_at_once(layout: Layout) -> None:
-    _, calls = follow(LayerBalanced(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    _, calls = follow(LayerBalanced(), layout, active)
     assert calls == [[Transfer(1, 0, LAYERS, (0, 3))], [], [Transfer(0, 2, LAYERS, (0, 2))], *[[]] * (LAYERS - 3)]
 
 
 @pytest.mark.parametrize(
     ("gap", "runs"), [(BRIDGE - 1, [(0, BRIDGE + 1)]), (BRIDGE, [(0, 1), (BRIDGE + 1, BRIDGE + 2)])]
 )
-def test_small_gaps_are_moved_along(gap: int, runs: list[tuple[int, int]]) -> None:
+def test_small_gaps_are_loaded_along(gap: int, runs: list[tuple[int, int]]) -> None:
     layout = make_layout([gap + 2, 3])
     between = list(range(layout.context + 1, layout.context + 1 + gap))
     _, calls = follow(Serial(), layout, [[*between, *range(layout.query - 3, layout.rows)]] * LAYERS)
     assert calls[0] == [Transfer(0, 0, 1, rows) for rows in runs]
 
 
-def test_no_gap_is_moved_along_that_is_there_already(layout: Layout) -> None:
+def test_a_gap_that_was_loaded_is_not_loaded_again(layout: Layout) -> None:
     """Row 5 was loaded a layer ahead; rows 4 and 6, of the same unit, are dropped later."""
     layout, actives = make_layout([2, 3]), [[1, 2, 3, 5, 6, 7, 8], *[[6, 7, 8]] * (LAYERS - 1)]
     loaded, calls = follow(NextLayer(), layout, actives)

@@ -1,35 +1,29 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import ConfigError
 from memory.prompt.layout import Layout
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import SHAPES, Schedule
-from tests.memory.layouts import MatrixProbe, make_layout
+from tests.memory.layouts import MatrixProbe, make_layout, mark_exact
 from tests.references.multi_hop import choose
 
 
 @given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
 @settings(max_examples=300)
-def test_schedules_fall_and_keep_their_average(
-    shape: str, layers: int, average: float, last: float, until: float
-) -> None:
+def test_schedules_keep_their_average(shape: str, layers: int, average: float, last: float, until: float) -> None:
     ratios = Schedule(shape, average, last, until).ratios(layers)
-    assert len(ratios) == layers - 1
-    assert sum(ratios) / len(ratios) == pytest.approx(average)
+    assert len(ratios) == layers - 1 and sum(ratios) / len(ratios) == pytest.approx(average)
     assert all(b <= a + 1e-9 for a, b in zip([1.0, *ratios], [*ratios, 0.0], strict=True))
 
 
-def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
-    """The default recomputes everything in the first layers: before, attention does not show what the query needs."""
+def test_the_default_recomputes_everything_in_the_first_layers() -> None:
+    """Attention in these layers does not yet show which rows the query needs."""
     for layers in (12, 24, 28, 48):
         ratios = Schedule().ratios(layers)
         whole = [ratio for ratio in ratios if ratio == 1.0]
@@ -37,7 +31,7 @@ def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
 
 
 @pytest.mark.parametrize(("layers", "whole"), [(12, 2), (24, 4)])
-def test_a_step_leaves_a_layer_behind_it(layers: int, whole: int) -> None:
+def test_a_step_ends_before_the_last_layer(layers: int, whole: int) -> None:
     assert Schedule().ratios(layers).count(1.0) == whole
     for until in (0.0, 0.5, 0.96, 0.999):
         for count in (2, 3, layers - 1):
@@ -45,41 +39,29 @@ def test_a_step_leaves_a_layer_behind_it(layers: int, whole: int) -> None:
             assert first > last, f"{count} layers, until {until}"
 
 
-def test_counts_are_rounded_and_no_share_becomes_none() -> None:
+def test_counts_are_rounded_up_to_one() -> None:
     assert Schedule("linear", 0.25).counts(5, 8) == [8, 4, 3, 1, 1]
-    assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1]
-    assert Schedule("step", 0.0).counts(3, 8) == [8, 0, 0]
-
-
-def test_bad_knobs_are_sentences() -> None:
-    for make in (
-        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1),
-        lambda: Schedule(until=1),
-        lambda: MultiHop(direction="up"), lambda: MultiHop(max_hops=-1),
-        lambda: MultiHop(query_weight=1.5), lambda: MultiHop(limit=1.5),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError):
-            make()
+    assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1] and Schedule("step", 0.0).counts(3, 8) == [8, 0, 0]
 
 
 def random_weights(layout: Layout, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax weights with a causal mask, and without one."""
+    """Return softmax weights with a causal mask, and without one."""
     scores = 3 * torch.randn(layout.rows, layout.rows, generator=torch.Generator().manual_seed(seed)).double()
     causal = torch.ones_like(scores).tril().bool()
     return scores.masked_fill(~causal, -torch.inf).softmax(-1), scores.softmax(-1)
 
 
 def reference(layout: Layout, probes: list[MatrixProbe], ratios: list[float], stage: MultiHop) -> list[set[int]]:
-    """The segments active at layers 1, 2, ... by the dense reference, without those that have no block."""
-    rows, asking = list(range(layout.rows)), list(range(layout.query, layout.rows))
+    """Return the stored segments active at layers 1, 2, ... by the dense reference."""
+    rows, query_rows = list(range(layout.rows)), list(range(layout.query, layout.rows))
     members = [list(range(span.start, span.stop)) for span in layout.segments]
     playing = [i for i, span in enumerate(layout.segments) if not layout.fresh[span.start]]
     total, active, causal = len(playing), [], stage.direction == "causal"
     knobs = stage.max_hops, stage.relative and causal, stage.query_weight
     for probe, ratio in zip(probes, ratios, strict=True):
-        asked = (probe.weights if causal else probe.later)[None]
+        weights = (probe.weights if causal else probe.later)[None]
         count = max(1, round(ratio * total))
-        playing, _ = choose(probe.weights[None], asked, rows, asking, members, playing, count, *knobs)
+        playing, _ = choose(probe.weights[None], weights, rows, query_rows, members, playing, count, *knobs)
         active.append(set(playing))
     return active
 
@@ -87,16 +69,14 @@ def reference(layout: Layout, probes: list[MatrixProbe], ratios: list[float], st
 @pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])
 @pytest.mark.parametrize(("hops", "weight"), [(0, 0.5), (1, 0.5), (6, 0), (6, 0.3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_choice_equals_the_written_out_paper(
-    direction: str, relative: bool, hops: int, weight: float, seed: int
-) -> None:
+def test_selection_equals_the_reference(direction: str, relative: bool, hops: int, weight: float, seed: int) -> None:
     layers, schedule = 6, Schedule("linear", 0.4)
     layout = make_layout([3, 1, 4, 2, 5, 2, 6, 3, 1], fresh=[2])
     probes = [MatrixProbe(layout, *random_weights(layout, 10 * seed + n), n) for n in range(layers - 1)]
     stage = MultiHop(schedule, hops, direction, relative, weight)
     expected = reference(layout, probes, schedule.ratios(layers), stage)
     active = stage.first(layout, layers)
-    assert active.tolist() == list(range(1, layout.rows))  # everything but the context
+    assert active.tolist() == list(range(1, layout.rows))  # all rows except the context
     for probe, relevant in zip(probes, expected, strict=True):
         following = stage.narrow(probe.layer, active, probe)
         assert set(following.tolist()) <= set(active.tolist())
@@ -105,14 +85,12 @@ def test_choice_equals_the_written_out_paper(
         whole = [r for s in segments for r in range(layout.segments[s].start, layout.segments[s].stop)]
         assert sorted([*whole, *range(layout.query, layout.rows)]) == following.tolist()
         if probe.hops is not None:
-            assert {edge[1] for edge in probe.edges} == relevant
-            assert probe.hops <= hops
+            assert {edge[1] for edge in probe.edges} == relevant and probe.hops <= hops
         active = following
     assert stage.narrow(layers - 1, active, probes[-1]) is active
 
 
-def test_importance_travels_over_a_chain() -> None:
-    """Door -> key -> table: the query only sees the door, and the table matters."""
+def test_importance_follows_a_chain() -> None:
     layout = make_layout([1] * 5, context=0, query=1)
     weights = torch.full((6, 6), 1e-3, dtype=torch.float64)
     weights[5, 4] = 0.9  # query -> door
@@ -127,33 +105,31 @@ def test_importance_travels_over_a_chain() -> None:
         active = stage.narrow(0, stage.first(layout, 3), probe)
         return set(layout.segment_of[active].tolist()) - {-1}, probe
 
-    assert choose(0)[0] == {3, 4}
-    assert choose(1)[0] == {2, 4}
-    chosen, probe = choose(8)
-    assert chosen == {0, 2}
-    assert probe.hops == 3  # the last one finds that nothing changes
+    assert choose(0)[0] == {3, 4} and choose(1)[0] == {2, 4}
+    relevant, probe = choose(8)
+    assert relevant == {0, 2}
+    assert probe.hops == 3  # the last one changes nothing
     assert [edge[:2] for edge in probe.edges] == [(2, 0), (4, 2)]
-    assert choose(8, 0.5)[0] == {2, 4}, "the query goes on asking for the door"
+    assert choose(8, 0.5)[0] == {2, 4}, "the query's own share keeps the door"
 
 
-def test_even_attention_favours_nobody() -> None:
-    """Eight segments of one row look evenly at what they see; the query asks for the last two."""
+def test_uniform_attention_favours_no_segment() -> None:
     layout = make_layout([1] * 8, context=0, query=1)
     weights = torch.ones(9, 9, dtype=torch.float64).tril()
     weights[8, 6:8] = 2.0
     weights /= weights.sum(-1, keepdim=True)
-    weights[6, 6] = weights[7, 7] = 0.2  # they look at themselves a little more
+    weights[6, 6] = weights[7, 7] = 0.2  # slightly more self-attention
 
     def choose(relative: bool) -> set[int]:
         stage = MultiHop(Schedule("step", 0.25, 1.0), relative=relative, query_weight=0)
         active = stage.narrow(0, stage.first(layout, 3), MatrixProbe(layout, weights, weights, 0))
         return set(layout.segment_of[active].tolist()) - {-1}
 
-    assert choose(relative=False) == {0, 6}  # fewer rows see 7
+    assert choose(relative=False) == {0, 6}  # fewer rows can attend to 7
     assert choose(relative=True) == {6, 7}
 
 
-def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
+def test_without_memory_or_share_only_fresh_rows_stay() -> None:
     empty = make_layout([])
     stage = MultiHop()
     active = stage.first(empty, 4)
@@ -165,7 +141,7 @@ def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
 
 
 def computed(layout: Layout, layers: int, limit: float | None) -> float:
-    """Share of all token-layers, the whole of layer 0 included."""
+    """Return the computed share of all token-layers, with all rows in layer 0."""
     stage = MultiHop(Schedule("step", 0.5, 0.1, 0.3), limit=limit)
     active, rows = stage.first(layout, layers), 0
     for layer in range(layers):
@@ -175,7 +151,7 @@ def computed(layout: Layout, layers: int, limit: float | None) -> float:
 
 
 @pytest.mark.parametrize("query", [4, 30])
-def test_a_limit_holds_for_the_whole_prompt_and_leaves_no_less_than_its_query(query: int) -> None:
+def test_a_limit_bounds_the_share_of_the_whole_prompt(query: int) -> None:
     layout, layers = make_layout([1] * 100, context=0, query=query), 10
     least = query / layout.rows
     for limit in (0.2, 0.3, 0.4):
@@ -186,11 +162,9 @@ def test_a_limit_holds_for_the_whole_prompt_and_leaves_no_less_than_its_query(qu
 
 
 def test_exact_segments_neither_compete_nor_count() -> None:
-    layout = make_layout([2, 3, 2])
-    first, *others = layout.placements
-    layout = replace(layout, placements=(replace(first, exact=True), *others))
+    layout = mark_exact(make_layout([2, 3, 2]), 0)
     weights = torch.zeros(11, 11, dtype=torch.float64)
-    weights[8:, 1:3], weights[8:, 6:8] = 0.4, 0.1  # the query sees the exact segment most
+    weights[8:, 1:3], weights[8:, 6:8] = 0.4, 0.1  # the query attends most to the exact segment
     stage = MultiHop(Schedule("step", 0.5, 1.0), max_hops=0)
     active = stage.first(layout, 3)
     assert active.tolist() == [*range(3, 11)]
@@ -201,7 +175,5 @@ def test_full_and_none() -> None:
     layout = make_layout([2, 3], fresh=[1])
     probe = MatrixProbe(layout, *random_weights(layout, 0), 0)
     everything, fresh = Full().first(layout, 4), Nothing().first(layout, 4)
-    assert everything.tolist() == list(range(9))
-    assert fresh.tolist() == [3, 4, 5, 6, 7, 8]
-    assert Full().narrow(0, everything, probe) is everything
-    assert Nothing().narrow(0, fresh, probe) is fresh
+    assert everything.tolist() == list(range(9)) and fresh.tolist() == [3, 4, 5, 6, 7, 8]
+    assert Full().narrow(0, everything, probe) is everything and Nothing().narrow(0, fresh, probe) is fresh

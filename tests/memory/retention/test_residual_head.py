@@ -1,4 +1,4 @@
-"""A retention head and the model it belongs to: looked at when a session is put together, not when rows have to go."""
+"""Retention heads: checked against the model when a session is built, and the heads of the bundled models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -40,48 +41,49 @@ def head_for(engine: Engine, folder: Path, head_dim: int | None = None, **about:
     return str(path)
 
 
-def test_a_head_that_cannot_serve_is_refused_before_the_first_turn(engine: Engine, tmp_path: Path) -> None:
+def test_an_unsuitable_head_is_refused_before_the_first_turn(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no retention head in 'nowhere'.*; train one with .*planner=intentkv_rule"):
         open_session(engine, with_head("nowhere"))
     with pytest.raises(ModelError, match=r"for head_dim 32, the model's is 8; train one with .*planner=intentkv_rule"):
         open_session(engine, with_head("planner-tiny"))
-    other = head_for(engine, tmp_path, head_dim=9)
+    wrong = head_for(engine, tmp_path, head_dim=9)
     with pytest.raises(ModelError, match="for head_dim 9, the model's is 8"):
-        open_session(engine, with_head(other))
+        open_session(engine, with_head(wrong))
     open_session(engine, with_head(None))
-    open_session(engine, with_head("nowhere", residual=False))  # which nobody reads
+    open_session(engine, with_head("nowhere", residual=False))  # the head is not read
 
 
-def test_a_head_whose_record_is_damaged_is_named(engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("damage", "sentence"), [
+    (lambda raw: raw[: len(raw) // 2], "no retention head in"),
+    (lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "is damaged"),
+    (lambda raw: raw.replace(rb"{\"model", rb"[\"model", 1), r"head\.safetensors.* \(JSONDecodeError.*; train or copy"),
+])  # fmt: skip
+def test_a_damaged_head_is_refused(damage: Any, sentence: str, engine: Engine, tmp_path: Path) -> None:
     file = Path(head_for(engine, tmp_path, model="a/b"))
-    file.write_bytes(file.read_bytes().replace(rb"{\"model", rb"[\"model", 1))
-    with pytest.raises(ModelError, match=r"head\.safetensors.* \(JSONDecodeError.*; train or copy it anew"):
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ModelError, match=sentence):
         load_head(str(file))
 
 
 @pytest.mark.parametrize("about", ["own", "other", ""])
-def test_a_head_of_another_model_earns_one_warning(
+def test_another_models_head_gives_a_warning(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not an error. A file need not say what it was trained for."""
-    own = engine.info.weights_key
-    said = {"own": {"weights_key": own}, "other": {"weights_key": "abc", "model": "a/b"}, "": {}}[about]
-    method = with_head(head_for(engine, tmp_path, **said))
+    weights_key = engine.info.weights_key
+    record = {"own": {"weights_key": weights_key}, "other": {"weights_key": "abc", "model": "a/b"}, "": {}}[about]
+    method = with_head(head_for(engine, tmp_path, **record))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             open_session(engine, method)
     assert len(caplog.records) == (about == "other")
     if about == "other":
-        assert f"was trained for model abc (a/b), this is {own:.12s}" in caplog.text
-
-
-# -- the head that comes with the package ----------------------------------------------------------------------------
+        assert f"was trained for model abc (a/b), this is {weights_key:.12s}" in caplog.text
 
 
 @pytest.fixture(scope="module")
 def planner_tiny() -> Iterator[Engine]:
-    with TransformersEngine(load_model(PLANNER, "float64")) as made:
-        yield made
+    with TransformersEngine(load_model(PLANNER, "float64")) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("name", ["planner-tiny", "planner-tiny-long"])
@@ -101,7 +103,7 @@ def shipped(*overrides: str) -> MemoryMethod:
 
 
 def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[list[int]]:
-    """The rows that are live after each turn of a short task; where there is something to compare, as the paper's."""
+    """Return the live rows after each turn of a short task, compared with the reference if ``references``."""
     tokenizer = load_tokenizer(PLANNER)
 
     def ids(text: str) -> list[int]:
@@ -112,35 +114,34 @@ def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[li
     weights = {name: weight.double() for name, weight in load_file(SHIPPED / "planner-tiny.safetensors").items()}
     transcript = Transcript(engine.model.module)
     reference = IntentKV(transcript, BUDGET, method.retention.decay, weights)
-    kept, instruction = [], range(0)
+    live_rows, instruction = [], range(0)
     for turn, place in enumerate(["cabinet_1", "table_1", "fridge_1", "cabinet_2", "drawer_3"]):
         session.store.put(place, "receptacle", f"there {place} closed, mug mug_{turn} apple apple_{turn} in it\n")
         query = [*(order if turn == 0 else ()), *ids(f"at {place}\nnext")]
         prefill = session.prefill("put the mug on the table", query, instruction_ids=order if turn == 0 else ())
-        told, first = prefill.layout.token_ids.tolist(), prefill.layout.query
+        ids_of, first = prefill.layout.token_ids.tolist(), prefill.layout.query
         if turn == 0:
             instruction = range(first, first + len(order))
         if references:
-            transcript.append(told[len(transcript.ids) :])
-            span = sorted({*instruction, *range(first, len(told))})
+            transcript.append(ids_of[len(transcript.ids) :])
+            span = sorted({*instruction, *range(first, len(ids_of))})
             reference.keep({*range(len(context)), *span}, span)
             assert session._builder.cache.positions.tolist() == transcript.live
-        kept.append(session._builder.cache.positions.tolist())
+        live_rows.append(session._builder.cache.positions.tolist())
         session.append_turn(ids(f" go to {place}\n"))
         session.advance()
-    return kept
+    return live_rows
 
 
-def test_planner_tiny_forgets_by_the_head_that_comes_with_it(planner_tiny: Engine) -> None:
-    """From the YAML through a session: the rows of the paper's algorithm, slow and dense, with the file's weights."""
-    kept = rows_kept(planner_tiny, shipped(), references=True)
-    assert [len(live) for live in kept[1:]] == [BUDGET] * (len(kept) - 1)
-    assert kept != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False), "not the rule"
+def test_planner_tiny_evicts_by_its_bundled_head(planner_tiny: Engine) -> None:
+    live_rows = rows_kept(planner_tiny, shipped(), references=True)
+    assert [len(live) for live in live_rows[1:]] == [BUDGET] * (len(live_rows) - 1)
+    assert live_rows != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False)
 
 
-def test_a_head_of_numbers_that_are_not_finite_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_head_that_is_not_finite_is_refused(engine: Engine, tmp_path: Path) -> None:
     head = ResidualHead(engine.info.head_dim)
     head.alpha.data.fill_(float("nan"))
     save_head(head, tmp_path / "nan.safetensors", {})
-    with pytest.raises(ModelError, match="holds numbers that are not finite; train it anew"):
+    with pytest.raises(ModelError, match="holds numbers that are not finite; train it "):
         load_head(str(tmp_path / "nan.safetensors"))

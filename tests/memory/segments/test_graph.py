@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory.segments.groups import Grouping
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import KEPT, SegmentStore
-from tests.memory.houses import furnish, make_store
+from tests.memory.houses import furnish, make_house, make_store
 
 
 def kinds(store: SegmentStore) -> dict[str, bool]:
@@ -24,7 +24,7 @@ def run(store: SegmentStore, steps: int) -> list[tuple[int, bool]]:
     return flips
 
 
-def test_members_join_their_parent_and_the_bound_is_for_the_others() -> None:
+def test_children_join_their_parent_and_others_are_bounded() -> None:
     store = make_store(Grouping(bound=3))
     store.put("shelf_1", "receptacle", "shelf shelf_1\n")
     for i in range(4):
@@ -55,7 +55,7 @@ def test_similar_segments_of_a_family_share_a_group() -> None:
     assert not graph.graph.has_edge("pen_1", "pen_2")
 
 
-def test_what_changed_at_once_is_compared_by_its_new_text() -> None:
+def test_segments_changed_together_are_compared_by_their_new_text() -> None:
     store = make_store()
     texts = {"a": "pen desk_1\n", "b": "pen desk_2\n", "c": "towel bath_1\n", "d": "towel bath_2\n"}
     for id, text in texts.items():
@@ -63,8 +63,8 @@ def test_what_changed_at_once_is_compared_by_its_new_text() -> None:
     store.graph.update(store)
     edges = store.graph.graph.edges
     assert set(edges) == {("a", "b"), ("c", "d")}
-    for id, other in zip("abcd", "cdab", strict=True):
-        store.put(id, "object", texts[other].replace("_", "_1"))
+    for id, regrouped in zip("abcd", "cdab", strict=True):
+        store.put(id, "object", texts[regrouped].replace("_", "_1"))
     store.graph.update(store)
     assert set(edges) == {("a", "b"), ("c", "d")}
     vectors = dict(zip("ab", store.graph.encoder.encode([store.get(id).text for id in "ab"]), strict=True))
@@ -85,12 +85,11 @@ def test_a_segment_is_linked_to_the_most_similar_of_its_family() -> None:
     store.graph.update(store)
     scores = store.graph.scores(store.get("mug_5").text)
     best = sorted((s.id for s in store if s.id not in ("mug_5", "did")), key=lambda id: -scores[id])[:2]
-    drawn = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
-    assert set(drawn) == set(best)
-    assert all(abs(drawn[id] - scores[id]) < 2e-5 for id in best)
+    linked = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
+    assert set(linked) == set(best) and all(abs(linked[id] - scores[id]) < 2e-5 for id in best)
 
 
-def test_more_new_segments_than_are_compared_at_once_find_the_same_groups() -> None:
+def test_groups_do_not_depend_on_the_batch_size() -> None:
     rng = random.Random(0)
     lines = [f"{rng.choice(['mug', 'pen', 'towel', 'pan'])} thing_{i} place_{i % 9}\n" for i in range(600)]
     together, singly = make_store(), make_store()
@@ -104,9 +103,7 @@ def test_more_new_segments_than_are_compared_at_once_find_the_same_groups() -> N
 
 
 def test_quiet_groups_become_static_and_back() -> None:
-    store = make_store()
-    furnish(store)
-    store.graph.update(store)
+    store = make_house()
     assert run(store, 9) == []
     assert run(store, 1) == [(10, True)] * len({store.graph.group_of(s.id).id for s in store if s.id != "agent"})
     assert kinds(store) == {segment.id: segment.id != "agent" for segment in store}
@@ -114,12 +111,11 @@ def test_quiet_groups_become_static_and_back() -> None:
     (flip,) = store.graph.update(store)
     assert not flip.static
     dynamic = {id for id, static in kinds(store).items() if not static}
-    assert dynamic == {"agent", *store.graph.group_of("mug_1").members}
-    assert run(store, 9) == []
+    assert dynamic == {"agent", *store.graph.group_of("mug_1").members} and run(store, 9) == []
     assert run(store, 1) == [(20, True)]
 
 
-def test_nothing_is_scored_where_nothing_is_remembered() -> None:
+def test_an_empty_store_has_no_scores() -> None:
     store = make_store()
     assert not len(store.graph.scores("mug").values)
     store.put("mug_1", "object", "mug\n")
@@ -130,33 +126,25 @@ def test_nothing_is_scored_where_nothing_is_remembered() -> None:
 
 
 def test_a_removed_member_makes_its_group_dynamic() -> None:
-    store = make_store()
-    furnish(store)
-    store.graph.update(store)
+    store = make_house()
     run(store, 10)
     group = store.graph.group_of("mug_1")
     store.remove("mug_1")
-    assert [flip.group for flip in store.graph.update(store)] == [group.id]
-    assert "mug_1" not in group.members
+    assert [flip.group for flip in store.graph.update(store)] == [group.id] and "mug_1" not in group.members
 
 
-def test_static_groups_are_closed_to_similarity_but_not_to_containment() -> None:
-    store = make_store()
-    furnish(store, cabinets=1, objects=2)
-    store.graph.update(store)
+def test_static_groups_accept_children_but_no_similar_segments() -> None:
+    store = make_house(cabinets=1, objects=2)
     run(store, 10)
     home = store.graph.group_of("cabinet_1")
     store.put("mug_8", "object", "mug mug_8 cabinet_1\n")
-    assert store.graph.update(store) == []
-    assert store.graph.group_of("mug_8") is not home
+    assert store.graph.update(store) == [] and store.graph.group_of("mug_8") is not home
     store.put("mug_9", "object", "mug mug_9 cabinet_1\n", parent="cabinet_1")
     assert [flip.group for flip in store.graph.update(store)] == [home.id]
 
 
 def test_prompt_order() -> None:
-    store = make_store()
-    furnish(store, cabinets=2, objects=4)
-    store.graph.update(store)
+    store = make_house(cabinets=2, objects=4)
     run(store, 6)
     store.put("mug_1", "object", "mug mug_1 table_1\n")  # cabinet_2's group becomes static later than cabinet_1's
     run(store, 10)
@@ -202,8 +190,7 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
             assert group.static == (store.step - group.last_changed >= 3)
         members = [id for group in store.graph.groups.values() for id in group.members]
         assert sorted(members) == sorted(s.id for s in store) == sorted(store.graph.graph.nodes)
-        assert all(group.members for group in store.graph.groups.values())
-        assert store.graph.update(store) == []
+        assert all(group.members for group in store.graph.groups.values()) and store.graph.update(store) == []
         scores = store.graph.scores("mug mug_1 table")
         exact = store.graph.encoder.encode(["mug mug_1 table"])[0]
         for segment in store:
@@ -211,8 +198,8 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
         store.advance()
 
 
-def survivors(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> float:
-    return len(before & now) / max(1, len(before))
+def survivors(before: set[tuple[str, ...]], after: set[tuple[str, ...]]) -> float:
+    return len(before & after) / max(1, len(before))
 
 
 def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
@@ -220,39 +207,37 @@ def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
     return {tuple(group.members) for group in store.graph.groups.values()}
 
 
-def test_grouping_anew_would_lose_groups_that_we_keep() -> None:
-    """Share of groups whose members are the same after one object has moved."""
+def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
     rng = random.Random(0)
     store = make_store()
     places = [f"{kind}_{i}" for kind in ("cabinet", "drawer", "table") for i in (1, 2)]
     things = [f"{kind}_{i}" for kind in ("mug", "apple", "book", "pen", "towel", "pan") for i in range(1, 6)]
     for thing in things:
         store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-    kept, anew = [], []
-    before = anew_before = all_groups(store)
+    incremental, rebuilt = [], []
+    before = rebuilt_before = all_groups(store)
     for _ in range(30):
         store.advance()
         thing = rng.choice(things)
         store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-        other = make_store()
+        regrouped = make_store()
         for segment in store:
-            other.put(segment.id, segment.category, segment.text)
-        now, anew_now = all_groups(store), all_groups(other)
-        kept.append(survivors(before, now))
-        anew.append(survivors(anew_before, anew_now))
-        before, anew_before = now, anew_now
-    assert statistics.mean(kept) == 1.0
-    assert statistics.mean(anew) < 0.9
+            regrouped.put(segment.id, segment.category, segment.text)
+        after, rebuilt_after = all_groups(store), all_groups(regrouped)
+        incremental.append(survivors(before, after))
+        rebuilt.append(survivors(rebuilt_before, rebuilt_after))
+        before, rebuilt_before = after, rebuilt_after
+    assert statistics.mean(incremental) == 1.0 and statistics.mean(rebuilt) < 0.9
 
 
-def test_a_graph_that_begins_anew_is_as_it_was_though_the_changes_are_forgotten() -> None:
+def test_a_cleared_graph_is_rebuilt_without_the_forgotten_changes() -> None:
     store, whole = make_store(), make_store()
-    for one in (store, whole):
-        furnish(one, cabinets=40, objects=260)
+    for s in (store, whole):
+        furnish(s, cabinets=40, objects=260)
         for step in range(KEPT):
-            one.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
-            if one is store:
-                one.graph.update(one)
+            s.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
+            if s is store:
+                s.graph.update(s)
     whole.graph.update(whole)
     assert len(store.history) == KEPT < store.changes
     store.graph.clear()

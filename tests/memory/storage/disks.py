@@ -1,4 +1,4 @@
-"""Helpers for disk storage: blocks with recognisable numbers, files, and flipped bits."""
+"""Helpers for storages: blocks with recognisable numbers, files, and flipped bits."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from memory.kv_cache.block import KVBlock
 from memory.storage.disk import Disk
 
 
-def block(name: str, tokens: int = 5, version: int = 0, dtype: torch.dtype = torch.float32) -> KVBlock:
-    """Numbers that tell name, version and row."""
+def block(
+    name: str, tokens: int = 5, version: int = 0, dtype: torch.dtype = torch.float32, namespace: str | None = None
+) -> KVBlock:
+    """Make a block of three layers whose numbers depend on name, version and row."""
     generator = torch.Generator().manual_seed(1000 * version + sum(name.encode()))
     k, v = torch.randn(2, 3, 2, tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
-    return KVBlock(name, k, v, namespace=name[:1], created=float(version))
+    return KVBlock(name, k, v, namespace=name[:1] if namespace is None else namespace, created=float(version))
 
 
-def same(found: KVBlock | None, expected: KVBlock) -> bool:
-    return (
-        found is not None
-        and (found.identity, found.namespace, found.created)
-        == (expected.identity, expected.namespace, expected.created)
-        and found.k.dtype == expected.k.dtype
-        and torch.equal(found.k[:], expected.k)
-        and torch.equal(found.v[:], expected.v)
-    )
+def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
-def opened(folder: Path, model: str = "model", **knobs: object) -> Disk:
+def same(actual: KVBlock | None, expected: KVBlock) -> bool:
+    if actual is None or any(getattr(actual, n) != getattr(expected, n) for n in ("identity", "namespace", "created")):
+        return False
+    pairs = ((actual.k, expected.k), (actual.v, expected.v))
+    return all(a.dtype == b.dtype and torch.equal(a[:], b) for a, b in pairs)
+
+
+def open_disk(folder: Path, model: str = "model", **knobs: object) -> Disk:
     disk = Disk(folder, **knobs)
     disk.open(model)
     return disk
 
 
 def filled(folder: Path, count: int = 40, **knobs: object) -> dict[str, KVBlock]:
-    """A flushed file of blocks of 1 to 60 tokens, over several pages."""
-    disk, blocks = opened(folder, **knobs), {}
+    """Flush a file of blocks of 1 to 60 tokens over several pages."""
+    disk, blocks = open_disk(folder, **knobs), {}
     for number in range(count):
         blocks[str(number)] = block(str(number), 1 + number * 37 % 60)
         disk.put(blocks[str(number)])
@@ -50,7 +52,7 @@ def only_file(folder: Path) -> Path:
 
 
 def flip(path: Path, place: int) -> None:
-    """Change one bit; by another file in its place, as a mapping would see a change in its own."""
+    """Change one bit in a new file of the same name, so that existing mappings do not change."""
     raw = bytearray(path.read_bytes())
     raw[place // 8] ^= 1 << place % 8
     path.unlink()

@@ -1,4 +1,4 @@
-"""Quantized storage: rounding, bytes, and unpacking of the indexed rows only."""
+"""Storages in memory, plain and quantized: eviction, bytes, rounding, and unpacking of the indexed rows only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,70 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
-from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import Along, Packed
-from memory.loading.serial import Serial
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from tests.laws.prompts import Prompt, shrinking
 from tests.laws.test_loading import STAGES
+from tests.memory.storage import disks
+from tests.memory.storage.disks import error
+
+SIZE = disks.block("x", 1).nbytes
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.sampled_from(["put", "get", "delete"]))))
+@settings(max_examples=100)
+def test_ram_equals_a_list_in_order_of_use(calls: list[tuple[str, int, str]]) -> None:
+    ram, order = Ram(budget_bytes=4 * SIZE), {}
+    for name, tokens, call in calls:
+        if call == "put":
+            order.pop(name, None)
+            ram.put(disks.block(name, tokens))
+            order[name] = tokens
+            while sum(order.values()) > 4:
+                del order[next(iter(order))]
+        elif call == "get":
+            stored = ram.get(name)
+            assert (stored is not None) == (name in order)
+            if name in order:
+                order[name] = order.pop(name)
+        else:
+            ram.delete(name)
+            order.pop(name, None)
+        stats = ram.stats()
+        assert stats["bytes"] == SIZE * sum(order.values()) and stats["blocks"] == len(order)
+        assert all(ram.contains(n) == (n in order) for n in "abcdef")
+
+
+def test_layers_limits_and_counts() -> None:
+    ram = Ram(budget_bytes=SIZE)
+    ram.put(disks.block("big", 2))
+    assert not ram.contains("big")
+    ram.put(disks.block("a", 1))
+    stored = ram.get("a")
+    assert torch.equal(stored.k, disks.block("a", 1).k) and torch.equal(stored.v, disks.block("a", 1).v)
+    assert ram.get("b") is None
+    ram.put(disks.block("bb", 1))
+    assert ram.stats() == {"blocks": 1, "bytes": SIZE, "hits": 1, "misses": 1, "evicted": 1, "rejected": 1}
+
+    unlimited = Ram(budget_bytes=None)
+    unlimited.put(disks.block("big", 100))
+    assert unlimited.contains("big")
+
+
+def test_identity_depends_on_every_part() -> None:
+    names = {
+        identity("m", (), (1, 2)), identity("n", (), (1, 2)), identity("m", (1,), (2,)), identity("m", (), (1, 2), "a"),
+        identity("m", (1, 2), ()), identity("m", (), (2, 1)), identity("ma", (), (1, 2), ""), identity("m", (), (258,)),
+    }  # fmt: skip
+    assert len(names) == 8
+    pinned = "8c4624ef048d94fe241c9b004ad8a43756caf5c32d1b302692401f3a7d76dd99"
+    assert identity("m", [1], [2, 3], "n") == pinned  # so that a stored block hits after a restart
+
 
 ALONG = get_args(Along)
 SHAPES = [(2, 2, 16), (3, 1, 80), (1, 6, 32), (2, 3, 4), (1, 1, 5)]
@@ -33,42 +86,36 @@ def block(tokens: int, layers: int = 2, kv_heads: int = 2, head_dim: int = 16, s
     return KVBlock(f"{tokens} {seed}", k, v)
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max())
-
-
 @pytest.fixture
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
-    """Shapes of all that is unpacked."""
-    seen: list[tuple[int, ...]] = []
+    """Shapes of all unpacked tensors."""
+    shapes: list[tuple[int, ...]] = []
     original = Packed.unpack
 
     def unpack(self: Packed, dtype: torch.dtype) -> torch.Tensor:
-        seen.append(self.shape)
+        shapes.append(self.shape)
         return original(self, dtype)
 
     monkeypatch.setattr(Packed, "unpack", unpack)
-    return seen
+    return shapes
 
 
 @pytest.mark.parametrize("keys", ALONG)
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [0, 1, 7, 8, 20, 64, 77])
-def test_any_block_comes_back_rounded(
-    tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along
-) -> None:
+def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along) -> None:
     storage, put = Quantized(bits=bits, group=8, keys=keys), block(tokens, *shape)
     storage.put(put)
-    found = storage.get(put.identity)
-    assert found.tokens == tokens and found.k.shape == tuple(put.k.shape)
-    for back, x in ((found.k, put.k), (found.v, put.v)):
+    stored = storage.get(put.identity)
+    assert stored.tokens == tokens and stored.k.shape == tuple(put.k.shape)
+    for back, x in ((stored.k, put.k), (stored.v, put.v)):
         assert back[:].shape == x.shape and back[:].dtype == x.dtype
         assert tokens == 0 or error(back[:], x) < bound
-    for layer, one in enumerate(zip(put.k, put.v, strict=True)):
-        for back, x in zip((found.k[layer], found.v[layer]), one, strict=True):
+    for layer, row in enumerate(zip(put.k, put.v, strict=True)):
+        for back, x in zip((stored.k[layer], stored.v[layer]), row, strict=True):
             assert back.shape == x.shape and (tokens == 0 or error(back, x) < bound * x.abs().max())
-    assert storage.stats()["bytes"] == found.nbytes
+    assert storage.stats()["bytes"] == stored.nbytes
 
 
 @given(
@@ -77,36 +124,18 @@ def test_any_block_comes_back_rounded(
     st.sampled_from([4, 8]),
 )
 @settings(max_examples=150)
-def test_a_part_is_the_same_numbers(drawn: tuple[int, list[int]], keys: Along, bits: int) -> None:
-    """Whatever is asked for first: parts of parts, layers, rows."""
-    tokens, edges = drawn
+def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, bits: int) -> None:
+    tokens, edges = sample
     (a, b), (c, d) = sorted(edges[:2]), sorted(edges[2:])
     x = block(tokens, seed=tokens).k
     rows = PackedRows.of(x, Quantized(bits=bits, group=8, keys=keys).format, keys)
     whole = rows[:]
-    assert torch.equal(rows[:, :, a:b], whole[:, :, a:b])
-    assert torch.equal(rows[1, :, a:b], whole[1, :, a:b])
+    assert torch.equal(rows[:, :, a:b], whole[:, :, a:b]) and torch.equal(rows[1, :, a:b], whole[1, :, a:b])
     part = rows.narrow(2, a, b - a)
-    assert part.shape == (*whole.shape[:2], b - a, whole.shape[3])
-    assert torch.equal(part[:], whole[:, :, a:b])
-    assert torch.equal(part[0:1, :, c:d], whole[0:1, :, a:b][:, :, c:d])
-    assert part.nbytes <= rows.nbytes
+    assert part.shape == (*whole.shape[:2], b - a, whole.shape[3]) and torch.equal(part[:], whole[:, :, a:b])
+    assert torch.equal(part[0:1, :, c:d], whole[0:1, :, a:b][:, :, c:d]) and part.nbytes <= rows.nbytes
     assert torch.equal(rows.index_select(0, torch.tensor([1, 0])), whole[[1, 0]])
     assert torch.equal(rows.to("cpu")[:], whole) and rows.device == x.device
-
-
-def test_unsupported_indexes_of_packed_rows_are_refused() -> None:
-    rows = PackedRows.of(block(9).k, Quantized().format)
-    for index in [(0, 1), (0, slice(None), 3), (0, slice(None), slice(0, 4, 2)), (0, slice(None), slice(None), 1)]:
-        with pytest.raises(ConfigError, match=r"use \[layers\]"):
-            rows[index]
-    with pytest.raises(ConfigError, match="not by dim 1"):
-        rows.narrow(1, 0, 1)
-    with pytest.raises(ConfigError, match="not by dim 2"):
-        rows.index_select(2, torch.tensor([0]))
-    for knobs, sentence in [({"bits": 3}, "bits=3"), ({"keys": "head"}, "'head'"), ({"budget_bytes": -1}, "-1")]:
-        with pytest.raises(ConfigError, match=sentence):
-            Quantized(**knobs)
 
 
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.29), (8, 0.54)])
@@ -115,16 +144,15 @@ def test_the_budget_counts_packed_bytes(bits: int, share: float, keys: Along) ->
     half = [replace(b, k=b.k.half(), v=b.v.half()) for b in (block(64, kv_heads=4, seed=n) for n in range(8))]
     full = sum(b.nbytes for b in half)
     storage = Quantized(bits=bits, keys=keys, budget_bytes=int(share * full))
-    for one in half:
-        storage.put(one)
+    for row in half:
+        storage.put(row)
     assert storage.stats()["blocks"] == 8 and storage.stats()["bytes"] <= share * full
     for seed in (8, 9):
         storage.put(replace(block(64, kv_heads=4, seed=seed), identity=str(seed)))
     assert storage.stats()["evicted"] == 2 and not storage.contains(half[0].identity)
 
 
-def test_by_channel_a_few_large_channels_cost_the_others_less_and_short_blocks_gain_nothing() -> None:
-    """KIVI's reason: measured on whole groups, on a block with a rest, and on one that has no whole group."""
+def test_packing_by_channel_isolates_large_channels() -> None:
     errors = {}
     for tokens in (64, 77, 9):
         x = block(tokens).k
@@ -145,26 +173,26 @@ def test_a_packed_block_is_not_packed_again() -> None:
     assert second.get("9 0") is rests
 
 
-def test_it_evicts_as_ram_does() -> None:
-    one, two = Ram(budget_bytes=3 * 4096), Quantized(budget_bytes=0)
-    one.put(block(16))
-    two.put(block(16))
-    assert one.stats()["rejected"] == 0 and two.stats()["rejected"] == 1
-    assert not two.contains("16 0") and two.get("16 0") is None
-    assert [entry.key for entry in one.entries()] == ["16 0"] and not two.entries()
+def test_a_block_above_the_budget_is_rejected() -> None:
+    ram, packed = Ram(budget_bytes=3 * 4096), Quantized(budget_bytes=0)
+    ram.put(block(16))
+    packed.put(block(16))
+    assert ram.stats()["rejected"] == 0 and packed.stats()["rejected"] == 1
+    assert not packed.contains("16 0") and packed.get("16 0") is None
+    assert [entry.key for entry in ram.entries()] == ["16 0"] and not packed.entries()
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-def test_rows_that_are_computed_are_never_unpacked(
+def test_active_rows_are_not_unpacked(
     stage: type, unpacked: list, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for a few between others, which are moved along; here none are."""
+    """With BRIDGE = 1 no gap between loaded rows is loaded along."""
     monkeypatch.setattr("memory.prompt.layout.BRIDGE", 1)
     prompt, storage = Prompt.random(seed=3), Quantized(bits=8, group=8)
     units = [[token % engine.info.vocab for token in unit] for unit in prompt.units]
     prompt = Prompt(tuple(map(tuple, units)), tuple(token % engine.info.vocab for token in prompt.query))
-    for number, made in enumerate(prompt.blocks(engine)):
-        storage.put(replace(made, identity=str(number)))
+    for number, block_of in enumerate(prompt.blocks(engine)):
+        storage.put(replace(block_of, identity=str(number)))
     layout = prompt.layout([storage.get(str(number)) for number in range(len(prompt.units))])
     script = shrinking(layout, engine.info.layers)
     engine.prefill(layout, script, stage())
@@ -173,26 +201,13 @@ def test_rows_that_are_computed_are_never_unpacked(
     assert sum(shape[0] * shape[-2] for shape in unpacked) == 2 * inactive, "keys and values of each, once"
 
 
-@pytest.mark.parametrize("keys", ALONG)
-def test_law_7_loading_changes_nothing(keys: Along, engine: Engine) -> None:
-    ids = [tuple(range(1 + n, 21 + n)) for n in range(3)]
-    prompt, storage = Prompt(tuple(ids), (5, 6, 7)), Quantized(group=8, keys=keys)
-    for number, made in enumerate(prompt.blocks(engine)):
-        storage.put(replace(made, identity=str(number)))
-    layout = prompt.layout([storage.get(str(number)) for number in range(3)])
-    found = [engine.prefill(layout, shrinking(layout, engine.info.layers), stage()).logits for stage in STAGES.values()]
-    assert all(torch.equal(logits, found[0]) for logits in found)
-    exact = engine.prefill(prompt.layout(prompt.blocks(engine)), shrinking(layout, engine.info.layers), Serial())
-    assert not torch.equal(exact.logits, found[0])
-
-
 def test_boxes_and_views_of_packed_blocks(unpacked: list) -> None:
     storage, put = Quantized(bits=8, group=8), block(24)
     storage.put(put)
-    found = storage.get(put.identity)
-    boxes = KeyBoxes.around([found.k], [1])
-    assert [shape[0] for shape in unpacked] == [1], "only the layer that votes"
+    stored = storage.get(put.identity)
+    boxes = KeyBoxes.around([stored.k], [1])
+    assert [shape[0] for shape in unpacked] == [1], "only the layer of the boxes"
     assert error(boxes.low[0, :, 0], put.k[1].amin(1)) < 0.01
-    part = found.part(5, 12)
+    part = stored.part(5, 12)
     assert isinstance(part.k, PackedRows) and part.identity.endswith("[5:12]")
-    assert torch.equal(part.v[:], found.v[:][:, :, 5:12])
+    assert torch.equal(part.v[:], stored.v[:][:, :, 5:12])

@@ -13,7 +13,7 @@ from keep_agent.config.planner_factory import Brain
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.planning.shared import MUG, OPEN, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import serving
-from tests.laws.broken import broken
+from tests.laws.prompts import broken
 from tests.waiting import PATIENCE
 
 
