@@ -1,4 +1,4 @@
-"""A look at the bytes of a JSON text before it is parsed: what would harm the parser, or those behind it."""
+"""JSON scan: checks the bytes of a request before they are parsed, in linear time."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from keep_agent.files import counted
 from keep_agent.server.error_handlers import Refused
 
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# as far as escapes are no halves of surrogate pairs, and none is a NUL
+# matches as long as escapes are whole surrogate pairs and no NULs
 SOUND = re.compile(
     rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u(?:0000|[dD][89a-fA-F])).)*+",
     re.DOTALL,
 )
 NO_NUMBER = re.compile(rb"NaN|Infinity")
-HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # digits of a number; an exponent of three
+HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # digits of a number; an exponent of three digits
 STEPS = np.zeros(256, np.int8)
 STEPS[list(b"[{")] = 1
 STEPS[list(b"]}")] = -1
 
 
 class BadJson(Refused):
-    """Bytes that are no JSON text that this server reads."""
+    """Bytes that are no JSON, or JSON that this server does not read."""
 
 
 def check_json(text: bytes, depth: int, values: int) -> None:
-    """Raises BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN and infinities, numbers that
-    become one, brackets within more than ``depth`` others, and more than ``values`` values: each takes many times its
-    bytes. Linear in the size of ``text``.
+    """Raise BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN, infinite and huge numbers,
+    brackets nested more than ``depth`` deep, and more than ``values`` values (each takes many times its bytes).
     """
     try:
         text.decode("utf-8")
@@ -44,13 +43,8 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson("NaN and Infinity are no numbers of JSON; leave them out")
     if HUGE.search(bare):
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
-    if deepest(bare) > depth:
-        raise BadJson(f"brackets stand more than {depth} deep; send a flatter body")
-    if counted(text) > values and (found := counted(bare)) > values:
-        raise BadJson(f"the body holds {found} values, more than {values}; send less at once")
-
-
-def deepest(bare: bytes) -> int:
-    """How deep brackets stand in JSON without strings."""
-    steps = STEPS[np.frombuffer(bare, np.uint8)]
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    nesting = np.cumsum(STEPS[np.frombuffer(bare, np.uint8)], dtype=np.int32)
+    if nesting.max(initial=0) > depth:
+        raise BadJson(f"brackets are nested more than {depth} deep; send a flatter body")
+    if counted(text) > values and (count := counted(bare)) > values:
+        raise BadJson(f"the body holds {count} values, more than {values}; send less at once")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from keep_agent.config.literal import as_config, as_override, looked_up, quoted
-from keep_agent.config.model_override import choose_model, expand_model
+from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.errors import ConfigError
 
 MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # what means something to Hydra, OmegaConf or YAML

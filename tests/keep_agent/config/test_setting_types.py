@@ -127,5 +127,5 @@ def test_agents_servers_and_scenarios_are_checked_the_same(monkeypatch: pytest.M
 
 def test_kinds_of_values() -> None:
     values = [None, "", " ", "a", True, 1, 1.0, float("inf"), [1], {}]
-    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "OTHER", "LIST", "GROUP"]
+    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "UNKNOWN", "LIST", "GROUP"]
     assert [kind_of(value).name for value in values] == names

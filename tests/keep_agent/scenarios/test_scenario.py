@@ -94,9 +94,9 @@ def test_the_longest_names_are_good_for_files() -> None:
         (changed("agents", "ada", "name", to="you"), "agents", "ada cannot be called 'you'"),
         (changed("agents", "dan", to={"system": "x"}), "agents", "dan takes part in no phase"),
         (changed("phases", to=[]), "phases", "no list of one or more"),
-        (changed("phases", 1, "name", to="tea"), "phases[1].name", "a phase before is called tea"),
+        (changed("phases", 1, "name", to="tea"), "phases[1].name", "an earlier phase is called tea"),
         (changed("phases", 0, "participants", to=["ada", "eve"]), "phases[0].participants[1]", "'eve' is no agent"),
-        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "stands here twice"),
+        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "is there twice"),
         (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "no list"),
         (changed("phases", 0, "speakers", to=["cat"]), "phases[0].speakers[0]", "'cat' is no participant"),
         (changed("phases", 0, "rounds", to=0), "phases[0].rounds", "use 1 or more"),
@@ -124,9 +124,9 @@ def test_what_does_not_work_is_refused_with_its_place(content: dict[str, Any], p
     [
         ("${lunch.messages[ben]}", "'lunch' is no phase before this text is read; there are: tea"),
         ("${walk.messages[ben]}", "'walk' is no phase before this text is read; there are: tea"),
-        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; those who did: ada, ben"),
+        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
-        ("${tea.messages[ada]}", "what ada heard would be read by ben; put it in instructions.ada"),
+        ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
         ("${tea.words[ben]}", "asks for 'words'"),
         ("${tea.messages}", "is no template; write ${PHASE.messages[AGENT]}"),
         ("${tea.messages[ben]", "is no template"),
@@ -142,13 +142,13 @@ def test_templates_that_cannot_be_filled_are_refused_at_load(template: str, prob
 
 
 def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> None:
-    with pytest.raises(DataError, match=r"opening: what ben heard would be read by cat, ada, ben"):
+    with pytest.raises(DataError, match=r"opening: cat, ada, ben would read what ben heard"):
         make_scenario(changed("phases", 1, "opening", to="${tea.messages[ben]}"))
     with pytest.raises(DataError, match=r"system: 'tea' is no phase before this text is read; there are: none"):
         make_scenario(changed("agents", "ben", "system", to="${tea.messages[ben]}"))
     deaf = changed("phases", 0, "speakers", to=["ada"])
     deaf["phases"][0]["audience"] = {"ada": ["ada"]}
-    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; those who did: ada"):
+    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; agents that did: ada"):
         make_scenario(deaf)
 
 
@@ -156,7 +156,7 @@ def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> Non
     ("text", "problem"),
     [
         ("name: [", "is no YAML"),
-        ("name: tea\nname: walk\n", "'name' stands here twice"),
+        ("name: tea\nname: walk\n", "'name' is there twice"),
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("about: 2024-02-30\n", "is no YAML .*day is out of range"),
         ("about: !!bool perhaps\n", "is no YAML"),

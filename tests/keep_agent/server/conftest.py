@@ -19,13 +19,13 @@ from keep_agent.server.chat.anthropic import AnthropicRoutes
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import GenerateRoutes
 from keep_agent.server.chat.openai import OpenAIRoutes
-from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.chat.unsupported_routes import elsewhere_router
+from keep_agent.server.chat.unsupported_routes import unsupported_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import ScenarioRoutes
+from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
@@ -87,7 +87,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await talks.close()
 
         routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
-        routers += [elsewhere_router(), ScenarioRoutes(scenarios, talks, limiter).router]
+        routers += [unsupported_router(), ScenarioRoutes(scenarios, talks, limiter).router]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, limiter, metrics)
 

@@ -19,8 +19,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 
-from keep_agent.server.limits.refusable_socket import RefusableSocket
 from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.uvicorn_protocols import RefusableSocket
 from tests.sockets import connect
 from tests.waiting import PATIENCE
 

@@ -14,9 +14,8 @@ from fastapi import FastAPI
 
 from keep_agent.server.auth.tokens import VARIABLE
 from keep_agent.server.command import _config
-from keep_agent.server.folder_lock import claimed
-from keep_agent.server.limits.refusable_socket import RefusableSocket
-from keep_agent.server.limits.timed_protocol import TimedProtocol
+from keep_agent.server.folder_lock import lock_folder
+from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import Settings
 from tests.keep_agent.viewer.traces import opening, write
 
@@ -53,7 +52,7 @@ def taken() -> Iterator[int]:
 def test_a_port_that_is_taken_is_said_first(taken: int, tmp_path: Path) -> None:
     write(tmp_path, [opening()])
     for command in (("serve", "--folder", str(tmp_path / "server")), ("view", str(tmp_path), "--no-browser")):
-        assert f"127.0.0.1:{taken} cannot be had" in refused(*command, "--port", str(taken))
+        assert f"127.0.0.1:{taken} cannot be used" in refused(*command, "--port", str(taken))
     assert not (tmp_path / "server").exists()
 
 
@@ -67,7 +66,7 @@ def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
     assert "things=99999999999999 does not work; give a whole" in refused("serve", "--things", "9" * 14, *port)
     assert "env.thor=5 takes the place of settings" in refused("serve", "env.thor=5", *port)
     assert "planner=random has no model" in refused("serve", "planner=random", *port)
-    with claimed(tmp_path / "server"):
+    with lock_folder(tmp_path / "server"):
         assert "another server or agent is at work" in refused("serve", "--folder", str(tmp_path / "server"), *port)
     write(tmp_path, [opening()])
     assert "without a password" in refused("view", str(tmp_path), "--host", "0.0.0.0")

@@ -23,11 +23,11 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import DataError
 from keep_agent.server.app import make_app
-from keep_agent.server.chat.server_sent_events import event, telling
+from keep_agent.server.chat.server_sent_events import event, with_error_event
 from keep_agent.server.planning.routes import Planner
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
+from tests.keep_agent.server.planning.conftest import SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, events, serving
 from tests.waiting import PATIENCE, until
 
@@ -63,7 +63,7 @@ class Stuck:
             self.entered += 1
             await asyncio.Event().wait()
 
-        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+        return StreamingResponse(with_error_event("/stream", told()), media_type="text/event-stream")
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def test_a_lack_of_file_descriptors_is_answered_with_503(
             yield event({}, "ready")
             fail()
 
-        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+        return StreamingResponse(with_error_event("/stream", told()), media_type="text/event-stream")
 
     with serving(make_app([router], tokens=OPEN), log_config=None) as served:
         answer = served.http.post("/whole")

@@ -24,7 +24,7 @@ LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}
 
 
 def idle(whole: Whole) -> bool:
-    return not whole.conversations._works and whole.limiter.inside == 0
+    return not whole.conversations._running and whole.limiter.inside == 0
 
 
 def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
@@ -104,8 +104,8 @@ def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], passes: Passes, stream: bool) -> None:
     served, whole = endless
-    path, works = PATH.format(f"left-{stream}"), whole.conversations._works
-    passes.hold(lambda: any(one.turn._cancelled for one in list(works.values())))
+    path, works = PATH.format(f"left-{stream}"), whole.conversations._running
+    passes.hold(lambda: any(one.turn._is_cancelled for one in list(works.values())))
     with served.socket() as made:
         made.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
         heard = b""
@@ -146,7 +146,7 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[S
                 waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
             until(lambda: whole.limiter.inside == 3)
         until(lambda: whole.limiter.inside == 1)
-        assert len(whole.conversations._works) == 1
+        assert len(whole.conversations._running) == 1
         left.set()
         assert first.recv(1000)  # which goes on
     until(lambda: idle(whole))
@@ -176,7 +176,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(endless: tuple[Served, Whol
     with served.socket() as made:
         made.sendall(post(PATH.format("deaf"), json.dumps(LONG | {"stream": True, "tokens": 200}).encode()))
         until(lambda: passes.count)  # it has begun: what is inside may be gone before anybody looks
-        until(lambda: not whole.conversations._works)
+        until(lambda: not whole.conversations._running)
         assert talked(served, "deaf", 1).status_code == 200
 
 
@@ -208,7 +208,7 @@ def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, requ
 def test_a_server_that_closes_says_so_and_ends(serve: Serve, passes: Passes) -> None:
     told: list[httpx.Response] = []
     with serve() as (served, whole):
-        passes.hold(lambda: whole.conversations._closed)
+        passes.hold(lambda: whole.conversations._is_closed)
         endless_words(whole)
         waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
         waiting.start()

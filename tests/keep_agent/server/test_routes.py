@@ -108,7 +108,7 @@ def test_every_route_has_a_rule_and_keeps_it(whole: tuple[Served, list[Any]]) ->
 
 def check(served: Served, need: Need, method: str, path: str) -> None:
     """Without a token, with a wrong one, and with one for another agent."""
-    public, foreign = need is Need.NOTHING, need in (Need.AGENT, Need.ALL)
+    public, foreign = need is Need.NO_TOKEN, need in (Need.AGENT, Need.ALL)
     for token in (None, "guess"):
         code = status(served, token, method, path)
         assert code == (200 if public else 401), (method, path)
@@ -141,7 +141,7 @@ def test_routes_that_ask_themselves_do(whole: tuple[Served, list[Any]]) -> None:
     number = ask(served, ALL, "POST", "/v1/scenarios", json=SCENARIO).json()["id"]
     model = ask(served, ALICE, "GET", "/v1/models").json()["data"][0]["id"]
     rules = Rules(RULES)
-    named = {(one, path) for path, methods in routes for one in methods if rules.of(path)[0].need is Need.NAMED}
+    named = {(one, path) for path, methods in routes for one in methods if rules.of(path)[0].need is Need.ROUTE}
     assert named == NAMED.keys(), "say in NAMED what such a route answers a token for another agent"
     for (method, path), (asked, code) in NAMED.items():
         if "json" in asked and "model" in asked["json"]:

@@ -244,7 +244,7 @@ def test_pictures_are_shown_before_and_after(chrome: WebDriver, address: str, ru
     opened(chrome, page(address, "random", runs, step=1))
     widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
     until(chrome, lambda: script(chrome, widths) == [8, 8], "two pictures")
-    assert "No model decided here" in text(chrome, ".layers-panel")
+    assert "This planner has no model" in text(chrome, ".layers-panel")
 
 
 def test_nothing_leaves_this_machine(chrome: WebDriver, address: str, runs: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_viewer_lives_beside_other_routes(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert {path: code for path, (code, _) in found.items()} == dict.fromkeys(found, 200) | {"again": 0}
     assert found["/api"][1] == '"other"'
-    assert "has served a viewer already" in found["again"][1]
+    assert "has served a viewer before" in found["again"][1]
     assert "no run '..'" in html.unescape(found["/look/episode?run=..&episode=e"][1])
     listed = found["/look/"][1]
     assert "onerror" in listed, "the hostile instruction is in the list"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
+from keep_agent.viewer.history import History
 from keep_agent.viewer.trace_index import TraceIndex
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, step, write
 
@@ -170,4 +171,31 @@ def test_an_episode_played_twice_is_two(tmp_path: Path) -> None:
 
 def test_steps_without_an_opening_are_shown_all_the_same(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [step(5, "late", instruction="Now.")]) / TRACE)
-    assert index.episode("late").asked == "Now."
+    assert index.episode("late").instruction == "Now."
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc"), st.none() | st.text(max_size=2)), max_size=30)
+
+
+def replayed(changes: list[tuple[int, str, str | None]], last: int) -> dict[str, str]:
+    state = {id: value for since, id, value in changes if since <= last}
+    return {id: value for id, value in state.items() if value is not None}
+
+
+@given(changes=CHANGES)
+def test_it_is_a_replay(changes: list[tuple[int, str, str | None]]) -> None:
+    changes.sort(key=lambda change: change[0])
+    history: History[str] = History()
+    for since, id, value in changes:
+        history.add(since, id, value)
+    for number in range(-1, 11):
+        assert dict(history.at(number)) == replayed(changes, number)
+
+
+def test_versions_are_the_texts_so_far() -> None:
+    history: History[str] = History()
+    for number, value in enumerate(["one", None, "two"]):
+        history.add(number, "a", value)
+    assert history.versions(1, "a") == [(0, "one")]
+    assert history.versions(2, "a") == [(0, "one"), (2, "two")]
+    assert history.versions(2, "b") == []

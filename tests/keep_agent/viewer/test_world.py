@@ -32,7 +32,7 @@ def test_things_stand_below_what_holds_them() -> None:
     history = told((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
     assert lines(world(history, 0)) == [("kitchen_1", 0), ("fridge_1", 1), ("milk_1", 2), ("shelf_1", 0)]
     kitchen, fridge, *_ = world(history, 0).things
-    assert (kitchen.category, kitchen.told) == ("", -1)
+    assert (kitchen.category, kitchen.step) == ("", -1)
     assert fridge.states == ("closed",)
 
 
@@ -41,7 +41,7 @@ def test_the_agent_is_somewhere_and_what_it_holds_lies_nowhere() -> None:
     seen = world(history, 1)
     assert (seen.agent, seen.holds) == ("fridge_1", ("egg_1",))
     assert "egg_1" not in [thing.id for thing in seen.things]
-    assert [thing.id for thing in seen.things if thing.seen] == ["milk_1"]
+    assert [thing.id for thing in seen.things if thing.visible] == ["milk_1"]
     assert (world(history, 0).agent, world(history, 0).holds) == ("", ())
 
 
@@ -52,7 +52,7 @@ def test_a_step_back_is_the_world_of_that_step() -> None:
     assert ("egg_1", 2) in lines(world(history, 1))
     assert ("egg_1", 1) in lines(world(history, 2))
     assert "egg_1" not in dict(lines(world(history, 3)))
-    assert [thing.told for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
+    assert [thing.step for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
 
 
 def test_a_circle_is_cut() -> None:

@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.token_file import add_token, load_tokens, remove_token, write_tokens
 from keep_agent.server.auth.tokens import Access, Entry, digest
-from keep_agent.server.logs import set_up
+from keep_agent.server.command import set_up_log
 from tests.keep_agent.server.serving import Served, bearer, serving
 
 router = APIRouter()
@@ -123,7 +123,7 @@ def test_no_line_of_the_log_has_a_token(
     """uvicorn logs the whole address of every websocket, also of a refused one."""
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
-    set_up()
+    set_up_log()
     monkeypatch.setattr(logging.getLogger("uvicorn.error"), "level", logging.INFO)
     monkeypatch.setattr(logging.getLogger("uvicorn.error"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from keep_agent.server.chat.conversations import BadMessages, ChatMessage, prompt_of
 from keep_agent.server.chat.detokenizer import Detokenizer
-from keep_agent.server.chat.prompts import BadMessages, ChatMessage, prompt_of
 from memory.engine.base import Engine
 from memory.engine.chunking import ChunkSchedule
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import Served, events
+from tests.laws.broken import broken
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 
@@ -242,3 +243,20 @@ def test_nobody_is_refused_for_the_number_of_others(serve: Serve, engine: Engine
                 memories.finish(prompt)
         asked(served, OPENAI, openai("late", max_tokens=1))
         assert memories.stats()["agents"] == 1101
+
+
+NAN = float("nan")
+SAID = {"model": "tiny", "messages": [{"role": "user", "content": "find a mug"}], "max_tokens": 8}
+HEADERS = {"x-agent-id": "kitchen"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation(serve: Serve, engine: Engine, path: str, stream: bool) -> None:
+    with serve() as (served, _), broken(engine, NAN):
+        answer = served.http.post(path, json=SAID | {"stream": stream}, headers=HEADERS)
+    if stream and answer.status_code == 200:
+        told = [data for _, data in events(answer.text) if isinstance(data, dict) and "error" in data]
+        assert len(told) == 1 and "not finite in float32" in told[0]["error"]["message"]
+    else:
+        assert answer.status_code == 500 and "not finite in float32" in answer.json()["error"]["message"]

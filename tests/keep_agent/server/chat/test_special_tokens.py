@@ -60,7 +60,7 @@ def test_an_answer_that_begins_with_a_special_token_goes_on(
 ) -> None:
     first = plain[0]
     text, generation = talk(special(ends=(), hidden={first})).say("hidden", PROMPT)
-    assert generation.ended is not None and generation.ended.reason == "length"
+    assert generation.end is not None and generation.end.reason == "length"
     shown = [token for token in plain if token != first]
     assert text and chat.decode(shown).startswith(text)
 
@@ -68,8 +68,8 @@ def test_an_answer_that_begins_with_a_special_token_goes_on(
 def test_only_an_end_ends_an_answer(talk: Talk, plain: list[int]) -> None:
     end = next(token for token in plain if token != plain[0])
     _, generation = talk(special(ends={end}, hidden={plain[0]})).say("ended", PROMPT)
-    assert generation.ended is not None and generation.ended.reason == "stop"
-    assert generation.ended.generated == plain.index(end)
+    assert generation.end is not None and generation.end.reason == "stop"
+    assert generation.end.generated == plain.index(end)
 
 
 def test_hidden_tokens_are_never_taken_for_text_that_lacks_them(talk: Talk, plain: list[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.chat.caller import BadAgent, agent_of
+from keep_agent.server.chat.request_fields import BadAgent, agent_of
 from tests.keep_agent.server.chat.test_chat import ANTHROPIC, OPENAI, anthropic, asked, openai
 from tests.keep_agent.server.conftest import TOKENS, Build, Serve
 from tests.keep_agent.server.serving import Served
@@ -113,7 +113,7 @@ def test_a_hint_that_cannot_be_an_id_counts_as_not_given(text: str) -> None:
     assert agent_of(OPEN, None, None, hints=hints) == "kitchen"
     assert agent_of(OPEN, "hall", None, hints=hints) == "hall"
     assert agent_of(Access("one", frozenset({"b"})), None, None, hints=[text]) == "b"
-    with pytest.raises(BadAgent, match="whose memory is it"):
+    with pytest.raises(BadAgent, match="names no agent"):
         agent_of(OPEN, None, None, hints=[text, None])
 
 

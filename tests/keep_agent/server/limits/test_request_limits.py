@@ -234,7 +234,7 @@ def test_limits_of_nothing_are_refused() -> None:
         with pytest.raises(ConfigError, match="above 0"):
             Limits(**knobs)
     for numbers in ((0,), (1, 0)):
-        with pytest.raises(ConfigError, match="lets nobody in"):
+        with pytest.raises(ConfigError, match="admits no request"):
             ConcurrencyLimiter(*numbers)
 
 
@@ -266,7 +266,7 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytes
 
 def test_the_gate_lets_in_so_many_of_one_agent() -> None:
     async def main() -> None:
-        limiter = ConcurrencyLimiter(5, each=2)
+        limiter = ConcurrencyLimiter(5, share=2)
         async with limiter.entered("a"), limiter.entered("a"), limiter.entered("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
                 async with limiter.entered("a"):

@@ -8,10 +8,10 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from keep_agent.server.chat.anthropic_format import Messages
+from keep_agent.server.chat.anthropic import Messages
 from keep_agent.server.chat.generate import Generate
-from keep_agent.server.chat.ignored_fields import VendorModel
-from keep_agent.server.chat.openai_format import Completion
+from keep_agent.server.chat.openai import Completion
+from keep_agent.server.chat.request_fields import VendorModel
 from keep_agent.server.limits.strict_models import First, Strict
 from keep_agent.server.planning.schemas import FactRow, Observe, Plan
 

@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
+from envs.fact import Fact
 from keep_agent.config.planner_factory import Brain, brain_of
-from keep_agent.server.auth.tokens import Tokens
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import Settings
-from tests.keep_agent.server.planning.shared import OPEN, SETTINGS
-from tests.keep_agent.server.serving import Served, serving
+from tests.keep_agent.server.serving import Served, patient, serving
+
+SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
+MUG = Fact("mug_1", "object", "mug", "cabinet_1")
+OPEN = Tokens(open=True)
+SETTINGS = Settings(limits=patient(Settings().limits), viewer=False)
+KITCHEN, ALL = "token-of-the-kitchen", "token-of-everybody"
+SCOPED = Tokens((Entry(Access("kitchen", frozenset({"kitchen"})), digest(KITCHEN)), Entry(Access("all"), digest(ALL))))
 
 
 @pytest.fixture

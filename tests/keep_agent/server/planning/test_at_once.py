@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import pytest
 from keep_agent.agent.client import Client
 from keep_agent.agent.durable import DurableAgent
 from keep_agent.server.planning.registry import Registry
-from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
+from keep_agent.server.planning.websocket import OVERHEAD, Inbox
+from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, bearer, post
 from tests.threads import at_once
 from tests.waiting import PATIENCE, until
@@ -203,3 +205,73 @@ def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
         assert served.denied("/v1/agents/kitchen/socket", Origin="http://evil.example").status_code == 403
+
+
+def test_messages_come_in_order_and_no_more_than_there_is_room_for() -> None:
+    async def talk() -> None:
+        inbox, sizes, inside, heard = Inbox(10 + 2 * OVERHEAD), [4, 6, 1, 199, 1], [], []
+
+        async def put() -> None:
+            for number, size in enumerate(sizes):
+                await inbox.put(bytes([number]) * size)
+                inside.append(size)
+            await inbox.close()
+
+        putting = asyncio.create_task(put())
+        while len(inside) < 2:
+            await asyncio.sleep(0)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert inside == [4, 6], "the third has to wait"
+        async for message in inbox:
+            heard.append((message[0], len(message)))
+            waiting = inside[len(heard) :]
+            assert sum(waiting) + OVERHEAD * len(waiting) <= 10 + 2 * OVERHEAD or waiting == [199]
+        await putting
+        assert heard == list(enumerate(sizes))
+
+    asyncio.run(talk())
+
+
+def test_empty_messages_take_room_and_leave_others_their_turn() -> None:
+    async def talk() -> None:
+        inbox, turns = Inbox(10 * OVERHEAD), 0
+        putting = asyncio.create_task(_put(inbox, 11))
+        for _ in range(99):
+            await asyncio.sleep(0)
+        assert not putting.done(), "the eleventh has to wait"
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        working = asyncio.create_task(others())
+        heard = [turns async for _ in inbox]  # each is answered at once
+        assert len(heard) == 11 and len(set(heard)) > 5
+        working.cancel()
+        await putting
+
+    asyncio.run(talk())
+
+
+async def _put(inbox: Inbox, count: int) -> None:
+    for _ in range(count):
+        await inbox.put(b"")
+    await inbox.close()
+
+
+def test_the_end_is_heard_by_who_waits() -> None:
+    async def talk() -> list[bytes]:
+        inbox = Inbox(10)
+        reading = asyncio.create_task(_all(inbox))
+        await asyncio.sleep(0)
+        await inbox.close()
+        return await reading
+
+    assert asyncio.run(talk()) == []
+
+
+async def _all(inbox: Inbox) -> list[bytes]:
+    return [message async for message in inbox]

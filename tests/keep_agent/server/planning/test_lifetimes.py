@@ -18,7 +18,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.server.error_handlers import Conflict, NotFound
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
-from tests.keep_agent.server.planning.shared import MUG, SETTINGS
+from tests.keep_agent.server.planning.conftest import MUG, SETTINGS
 from tests.threads import at_once
 
 

@@ -143,7 +143,7 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
     with entry.lock:
         threads = [threading.Thread(target=registry.close), threading.Thread(target=use)]
         threads[0].start()
-        until(lambda: registry._closed)
+        until(lambda: registry._is_closed)
         threads[1].start()
         until(lambda: entry.users)  # it comes to the lock next
     for thread in threads:

@@ -20,10 +20,9 @@ from keep_agent.scenarios import turn_records as turns
 from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
 from keep_agent.scenarios.transcript import Story
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
-from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.error_handlers import Unavailable
-from keep_agent.server.scenarios.player import SharedPlayer
-from keep_agent.server.scenarios.registry import Running, Scenarios
+from keep_agent.server.scenarios.registry import Running, Scenarios, SharedPlayer
+from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Build, Serve
 from tests.keep_agent.server.serving import Served, post
@@ -138,7 +137,7 @@ def test_a_name_that_others_play_is_no_secret_to_be_learned(serve: Serve) -> Non
         assert served.http.post(f"{place}/turns", json={}, headers=eve).json()["done"]
         both = own | {"agents": {**own["agents"], "ada": {"system": "x"}}}
         both["phases"] = [{"name": "night", "participants": ["eve", "ada"]}]
-        assert "played already" in begun(served, both, 409)["error"]["message"]
+        assert "is running" in begun(served, both, 409)["error"]["message"]
         for one in (place, f"{PATH}/{played}"):
             assert served.http.delete(one).status_code == 204
         begun(served, both)
@@ -304,7 +303,7 @@ def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> No
         with suppress(asyncio.CancelledError):
             await request
         ending = asyncio.create_task(whole.scenarios.close())
-        await asyncio.to_thread(until, lambda: first.closed)
+        await asyncio.to_thread(until, lambda: first.is_closed)
         assert not ending.done()
         Slow.go.set()
         await ending

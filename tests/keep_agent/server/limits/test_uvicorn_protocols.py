@@ -13,7 +13,7 @@ import pytest
 from fastapi import APIRouter, Request, WebSocket
 
 from keep_agent.server.app import make_app
-from keep_agent.server.limits.timed_protocol import TimedProtocol
+from keep_agent.server.limits.uvicorn_protocols import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
 from tests.waiting import until
@@ -59,7 +59,7 @@ class Stepped(TimedProtocol):
     @property
     def waited_for(self) -> bool:
         """Whether the time of a request runs."""
-        return self._late is not None
+        return self._deadline is not None
 
 
 @pytest.fixture(scope="module")
