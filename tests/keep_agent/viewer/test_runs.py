@@ -1,4 +1,4 @@
-"""Which runs are found, and how they are called."""
+"""Library of runs: their search and keys; and their pictures, of which only those in the run's folder are served."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def test_links_that_lead_out_are_not_followed(run: Path, tmp_path: Path) -> None
     (run / "frames" / "e" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
     with pytest.raises(DataError, match="is no picture in"):
         picture(run, "frames/e/link.jpg")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "frames").symlink_to(tmp_path)
+    linked = tmp_path / "other"
+    linked.mkdir()
+    (linked / "frames").symlink_to(tmp_path)
     with pytest.raises(DataError, match="is no picture in"):
-        picture(other, "frames/secret.jpg")
+        picture(linked, "frames/secret.jpg")
 
 
 def test_a_missing_one_is_named(run: Path) -> None:

@@ -27,11 +27,11 @@ class Talks:
 
     def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerFast, special: SpecialTokens) -> None:
         self.memories = AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE)
-        self._made = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
+        self._talks = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
 
     def say(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:
-            generation = self._made.say(GenerationRequest(agent, lambda: text, MOST))
+            generation = self._talks.say(GenerationRequest(agent, lambda: text, MOST))
             await generation.begin()
             return "".join([piece async for piece in generation.pieces()]), generation
 
@@ -61,8 +61,8 @@ def test_an_answer_that_begins_with_a_special_token_goes_on(
     first = plain[0]
     text, generation = talk(special(ends=(), hidden={first})).say("hidden", PROMPT)
     assert generation.end is not None and generation.end.reason == "length"
-    shown = [token for token in plain if token != first]
-    assert text and chat.decode(shown).startswith(text)
+    state = [token for token in plain if token != first]
+    assert text and chat.decode(state).startswith(text)
 
 
 def test_only_an_end_ends_an_answer(talk: Talk, plain: list[int]) -> None:
