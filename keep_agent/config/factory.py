@@ -65,9 +65,9 @@ def make_planner(config: DictConfig) -> Planner:
     if kind == "random":
         return RandomPlanner(config.eval.seed)
     from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import make_kv_planner  # here: expert and random need no torch
+    from keep_agent.config.planner_factory import load_brain  # here: expert and random need no torch
 
-    return make_kv_planner(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
+    return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 
 
 def expert_oracle(env: DictConfig) -> Oracle:

@@ -110,11 +110,6 @@ def agent_brain(config: DictConfig) -> Brain:
     return brain
 
 
-def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
-    """Make a planner whose memory is the KV cache. Raises as `load_brain` does."""
-    return load_brain(config, examples).planner()
-
-
 def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> None:
     """Run encoder and engine once, so that no step includes their lazy loading."""
     encoder.encode(["ready\n"])

@@ -18,7 +18,7 @@ from keep_agent.server.auth.access_rules import AGENTS, POLICY, Caller
 from keep_agent.server.auth.tokens import OPEN, Access
 from keep_agent.server.error_handlers import Refused, answer_to, event_of, expected, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.json_scan import check_json
+from keep_agent.server.limits.request_limits import check_json
 from keep_agent.server.planning.routes import Event, Planner, apply
 from keep_agent.server.planning.schemas import Finish, Observe, Plan, Report
 from keep_agent.server.settings import Settings

@@ -29,8 +29,7 @@ from keep_agent.server.auth.access_rules import access_of
 from keep_agent.server.error_handlers import Busy
 from keep_agent.server.limits import concurrency_limiter as limiter
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.json_scan import BadJson, check_json
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import BadJson, Limits, check_json
 from keep_agent.server.planning.websocket import SocketRoutes
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import OPEN
