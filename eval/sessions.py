@@ -16,7 +16,7 @@ from eval.common.hydra_command import check_target
 from eval.common.resume import use_threads
 from eval.common.variants import compose_variants
 from eval.retention.__main__ import SETTING
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.guard import guarded
 
 ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")

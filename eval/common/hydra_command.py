@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.config.known_settings import check_known
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.errors import ConfigError
 from keep_agent.guard import INTERRUPTED, guarded
 

@@ -93,7 +93,7 @@ def _settings_of(overrides: Sequence[str]) -> DictConfig:
     from keep_agent.config.compose import (
         compose_settings,  # here, as the next: the expert needs neither Hydra nor a model
     )
-    from keep_agent.config.model_override import expand_model
+    from keep_agent.config.model_names import expand_model
     from keep_agent.config.settings import check_settings
 
     config = compose_settings("alfred", expand_model(overrides))

@@ -26,8 +26,7 @@ from eval.common.hydra_command import check_target
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.variants import check_methods, compose_variants, names
-from keep_agent.config.model_names import check_model
-from keep_agent.config.model_override import choose_model, expand_model
+from keep_agent.config.model_names import check_model, choose_model, expand_model
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded

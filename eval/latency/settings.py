@@ -17,7 +17,7 @@ from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, 
 from eval.latency.report.rows import Cell
 from eval.latency.workloads import REPLAYED, Plan
 from keep_agent.config.literal import literal
-from keep_agent.config.model_override import choose_model
+from keep_agent.config.model_names import choose_model
 from keep_agent.config.settings import LEAST, OPTIONAL, check_settings
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.options import check_device

@@ -33,7 +33,7 @@ from eval.recall.cells import Cell
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import SEGMENT_TOKENS, check_ruler
 from eval.recall.scores import ACCURACIES
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded

@@ -28,7 +28,7 @@ from eval.common.intervals import share_interval
 from eval.common.resume import use_threads
 from eval.common.tables import bounds, number, percent, show
 from eval.common.variants import check_methods, compose_variants, names
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.guard import guarded
 

@@ -18,7 +18,7 @@ from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.known_settings import check_known
 from keep_agent.config.literal import as_override
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.files import read_text
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary

@@ -1,4 +1,4 @@
-"""Composed settings: a file of ``configs`` with overrides, every one of which is known."""
+"""Composition of settings: a file of ``configs`` with overrides, which are all checked."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from keep_agent.config.known_settings import check_known
-from keep_agent.config.model_override import choose_model, expand_model
+from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
 
 AGENTS_LEAST = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
-COMPOSING = Lock()  # Hydra has one state for all threads
+COMPOSING = Lock()  # all threads share Hydra's state
 
 
 def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
-    """``configs/NAME.yaml`` with ``overrides``. Raises ConfigError, or what Hydra raises for one it cannot read."""
+    """Compose ``configs/NAME.yaml`` with ``overrides``. Raises ConfigError, or a Hydra error."""
     with COMPOSING:
         check_known(name, overrides)
         with initialize_config_module("configs", version_base="1.3"):
@@ -26,9 +26,9 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
-    """``configs/agent.yaml`` with ``overrides``, checked before anything is loaded.
+    """Compose ``configs/agent.yaml`` with ``overrides``, for `keep_agent.config.planner_factory.load_brain`.
 
-    Raises ConfigError, or what Hydra raises; `keep_agent.config.planner_factory.load_brain` needs what passes.
+    Loads nothing. Raises ConfigError, or a Hydra error.
     """
     config = compose_settings("agent", expand_model(overrides))
     check_settings(config, AGENTS_LEAST, ("eval.threads",), ())
@@ -38,11 +38,11 @@ def compose_agent(overrides: Sequence[str]) -> DictConfig:
 
 
 def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> DictConfig:
-    """What `compose_agent` gives for an agent's choices. Raises ConfigError for what is no text, or no list of them."""
+    """Compose an agent's settings (`compose_agent`). Raises ConfigError for arguments of another type."""
     for name, value in (("planner", planner), ("model", model)):
         if not isinstance(value, str):
             raise ConfigError(f"{name}={value!r:.80}: give its name")
-    several = isinstance(overrides, Sequence) and not isinstance(overrides, str)
-    if not several or not all(isinstance(one, str) for one in overrides):
+    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not is_list or not all(isinstance(override, str) for override in overrides):
         raise ConfigError(f"overrides={overrides!r:.80}: give a list of KEY=VALUE, such as ['prompt.style=linked']")
     return compose_agent([f"planner={planner}", *choose_model(model), *overrides])

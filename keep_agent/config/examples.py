@@ -1,4 +1,4 @@
-"""In-context examples: instructions of the train split with the scripted expert's plans."""
+"""In-context examples: instructions of the train split with plans of the scripted expert."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LONGEST = 100  # skills
 
 
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
-    """``count`` examples from the train split of ``env.data``, task types in turn, so that each is shown early.
+    """Return ``count`` examples from the train split of ``env.data``, alternating between task types.
 
-    They are plans of the skills and rules that are played, and reach their goals. No example is a task that is played:
-    seeds are counted from the other end, so its house is another. Raises ConfigError if there are fewer, or where the
+    Their plans use the skills and rules of ``env`` and reach their goals. No example is a task that is played: their
+    seeds are counted down from the last, so their houses differ. Raises ConfigError for too few examples, and if the
     official train split itself is played.
     """
     if not count:
@@ -33,14 +33,14 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     by_type: dict[str, list[Example]] = {}
     for kind, example in _plans(world, env, seed, max(POOL, 2 * count)):
         by_type.setdefault(kind, []).append(example)
-    ranked = sorted((rank, kind) for kind, found in by_type.items() for rank in range(len(found)))
+    ranked = sorted((rank, kind) for kind, examples in by_type.items() for rank in range(len(examples)))
     if len(ranked) < count:
         raise ConfigError(f"prompt.examples={count}, but the train split offers {len(ranked)}; ask for fewer")
     return [by_type[kind][rank] for rank, kind in ranked[:count]]
 
 
 def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
-    """Type and plan of the first task of training episodes, as far as the expert, who knows everything, solves it."""
+    """Yield type and plan of the first task of training episodes, if the expert, which knows all states, solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         example = _example(setting, episode)

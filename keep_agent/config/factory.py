@@ -1,4 +1,4 @@
-"""From a composed config to a world and a planner. Raises ConfigError for what cannot be put together."""
+"""Factory of worlds and planners from a composed config. Raises ConfigError for invalid combinations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planners.baselines import ExpertPlanner, RandomPlanner
 if TYPE_CHECKING:
     import gymnasium
 
-EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole
+EMBEDDED_EPISODES = 20  # by default of generated houses; official splits are played completely
 DEMONSTRATION_LIMIT = 199  # skills
 Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
-    """The episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first of them."""
+    """Return the episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first ones."""
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
@@ -32,19 +32,19 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
 
 
 def make_setting(env: DictConfig) -> Setting:
-    """The world of ``env.id`` with the choices of its config."""
+    """Return the world of ``env.id`` with the choices of its config."""
     return spec_of(env.id).setting(**choices_of(env))
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
-    """The environment of ``env.id`` over the given episodes. Raises ConfigError for an id that is no world."""
+    """Make the environment of ``env.id`` over episodes. Raises ConfigError for an unknown world."""
     return make_world(env.id, episodes=episodes, **choices_of(env))
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """From a world's ``info``: how many skills the scripted expert needs, who knows everything; 0 if it fails.
+    """Return a function from a world's ``info`` to the number of skills that the all-knowing scripted expert needs.
 
-    It fails where nothing is left to reach the goal with, after what an earlier task did to the house.
+    The number is 0 if the expert fails, since an earlier task has used up what the goal needs.
     """
     setting = make_setting(env)
 
@@ -57,29 +57,20 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
 
 
 def make_planner(config: DictConfig) -> Planner:
-    """The planner of ``config.planner.kind`` with everything it needs."""
-    builders: dict[str, Callable[[DictConfig], Planner]] = {"expert": _expert, "random": _random, "kv": _kv}
+    """Make the planner of ``config.planner.kind``."""
     kind = config.planner.kind
-    check_choice("planner.kind", kind, builders)
-    return builders[kind](config)
+    check_choice("planner.kind", kind, ("expert", "random", "kv"))
+    if kind == "expert":
+        return ExpertPlanner(expert_oracle(config.env))
+    if kind == "random":
+        return RandomPlanner(config.eval.seed)
+    from keep_agent.config.examples import make_examples
+    from keep_agent.config.planner_factory import load_brain  # here: expert and random need no torch
+
+    return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed)).planner()
 
 
 def expert_oracle(env: DictConfig) -> Oracle:
-    """What the scripted expert would do in the state of a world's ``info``, knowing what the agent knows."""
+    """Return a function from a world's ``info`` to the scripted expert's next skill, with the agent's knowledge."""
     expert = make_setting(env).expert()
     return lambda info: expert.act(info["world"], info["task"], info["knowledge"])
-
-
-def _expert(config: DictConfig) -> Planner:
-    return ExpertPlanner(expert_oracle(config.env))
-
-
-def _random(config: DictConfig) -> Planner:
-    return RandomPlanner(config.eval.seed)
-
-
-def _kv(config: DictConfig) -> Planner:
-    from keep_agent.config.examples import make_examples
-    from keep_agent.config.planner_factory import make_kv_planner  # here: expert and random need no torch
-
-    return make_kv_planner(config, make_examples(config.env, config.prompt.examples, config.eval.seed))

@@ -1,4 +1,4 @@
-"""Literal values in configs and overrides: text that was given or read stays what it is, whatever characters it has."""
+"""Literal values in configs and overrides: texts that Hydra and OmegaConf must not interpret."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
 
-MISSING = "???"  # OmegaConf's mark of a value that must be given; it cannot be escaped
-PLAIN = re.compile(r"/[A-Za-z0-9_./-]*")  # a path that Hydra reads as it stands
+MISSING = "???"  # OmegaConf's mark of a missing value; it cannot be escaped
+PLAIN = re.compile(r"/[A-Za-z0-9_./-]*")  # a path that needs no quotes
 INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
 def as_override(key: str, text: str) -> str:
-    """The override that sets ``key`` to ``text`` exactly."""
+    """Return the override that sets ``key`` to ``text`` exactly."""
     return f"{key}={text if PLAIN.fullmatch(text) else quoted(text)}"
 
 
 def quoted(text: str) -> str:
-    """``text`` as Hydra's grammar writes it."""
+    """Quote ``text`` for Hydra's grammar."""
     return QuotedString(_escaped(text), Quote.single).with_quotes()
 
 
 def as_config(values: Mapping[str, Any]) -> DictConfig:
-    """A config of these plain values, in which ``${...}`` is text: no environment, file or other key is looked up."""
+    """Make a config of plain values in which ``${...}`` is text, not an interpolation."""
     return OmegaConf.create(literal(dict(values)))
 
 
 def literal(value: Any) -> Any:
-    """A plain value as one that OmegaConf reads as it is."""
+    """Escape the texts of a plain value for OmegaConf."""
     if isinstance(value, str):
         return _escaped(value)
     if isinstance(value, Mapping):
@@ -41,28 +41,28 @@ def literal(value: Any) -> Any:
 
 
 def _escaped(text: str) -> str:
-    """Raises ConfigError for the one text that cannot be."""
+    """Escape interpolations. Raises ConfigError for `MISSING`."""
     if text == MISSING:
         raise ConfigError(f"{MISSING!r} means a missing value in a config and cannot be a name: write './{MISSING}'")
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 
 def as_read(value: Any) -> Any:
-    """What OmegaConf makes of an override's value in which it looks nothing up."""
-    read: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
-    return read["value"]
+    """Return an override's value as OmegaConf reads it; without interpolations in it."""
+    config: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
+    return config["value"]
 
 
 def unreadable(override: str) -> str:
-    """The sentence for an override that Hydra's grammar cannot read."""
+    """Return the error message for an override that Hydra cannot parse."""
     key, _, value = override.partition("=")
     quotes = f'; put a value with special characters in quotes, as in "{as_override(key, value)}"' if value else ""
     return f"{override} cannot be read as KEY=VALUE{quotes}"
 
 
 def looked_up(value: Any) -> Iterator[str]:
-    """The texts, at any depth of a config's values, in which OmegaConf would look something up."""
-    if isinstance(value, str) and any(len(found[1]) % 2 == 0 for found in INTERPOLATION.finditer(value)):
+    """Yield the texts with interpolations, at any depth of a config's values."""
+    if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
     if isinstance(value, Mapping):
         value = list(value.values())

@@ -1,55 +1,95 @@
-"""Names of models: ``model=NAME`` is refused where nothing can have that name. Loads nothing."""
+"""Model names: ``model=NAME`` on a command line, for names in ``configs/model``, hub names, files and folders.
+
+Names that no model can have are refused. Loads nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString, Transformer
+
+from keep_agent.config.literal import as_override, quoted
 from keep_agent.errors import ConfigError, ModelError, did_you_mean
 from keep_agent.options import HUB
 from memory.engine.models.model_path import check_place
 from memory.engine.models.model_shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
-CUSTOM = "custom"  # the file of configs/model that all other names lead to
+CUSTOM = "custom"  # file of configs/model for all names without a file of their own
+MODEL = "model="
 
 
 def configured_models() -> set[str]:
-    """The names of configs/model."""
+    """Return the names of configs/model."""
     return {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
 
 
 def check_model(name: str) -> None:
-    """Raises ConfigError unless it is configured, a shape, a model on the disk, or written as the hub's names are.
+    """Raise ConfigError unless a name is configured, a shape, a model on disk, or in the form of a hub name.
 
-    Whether the hub has it shows when it is loaded.
+    Whether the hub has the model is checked when it is loaded.
     """
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
     if name and Path(name).exists():
-        _check_there(name)
-        return
-    if HUB.fullmatch(name):
-        return
-    raise ConfigError(
-        f"model={name} is no configured model ({', '.join(known)}), no file or folder, and not written as a name on "
-        f"the hub (OWNER/NAME){did_you_mean(name, known)}"
-    )
-
-
-def _check_there(name: str) -> None:
-    try:
-        check_place(name)
-    except ModelError as error:
-        raise ConfigError(f"model={name} does not work: {error}") from error
+        try:
+            check_place(name)
+        except ModelError as error:
+            raise ConfigError(f"model={name} does not work: {error}") from error
+    elif not HUB.fullmatch(name):
+        raise ConfigError(
+            f"model={name} is no configured model ({', '.join(known)}), no file or folder, and not written as a name "
+            f"on the hub (OWNER/NAME){did_you_mean(name, known)}"
+        )
 
 
 def check_encoder(name: str) -> None:
-    """Raises ConfigError unless it is one of ours, there on the disk, or written as the hub's names are."""
+    """Raise ConfigError unless a name is one of `ENCODERS`, exists on disk, or has the form of a hub name."""
     if name.lower() in ENCODERS or HUB.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
         f"prompt.encoder={name} is none of {', '.join(ENCODERS)}, no folder, and not written as a name on the hub "
         f"(OWNER/NAME){did_you_mean(name, ENCODERS)}"
     )
+
+
+def choose_model(name: str) -> list[str]:
+    """Return the overrides that choose a model by its name, folder or hub name, with any characters."""
+    if name in configured_models():
+        return [f"{MODEL}{name}"]
+    return [f"{MODEL}{CUSTOM}", as_override("model.name", name)]
+
+
+def expand_model(arguments: Sequence[str]) -> list[str]:
+    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it.
+
+    A comma separates the names of a sweep; a name with a comma is quoted. Names are not interpolated.
+    """
+    expanded: list[str] = []
+    for argument in arguments:
+        names = _names(argument) if argument.startswith(MODEL) else []
+        custom = [name for name in names if name not in configured_models()]
+        if not custom:
+            expanded.append(argument)
+        elif len(custom) < len(names):
+            raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
+        else:
+            expanded += [f"{MODEL}{CUSTOM}", f"model.name={','.join(map(quoted, names))}"]
+    return expanded
+
+
+def _names(argument: str) -> list[str]:
+    """Return the names of a ``model=...``; Hydra parses quoted ones."""
+    text = argument.removeprefix(MODEL)
+    if not text.startswith(("'", '"')):
+        return text.split(",")
+    override = OverridesParser.create().parse_override(argument)
+    if not override.is_sweep_override():
+        return [str(override.value())]
+    values = override.sweep_iterator(transformer=Transformer.identity)
+    return [value.text if isinstance(value, QuotedString) else str(value) for value in values]

@@ -1,4 +1,4 @@
-"""From a composed config to the planner with a model: weights, tokenizer, memory method, session, prompt format."""
+"""Factory of planners with a model: weights, tokenizer, memory method, session and prompt format from a config."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from planners.prompts.formats import Example
 
-NATIVE = ("avx512_bf16", "amx_bf16")  # features of an x86 CPU that multiplies bfloat16 itself
+NATIVE = ("avx512_bf16", "amx_bf16")  # features of x86 CPUs with bfloat16 arithmetic
 
 
 @dataclass(frozen=True)
 class Brain:
-    """A loaded model with a memory method: all that planners of several agents share."""
+    """A loaded model with a memory method, shared by the planners of several agents."""
 
     engine: Engine
     method: MemoryMethod
@@ -53,40 +53,40 @@ class Brain:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """A planner with a memory of its own; blocks and vectors are shared only within a namespace."""
+        """Make a planner with a memory of its own; blocks and vectors are shared only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
 
     def forget(self, namespace: str) -> None:
-        """Delete the blocks of a namespace, also those that outlive the process."""
+        """Delete the blocks of a namespace, on disk, too."""
         self.engine.run(partial(self.method.pool.forget, namespace))
 
     def close(self) -> None:
-        """Stop the engine; then a storage that persists writes. May be called twice."""
+        """Stop the engine, then save a persistent storage. May be called twice."""
         shut(self.engine, self.method)
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
-    """Raises KeepError for what cannot be loaded or put together."""
+    """Load the model of a config. Raises KeepError for invalid files and combinations."""
     method = make_method(config.memory)
-    with ExitStack() as refused:
+    with ExitStack() as cleanup:
         engine = make_engine(config)
-        refused.callback(shut, engine, method)
+        cleanup.callback(shut, engine, method)
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
         _warm_up(engine, prompt_format, encoder)
-        engine.run(lambda: method.storage.open(engine.model_key))  # so that what is on the disk can be deleted
-        refused.pop_all()
+        engine.run(lambda: method.storage.open(engine.model_key))  # so that blocks on disk can be deleted
+        cleanup.pop_all()
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
 
 
 def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
-    """The prompt format of a config. Raises ConfigError for one that cannot be."""
+    """Make the prompt format of a config. Raises ConfigError for an invalid one."""
     learned = bool(getattr(model.module.config, SAYS_GOALS, False))
-    goal = prompt.get("goal")  # an older run has none
+    goal = prompt.get("goal")  # missing in older runs
     goals = learned if goal is None else goal
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
@@ -94,42 +94,33 @@ def format_of(
 
 
 def brain_of(overrides: Sequence[str]) -> Brain:
-    """The brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or what Hydra raises."""
+    """Load the brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or a Hydra error."""
     return agent_brain(compose_agent(overrides))
 
 
 def agent_brain(config: DictConfig) -> Brain:
-    """The brain of what `compose_agent` gave. Raises KeepError."""
+    """Load the brain of a config of `compose_agent`. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     brain = load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
-    with ExitStack() as refused:
-        refused.callback(brain.close)
-        brain.planner().session.close()  # what no planner can be made with is refused now, not with the first robot
-        refused.pop_all()
+    with ExitStack() as cleanup:
+        cleanup.callback(brain.close)
+        brain.planner().session.close()  # invalid planner settings fail now, not at the first request
+        cleanup.pop_all()
     return brain
 
 
-def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
-    """A planner whose memory is the KV cache. Raises as `load_brain` does."""
-    return load_brain(config, examples).planner()
-
-
 def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> None:
-    """Load what loads lazily, so that no step is charged for it."""
+    """Run encoder and engine once, so that no step includes their lazy loading."""
     encoder.encode(["ready\n"])
     engine.encode([(None, prompt_format.line("ready\n"))])
 
 
 def plan_with(
-    engine: Engine,
-    method: MemoryMethod,
-    prompt_format: Format,
-    encoder: SentenceEncoder,
-    config: DictConfig,
+    engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: SentenceEncoder, config: DictConfig,
     namespace: str = "",
-) -> KVPlanner:
-    """A planner over a loaded engine, so that several methods can share one."""
+) -> KVPlanner:  # fmt: skip
+    """Make a planner over a loaded engine, which several methods can share."""
     budget, context = config.prompt.budget, prompt_format.context()
     session = MemorySession(engine, method, encoder, prompt_format.line, budget, context, namespace)
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
@@ -140,48 +131,46 @@ def plan_with(
 
 
 def make_method(memory: DictConfig) -> MemoryMethod:
-    """The memory method a config describes. Raises ConfigError for one that cannot be made."""
-    made = component(OmegaConf.to_container(memory, resolve=True))
-    if not isinstance(made, MemoryMethod):
+    """Make the memory method of a config. Raises ConfigError for an invalid one."""
+    method = component(OmegaConf.to_container(memory, resolve=True))
+    if not isinstance(method, MemoryMethod):
         raise ConfigError(f"memory._target_={memory.get(TARGET)} is one stage, not a method: use {METHOD}")
-    return made
+    return method
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """The model of a config and what drives it; ``transport`` instead of the config's own.
+    """Load the model and the engine of a config, with ``transport`` in place of the config's if given.
 
-    :raises KeepError: what cannot be loaded, or an engine that cannot be
+    :raises KeepError: the model cannot be loaded, or the engine's settings are invalid
     """
-    said = config.engine
-    slow = said.link_gigabytes is not None
-    throttle = Throttle(said.link_gigabytes, said.link_microseconds) if slow else None
+    settings = config.engine
+    is_slow = settings.link_gigabytes is not None
+    throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None
     model = make_model(config.model, config.eval.seed)
-    chunk = None if said.chunk_megabytes is None else 1e6 * said.chunk_megabytes
-    return TransformersEngine(model, transport or said.transport, throttle, said.importance, chunk)
+    chunk = None if settings.chunk_megabytes is None else 1e6 * settings.chunk_megabytes
+    return TransformersEngine(model, transport or settings.transport, throttle, settings.importance, chunk)
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
-    """The model of a config; some come with the package."""
-    disable_progress_bar()  # ours is the only one
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
+    """Load the model of a config, of the package, the disk or the hub."""
+    disable_progress_bar()  # KEEP Agent shows its own
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries end in an error
     device = usable_device("model.device", model.device)
     return load_model(_place(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
 
 def _dtype(name: str, device: str) -> str:
-    """``auto`` is bfloat16 where the device is known to multiply it itself; a CPU that does not takes many times as
-    long.
-    """
+    """Resolve ``auto``: bfloat16 on devices with its arithmetic; CPUs without it are many times slower."""
     if name != "auto":
         return name
     if torch.device(device).type != "cpu":
         return "bfloat16"
-    features = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    features = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older torch
     return "bfloat16" if any(features.get(feature) for feature in NATIVE) else "float32"
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; random weights without one speak planner-tiny's. Raises ModelError if it does not fit."""
+    """Load the model's tokenizer; planner-tiny's for random weights. Raises ModelError if it does not fit."""
     name = model.tokenizer or str(loaded.folder or _place(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
@@ -193,7 +182,7 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
 
 
 def _place(model: DictConfig) -> str:
-    """Where a model comes from: a folder of the package, else its name."""
+    """Return a model's folder in the package, else its name."""
     if OmegaConf.is_missing(model, "name"):
         raise ConfigError("model=custom needs a name: give model=FOLDER_OR_HUB_NAME")
     folder = PLANNERS.get(model.name)

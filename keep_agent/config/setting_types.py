@@ -1,6 +1,6 @@
-"""Kinds of settings: what a value may be, read off the defaults in ``configs``, and from `UNSET` where these are null.
+"""Types of settings, taken from the defaults in ``configs``, and from `UNSET` for defaults that are null.
 
-The same for a command line, an agent, a server and the saved config of a run. Loads no torch.
+They hold for command lines, agents, servers and the saved config of a run. Loads no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory.config.component_names import TARGET
 
 
 class Kind(StrEnum):
-    """A kind of value, in the words of an error message."""
+    """Kind of a value, as error messages name it."""
 
     GROUP = "settings of its own (KEY=VALUE below it)"
     LIST = "a list"
@@ -32,17 +32,17 @@ class Kind(StrEnum):
     TEXT = "text"
     EMPTY = "empty text"
     NULL = "null"
-    OTHER = "another kind of value"
+    UNKNOWN = "another kind of value"
 
 
-UNSET = {  # settings that are null by default, or may be of another kind than their default
+UNSET = {  # kinds of settings that are null by default, or may have another kind than their default
     Kind.TEXT: (
         *("env.data", "env.record", "env.render", "env.simulator"),
         *("env.thor.display", "env.thor.executable", "env.thor.platform"),
         *("eval.ray.address", "eval.resume", "eval.shard", "model.quantization", "model.tokenizer", "prompt.start"),
         *("wandb.entity", "wandb.group", "wandb.name", "bertscore", "data", "overrides[]"),
     ),
-    Kind.LIST: ("overrides",),  # those that a run has saved
+    Kind.LIST: ("overrides",),  # in the saved config of a run
     Kind.WHOLE: (
         *("env.limit", "env.max_steps", "env.thor.gpu", "eval.episodes", "eval.shard", "eval.threads"),
         *("limit", "max_tokens"),
@@ -53,47 +53,41 @@ UNSET = {  # settings that are null by default, or may be of another kind than t
     Kind.NULL: ("eval.frames", "eval.launcher", "eval.workers", "latency.candidates", "planner.retry"),
     Kind.EMPTY: ("prompt.instruction",),
 }
-WIDER = {Kind.NUMBER: {Kind.WHOLE}}  # what is welcome, too, where a kind is
-CLASS_TAKES = {Kind.TEXT: {Kind.LIST, Kind.EMPTY}}  # and for an argument of a component, whose class says the rest
-Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, what it may be
+WIDER = {Kind.NUMBER: {Kind.WHOLE}}  # kinds that are accepted in place of another
+CLASS_TAKES = {Kind.TEXT: {Kind.LIST, Kind.EMPTY}}  # and for arguments of a component, which its class checks
+Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[Kind] = tuple(Kind)) -> None:
-    """Raises ConfigError for the first value of another kind than ``configs`` have there.
+    """Raise ConfigError for the first value whose kind differs from that of ``configs``.
 
     :param values: a config as plain values
-    :param source: what it was read from, for the message
-    :param only: look at settings that may be one of these: `Kind.GROUP` for ``memory``, ``env.thor``, ...
+    :param source: name of its file in the message
+    :param only: check settings of these kinds only: `Kind.GROUP` for ``memory``, ``env.thor``, ...
     """
-    for key, value, wanted in faults(values):
-        if not wanted.isdisjoint(only):
-            raise ConfigError(_told(key, value, wanted, source))
+    for key, value, allowed in faults(values):
+        if not allowed.isdisjoint(only):
+            raise ConfigError(_message(key, value, allowed, source))
 
 
 def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:
-    """The values of another kind than ``configs`` have under their keys; keys that these lack are passed over."""
+    """Yield the values whose kind differs from that of ``configs``; keys that these lack are skipped."""
     target = values.get(TARGET)
     for key, value in values.items():
-        here = f"{place}.{key}".lstrip(".")
-        wanted = kinds().get(here, frozenset()) | kinds().get(f"{target}.{key}", frozenset())
-        if wanted and not _fits(here, value, wanted, target is not None):
-            yield here, value, wanted | kinds().get(f"{here}[]", frozenset())
-        else:
-            for inner, below in _below(value, here):
-                yield from faults(inner, below)
-
-
-def _below(value: Any, place: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The settings that a value holds, with their dotted keys."""
-    if isinstance(value, Mapping):
-        yield value, place
-    for number, element in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(element, Mapping):
-            yield element, f"{place}.{number}"
+        path = f"{place}.{key}".lstrip(".")
+        allowed = kinds().get(path, frozenset()) | kinds().get(f"{target}.{key}", frozenset())
+        if allowed and not _fits(path, value, allowed, target is not None):
+            yield path, value, allowed | kinds().get(f"{path}[]", frozenset())
+        elif isinstance(value, Mapping):
+            yield from faults(value, path)
+        elif isinstance(value, list):
+            for number, element in enumerate(value):
+                if isinstance(element, Mapping):
+                    yield from faults(element, f"{path}.{number}")
 
 
 def kind_of(value: Any) -> Kind:
-    """The kind of a plain value."""
+    """Return the kind of a plain value."""
     if value is None:
         return Kind.NULL
     if isinstance(value, str):
@@ -101,63 +95,62 @@ def kind_of(value: Any) -> Kind:
     for kind, types in ((Kind.SWITCH, bool), (Kind.WHOLE, int), (Kind.GROUP, Mapping), (Kind.LIST, list)):
         if isinstance(value, types):
             return kind
-    return Kind.NUMBER if isinstance(value, float) and math.isfinite(value) else Kind.OTHER
+    return Kind.NUMBER if isinstance(value, float) and math.isfinite(value) else Kind.UNKNOWN
 
 
 @cache
 def kinds() -> Mapping[str, frozenset[Kind]]:
-    """By dotted key the kinds that ``configs`` have there; of a list's elements by ``KEY[]``.
+    """Return the kinds of values in ``configs`` by dotted key, those of a list's elements by ``KEY[]``.
 
-    The arguments of a component stand under the name of its class, wherever it is used.
+    The arguments of a component have the name of its class as prefix.
     """
-    found: dict[str, set[Kind]] = defaultdict(set)
+    by_key: dict[str, set[Kind]] = defaultdict(set)
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
         group = file.parent.relative_to(root).parts
         if group != ("phases",):  # scenarios
             tree = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
             for number in range(len(group)):
-                found[".".join(group[: number + 1])].add(Kind.GROUP)
-            _collect({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, found, group)
+                by_key[".".join(group[: number + 1])].add(Kind.GROUP)
+            _collect({key: value for key, value in tree.items() if key not in ("defaults", "hydra")}, by_key, group)
     for kind, keys in UNSET.items():
         for key in keys:
-            found[key].add(kind)
-    return {key: frozenset(those) for key, those in found.items()}
+            by_key[key].add(kind)
+    return {key: frozenset(those) for key, those in by_key.items()}
 
 
-def _collect(tree: Mapping[str, Any], found: Mapping[str, set[Kind]], place: Collection[str]) -> None:
+def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[Kind]], place: Collection[str]) -> None:
     base = tree.get(TARGET, ".".join(place))
     for key, value in tree.items():
-        here = f"{base}.{key}".lstrip(".")
-        found[here].add(kind_of(value))
+        path = f"{base}.{key}".lstrip(".")
+        by_key[path].add(kind_of(value))
         if isinstance(value, Mapping):
-            _collect(value, found, [here])
+            _collect(value, by_key, [path])
         for element in value if isinstance(value, list) else ():
-            found[f"{here}[]"].add(kind_of(element))
+            by_key[f"{path}[]"].add(kind_of(element))
 
 
-def _fits(key: str, value: Any, wanted: Collection[Kind], argument: bool) -> bool:
-    """Whether a value is of a kind that is ``wanted``. Where a list is, one element will do.
+def _fits(key: str, value: Any, allowed: Collection[Kind], is_argument: bool) -> bool:
+    """Tell whether a value has an allowed kind. A single element may take the place of a list.
 
-    :param argument: of a component
+    :param is_argument: of a component
     """
-    if argument and Kind.GROUP not in wanted and (value is None or not {*wanted} - {Kind.NULL}):
+    if is_argument and Kind.GROUP not in allowed and (value is None or not {*allowed} - {Kind.NULL}):
         return True
     elements = kinds().get(f"{key}[]", frozenset())
-    if isinstance(value, list) and Kind.LIST in wanted and elements:
-        return all(_is(one, elements, argument) for one in value)
-    return _is(value, {*wanted, *elements}, argument)
+    if isinstance(value, list) and Kind.LIST in allowed and elements:
+        return all(_is(element, elements, is_argument) for element in value)
+    return _is(value, {*allowed, *elements}, is_argument)
 
 
-def _is(value: Any, wanted: Collection[Kind], argument: bool) -> bool:
-    more = [WIDER, CLASS_TAKES] if argument else [WIDER]
-    return kind_of(value) in {*wanted}.union(*(table.get(kind, ()) for table in more for kind in wanted))
+def _is(value: Any, allowed: Collection[Kind], is_argument: bool) -> bool:
+    tables = [WIDER, CLASS_TAKES] if is_argument else [WIDER]
+    return kind_of(value) in {*allowed}.union(*(table.get(kind, ()) for table in tables for kind in allowed))
 
 
-def _told(key: str, value: Any, wanted: Collection[Kind], source: str) -> str:
-    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    given = f"{key}={shown:.80}"
-    may_be = " or ".join(kind for kind in Kind if kind in wanted)
-    quoted = Kind.TEXT in wanted and isinstance(value, bool | int | float)
-    hint = f'; as text it is "{as_override(key, shown)}"' if quoted and not source else ""
-    return f"{source}{': ' if source else ''}{given} does not work; give {may_be}{hint}"
+def _message(key: str, value: Any, allowed: Collection[Kind], source: str) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    kinds_text = " or ".join(kind for kind in Kind if kind in allowed)
+    needs_quotes = Kind.TEXT in allowed and isinstance(value, bool | int | float)
+    hint = f'; as text it is "{as_override(key, text)}"' if needs_quotes and not source else ""
+    return f"{source}{': ' if source else ''}{key}={text:.80} does not work; give {kinds_text}{hint}"

@@ -1,4 +1,4 @@
-"""Settings that are numbers, switches or words, checked before anything is loaded or built."""
+"""Settings checks: numbers, switches and words, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from planners.prompts.styles import STYLES
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
 LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}
 MOST = {"eval.threads": 4096}
-OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
+OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: a default
 SWITCHES = ("eval.trace", "eval.progress")
-OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
+OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null or missing: the default of the planner or model
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
-PLACES = (MODEL, ENCODER)  # which a folder can be
-# Ray's nodes may have PLACES that are not here, and say so if they lack one.
+PLACES = (MODEL, ENCODER)  # that may be folders; with Ray they are folders of its nodes, which check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
     "engine.importance": IMPORTANCE,
@@ -55,7 +54,7 @@ def check_settings(
     optional: Collection[str] = OPTIONAL,
     switches: Collection[str] = SWITCHES,
 ) -> None:
-    """Raises ConfigError that names the setting, its value and what it may be."""
+    """Raise ConfigError for an invalid setting, naming it, its value and the valid ones."""
     check_kinds(OmegaConf.to_container(config, resolve=True), only=[Kind.GROUP])
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
@@ -80,16 +79,14 @@ def check_settings(
 
 
 def check_values(config: DictConfig) -> None:
-    """Raises ConfigError for a value of another kind than its setting's, or a component that cannot be one."""
+    """Raise ConfigError for a value of another kind than its setting's, and for an invalid component."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_classes(plain.get("memory"), "memory")  # first: the class of a component says of which kind its arguments are
     check_kinds(plain)
 
 
 def check_word(key: str, value: Any) -> None:
-    """Raises ConfigError for the value of a setting that takes certain words, and not this one; for the name of a
-    model, encoder or device that none can have.
-    """
+    """Raise ConfigError for a word that a setting does not accept, and an impossible model, encoder or device name."""
     if key == MODEL and isinstance(value, str):
         check_model(value)
     if key == ENCODER and isinstance(value, str) and value:

@@ -23,7 +23,7 @@ from keep_agent.robots.mcap.messages import Message, of_entry, of_event
 from keep_agent.robots.mcap.schemas import CHANNELS
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
-from keep_agent.viewer.pictures import picture
+from keep_agent.viewer.runs import picture
 from memory.files.atomic import replacing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from keep_agent.config.compose import compose_settings
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.config.settings import check_settings
 from keep_agent.scenarios.display import scenarios_table
 from keep_agent.scenarios.scenario import find_scenario, shipped
@@ -21,27 +21,27 @@ OPTIONAL = ("max_tokens", "eval.threads")
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="keep-agent phases", description="Play a scenario of several phases and agents.")
-    p.add_argument("scenario", nargs="?", help="a YAML file, or the name of one in the package; none: list those")
-    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of model, eval and max_tokens (of a turn)")
-    p.add_argument("--folder", type=Path, help="permanent agents' rows go there; a later run finds them")
-    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a stored number (4)")
+    p.add_argument("scenario", nargs="?", help="a YAML file, or a scenario of the package; without it, list those")
+    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings: model, eval, max_tokens (of a turn)")
+    p.add_argument("--folder", type=Path, help="folder for permanent agents' rows, which later runs reuse")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a stored number (%(default)s)")
     return p
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Raises KeepError, or what Hydra raises for overrides that it cannot read."""
-    given = parser().parse_intermixed_args(arguments)
-    if given.scenario is None:
+    """Run the command. Raises KeepError, or a Hydra error for overrides that it cannot parse."""
+    options = parser().parse_intermixed_args(arguments)
+    if options.scenario is None:
         console.print(scenarios_table({name: find_scenario(name) for name in shipped()}))
         return
-    scenario, config = find_scenario(given.scenario), composed(given.overrides)
+    scenario, config = find_scenario(options.scenario), composed(options.overrides)
     from keep_agent.scenarios.play import play  # here: it loads torch
 
-    play(scenario, config, console, given.folder, given.bits)
+    play(scenario, config, console, options.folder, options.bits)
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """``configs/phases.yaml`` with ``overrides``; ``model=`` takes any hub name or folder."""
+    """Compose ``configs/phases.yaml`` with ``overrides``; ``model=`` takes any hub name or folder."""
     config = compose_settings("phases", expand_model(overrides))
     check_settings(config, LEAST, OPTIONAL, ())
     return config

@@ -1,4 +1,4 @@
-"""How a scenario, its turns and its sums look on a terminal."""
+"""Terminal output of scenarios: tables of scenarios and sums, lines of phases and turns."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def phase_text(phase: Phase, scenario: Scenario) -> Text:
 
 
 def turn_text(turn: Turn) -> Text:
-    """What was said, and behind it what it cost."""
+    """Return a message and its cost."""
     match = f"{turn.kind}: kept {turn.kept}" if turn.hit else COLD
     cost = f"  [{match}, new {turn.new}, {turn.ttft_ms:.0f} ms]"
     return Text.assemble((f"{turn.name}: ", "cyan"), turn.text, (cost, "dim"))
 
 
 def sums_table(summary: Mapping[str, Any], title: str) -> Table:
-    """A row per agent and one for all; ``saved`` against computing every prompt from nothing."""
+    """Return a row per agent and one for all; ``saved`` is relative to computing all prompts without reuse."""
     table = Table(title=title)
     table.add_column("agent", no_wrap=True)
     for heading in ("turns", "hits", "prompt tokens", "computed", "saved", "saved %", "ttft ms (p50)", "seconds"):

@@ -1,4 +1,4 @@
-"""Values of a YAML file, checked one by one; what is wrong is named with file, place and remedy."""
+"""Checked fields of a YAML file; errors name file, place and remedy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from keep_agent.files import parsed_yaml, read_text
 
 LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.files.agent_files)
 WORD = re.compile(rf"[a-z][a-z0-9_]{{0,{LONGEST - 1}}}")
+SLUG = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST - 1}}}")
 
 
 @dataclass(frozen=True)
 class Field:
-    """A value and where it stands. The methods return it as what it has to be, or raise DataError."""
+    """A value and its place in a file. The methods return it as the type they are named after, or raise DataError."""
 
     value: Any
     file: str
@@ -29,38 +30,41 @@ class Field:
         return DataError(f"{self.file}: {self.place or 'top level'}: {problem}")
 
     def keys(self, known: Collection[str], needed: Collection[str] = ()) -> None:
-        """Is it a mapping with ``needed`` keys, and no others but ``known``?"""
-        found = dict(self.items())
-        for key in found:
+        """Check for a mapping that has all ``needed`` keys and only ``known`` ones."""
+        keys = [key for key, _ in self.items()]
+        for key in keys:
             if key not in known:
                 raise self.error(f"unknown key {key!r}; use {', '.join(known)}")
         for key in needed:
-            if key not in found:
+            if key not in keys:
                 raise self.error(f"{key} is missing; add it")
 
     def items(self) -> Iterator[tuple[str, Field]]:
-        """Keys and values of a mapping."""
+        """Yield keys and values of a mapping."""
         if not isinstance(self.value, dict):
             raise self.error(f"{self.value!r} is no mapping; write KEY: VALUE lines")
         for key, value in self.value.items():
             if not isinstance(key, str):
                 raise self.error(f"key {key!r} is no text; put it in quotes, or use a word")
-            yield key, Field(value, self.file, f"{self.place}.{key}" if self.place else key)
+            yield key, Field(value, self.file, self._below(key))
 
-    def each(self) -> Iterator[Field]:
-        """Items of a list that is not empty."""
+    def elements(self) -> Iterator[Field]:
+        """Yield the items of a list that is not empty."""
         if not isinstance(self.value, list) or not self.value:
             raise self.error(f"{self.value!r} is no list of one or more; write [A, B], or one - item per line")
         for number, value in enumerate(self.value):
             yield Field(value, self.file, f"{self.place}[{number}]")
 
     def get(self, key: str, default: Any = None) -> Field:
-        return dict(self.items()).get(key, Field(default, self.file, f"{self.place}.{key}" if self.place else key))
+        return dict(self.items()).get(key, Field(default, self.file, self._below(key)))
+
+    def _below(self, key: str) -> str:
+        return f"{self.place}.{key}" if self.place else key
 
     def text(self) -> str:
-        """Whole lines: what stands behind a text begins on a line of its own."""
+        """Return a text that ends with one newline."""
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.error(f"{self.value!r} is no text; write some behind a | or in quotes")
+            raise self.error(f"{self.value!r} is no text; write some after a | or in quotes")
         return self.value.strip("\r\n") + "\n"
 
     def line(self) -> str:
@@ -69,16 +73,15 @@ class Field:
     def word(self) -> str:
         return self._matching(WORD, "a-z, 0-9 and _")
 
+    def slug(self) -> str:
+        """Return a word without underscores, so that one can separate it from the next part of an id."""
+        return self._matching(SLUG, "a-z, 0-9 and -")
+
     def _matching(self, pattern: re.Pattern[str], allowed: str) -> str:
         if not isinstance(self.value, str) or not pattern.fullmatch(self.value):
-            raise self.error(
-                f"{self.value!r} is no name; use up to {LONGEST} characters of {allowed}, the first a letter"
-            )
+            characters = f"up to {LONGEST} characters of {allowed}, the first a letter"
+            raise self.error(f"{self.value!r} is no name; use {characters}")
         return self.value
-
-    def slug(self) -> str:
-        """A word that holds no underscore: one may stand behind it."""
-        return self._matching(re.compile(WORD.pattern.replace("_]", "-]")), "a-z, 0-9 and -")
 
     def switch(self) -> bool:
         if not isinstance(self.value, bool):
@@ -87,18 +90,18 @@ class Field:
 
     def count(self) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
-            raise self.error(f"{self.value!r} is no number of them; use 1 or more")
+            raise self.error(f"{self.value!r} is no count; use 1 or more")
         return self.value
 
     def names(self, known: Collection[str], what: str) -> tuple[str, ...]:
-        """A list of ``known`` names, none of them twice."""
-        found: list[str] = []
-        for field in self.each():
+        """Return a list of different ``known`` names."""
+        names: list[str] = []
+        for field in self.elements():
             field.one_of(known, what)
-            if field.value in found:
-                raise field.error(f"{field.value} stands here twice; name each once")
-            found.append(field.value)
-        return tuple(found)
+            if field.value in names:
+                raise field.error(f"{field.value} is there twice; name each once")
+            names.append(field.value)
+        return tuple(names)
 
     def one_of(self, known: Collection[str], what: str) -> str:
         if not isinstance(self.value, str) or self.value not in known:
@@ -107,16 +110,16 @@ class Field:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, and no key twice: the second would take the first one's place without a word."""
+    """YAML loader for plain values that refuses duplicate keys, of which YAML would silently use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands here twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Field:
-    """The content of a file. Raises DataError."""
+    """Read the content of a file. Raises DataError."""
     return Field(parsed_yaml(read_text(path), path, "mend it", _Loader), str(path))

@@ -1,13 +1,10 @@
-"""Play a scenario: show it as it goes, and leave a run folder behind. Loads torch."""
+"""Playing of a scenario on a terminal: prints its turns and writes a run folder. Loads torch."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -29,9 +26,9 @@ from memory.kv_cache.quantization import PackFormat
 def play(
     scenario: Scenario, config: DictConfig, console: Console, folder: Path | None = None, bits: int = 4
 ) -> ScenarioFolder:
-    """Play ``scenario`` with the model of ``config``; the run folder with its turns."""
+    """Play ``scenario`` with the model of ``config``; return the run folder with its turns."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # what is wrong with it shows before anything is computed
+        folder.mkdir(parents=True, exist_ok=True)  # fails before anything is computed
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     with TransformersEngine(make_model(config.model, config.eval.seed)) as engine:
@@ -42,44 +39,28 @@ def play(
         run_id = secrets.token_hex(4)
         settings = {"scenario": scenario.name, "run_id": run_id, "bits": bits, "folder": folder and str(folder)}
         settings |= {"weights": engine.model_key, **OmegaConf.to_container(config, resolve=True)}
-        with ScenarioFolder.create(_place(scenario, config), settings) as run:
+        path = Path(config.eval.out) / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{scenario.name}"
+        with ScenarioFolder.create(path, settings) as run:
             with memories:
                 stops = stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
-                player = Player(scenario, memories, stops, run_id, config.max_tokens)
-                _show(player, run, console)
-            _finish(run, settings, console)
+                _play(Player(scenario, memories, stops, run_id, config.max_tokens), run, console)
+            summary = summarize(run.results)
+            path = run.write_summary({**summary, "config": settings})
+    console.print()
+    console.print(sums_table(summary, f"{scenario.name}: {config.model.name}, {bits} bits"))
+    console.print(f"{path.parent}", soft_wrap=True, highlight=False)
     return run
 
 
-def _place(scenario: Scenario, config: DictConfig) -> Path:
-    return Path(config.eval.out) / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{scenario.name}"
-
-
-def _show(player: Player, run: ScenarioFolder, console: Console) -> None:
-    """Commit each turn and print it; an interrupted run keeps those it has."""
-    with _progress(console, player.scenario) as bar:
-        phase_name = ""
-        for turn in player.play():
-            run.commit(turn)
-            if turn.phase != phase_name:
-                phase = next(phase for phase in player.scenario.phases if phase.name == turn.phase)
-                bar.console.print(phase_text(phase, player.scenario), highlight=False)
-                phase_name = turn.phase
-            bar.console.print(turn_text(turn), soft_wrap=True, highlight=False)
-            bar.update(bar.task_ids[0], advance=1)
-
-
-@contextmanager
-def _progress(console: Console, scenario: Scenario) -> Iterator[Progress]:
+def _play(player: Player, run: ScenarioFolder, console: Console) -> None:
+    """Commit each turn and print it, so that an interrupted run keeps its turns."""
     columns = TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        bar.add_task("turns", total=scenario.turns)
-        yield bar
-
-
-def _finish(run: ScenarioFolder, settings: dict[str, Any], console: Console) -> None:
-    summary = summarize(run.results)
-    path = run.write_summary({**summary, "config": settings})
-    console.print()
-    console.print(sums_table(summary, f"{settings['scenario']}: {settings['model']['name']}, {settings['bits']} bits"))
-    console.print(f"{path.parent}", soft_wrap=True, highlight=False)
+        task = bar.add_task("turns", total=player.scenario.turns)
+        phases = {phase.name: phase for phase in player.scenario.phases}
+        for turn in player.play():
+            run.commit(turn)
+            if (phase := phases.pop(turn.phase, None)) is not None:
+                bar.console.print(phase_text(phase, player.scenario), highlight=False)
+            bar.console.print(turn_text(turn), soft_wrap=True, highlight=False)
+            bar.update(task, advance=1)

@@ -1,4 +1,4 @@
-"""Player of a scenario: turn by turn it opens an agent's prompt in its memory, computes what is new, and answers."""
+"""Player of a scenario: each turn reuses the rows of an agent's memory, computes the new prompt rows, and generates."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from memory.engine.models.special_tokens import SpecialTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whatever its prompts begin with
+REUSE = 0.0  # AgentMemories.threshold: a scenario that is played again reuses any shared prefix
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Cost):
-    """Model's words to a prompt, as it wrote them, and their cost."""
+    """The generated text of a turn, and its cost."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. ``stops`` are tokens that end a turn; ``run_id`` names what is kept for this run.
+    """One scenario on one engine. Within a run every prompt but an agent's first extends the text of its memory.
 
-    Within a run every prompt but an agent's first goes on behind what its memory holds.
+    :param stops: tokens that end a turn
+    :param run_id: prefix of the ids of agents that are not permanent
     """
 
     scenario: Scenario
     memories: AgentMemories
     stops: Collection[int]
     run_id: str
-    max_tokens: int | None = None  # of a turn; None: what the phase says
+    max_tokens: int | None = None  # of a turn; None: the phase's
 
     def play(self, story: Story | None = None) -> Generator[Turn, None, None]:
-        """Yields each turn as it is done. Permanent agents' rows go to the disk, if there is one, phase by phase."""
+        """Yield each turn when it is complete. After each phase permanent agents' rows are written to disk, if any."""
         story = story or Story(self.scenario)
         index = 0
         for phase in self.scenario.phases:
@@ -61,41 +62,28 @@ class Player:
         answer = self._answer(memory, story.prompt(speaker), self.max_tokens or phase.max_tokens)
         message = story.say(phase, speaker, answer.text)
         return Turn(
-            index=index,
-            id=f"{phase.name}/{number}/{speaker}",
-            phase=phase.name,
-            round=number,
-            agent=speaker,
-            name=self.scenario.agents[speaker].name,
-            text=message.text,
-            audience=message.audience,
-            memory=memory,
+            index=index, id=f"{phase.name}/{number}/{speaker}", phase=phase.name, round=number, agent=speaker,
+            name=self.scenario.agents[speaker].name, text=message.text, audience=message.audience, memory=memory,
             **answer.costs,
-        )
+        )  # fmt: skip
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
-        """Open a prompt, compute what is new of it, go on, and put the rows away. Others may do so elsewhere."""
-        engine, began = self.memories.engine, time.perf_counter()
+        """Prefill the new part of a prompt, generate, and store the rows. Subclasses may use another scheduler."""
+        engine, start = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
-        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # so the device is waited for
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # waits for the device
         computed = time.perf_counter()
         room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
         end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         return Answer(
-            text=self._words(ids),
-            kind=prompt.kind,
-            origin=prompt.origin,
-            kept=prompt.reused,
-            new=len(prompt.new),
-            generated=len(ids),
-            ttft_ms=1e3 * (computed - began),
-            decode_ms=1e3 * (end - computed),
-        )
+            text=self._decode(ids), kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
+            generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),
+        )  # fmt: skip
 
-    def _words(self, ids: Sequence[int]) -> str:
-        """What generated tokens say, as the memory has it: without a character whose last bytes are missing."""
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Decode generated tokens as the memory does: without an incomplete last character."""
         text = TokenText.of("", self.memories.coder)
         text.extend(ids, self.memories.coder)
         return text.text
@@ -107,11 +95,11 @@ class Player:
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
-    """Tokens that end a turn, which is one line of text: those that hold a newline, and all that are special."""
+    """Return the tokens that end a turn, which is one line: those with a newline, and all special ones."""
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return (special.ends | special.hidden).union(token for token, text in enumerate(texts) if "\n" in text)
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token in front of every prompt, where the model wants one."""
+    """Return the BOS token as a list; empty for models without one."""
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]

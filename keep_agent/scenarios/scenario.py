@@ -1,8 +1,9 @@
-"""Scenarios: agents, and the phases in which some of them talk. docs/phases.md has the format."""
+"""Scenarios: agents, and the phases in which some of them talk. docs/phases.md describes the format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -10,19 +11,21 @@ from typing import Any
 
 from keep_agent.errors import DataError, did_you_mean
 from keep_agent.scenarios.field_checks import Field, read_yaml
-from keep_agent.scenarios.templates import references
 
-SUFFIX = ".yaml"
 MAX_TOKENS = 40  # of a turn
-YOU = "You"  # what an agent is called in its own transcript
+YOU = "You"  # an agent's name in its own transcript
+ANY = re.compile(r"\$\{[^}]*\}?")
+TEMPLATE = re.compile(r"\$\{([a-z0-9_]+)\.([a-z0-9_]+)\[([a-z0-9_]+)\]\}")
+MESSAGES = "messages"
+SHAPE = f"${{PHASE.{MESSAGES}[AGENT]}}"  # inserts an agent's transcript of an earlier phase
 
 
 @dataclass(frozen=True)
 class Agent:
-    """``permanent``: its memory goes on from phase to phase; else it begins each phase with ``system`` alone."""
+    """``permanent``: its memory lasts over all phases; otherwise each phase begins with ``system`` alone."""
 
     key: str
-    name: str  # what others call it
+    name: str  # in the others' transcripts
     system: str
     permanent: bool = True
 
@@ -37,7 +40,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Phase:
-    """``rounds`` times the ``speakers`` say something in turn; who is named in ``heard_by`` speaks to those alone."""
+    """``rounds`` times the ``speakers`` speak in turn; ``heard_by`` restricts a speaker's audience."""
 
     name: str
     participants: tuple[str, ...]
@@ -48,12 +51,12 @@ class Phase:
     max_tokens: int
 
     def audience(self, speaker: str) -> tuple[str, ...]:
-        """Who hears what ``speaker`` says, the speaker included."""
+        """Return the agents that hear ``speaker``, itself included."""
         hearers = self.heard_by.get(speaker, self.participants)
         return tuple(agent for agent in self.participants if agent in hearers or agent == speaker)
 
     def hears(self, agent: str) -> bool:
-        """Is anything said that ``agent`` hears?"""
+        """Tell whether ``agent`` hears any speaker."""
         return any(agent in self.audience(speaker) for speaker in self.speakers)
 
 
@@ -69,45 +72,45 @@ class Scenario:
         return sum(phase.rounds * len(phase.speakers) for phase in self.phases)
 
     def memory_key(self, agent: str, run_id: str) -> str:
-        """The id under which an agent's rows are kept; a scenario's name has no ``_``, so no two share one."""
+        """Return the id of an agent's rows. It is unique, since a scenario's name has no ``_``."""
         if self.agents[agent].permanent:
             return f"persist_{self.name}_{agent}"
         return f"coord_{run_id}_{agent}"
 
 
 def shipped() -> dict[str, Path]:
-    """The scenarios that come with the package, by name."""
+    """Return the scenario files of the package by name."""
     folder = Path(str(files("configs").joinpath("phases")))
-    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_scenario(name: str) -> Scenario:
-    """The scenario of a file, or the one of that name that comes with the package. Raises DataError."""
+    """Read the scenario of a file, or the package's of that name. Raises DataError."""
     path = Path(name)
     if not path.is_file():
         path = shipped().get(name, path)
     if not path.is_file():
         known, hint = ", ".join(shipped()), did_you_mean(name, shipped())
         raise DataError(f"there is no scenario {name!r}; give a file, or one of: {known}{hint}")
-    return parse_scenario(read_yaml(path))
+    return _scenario(read_yaml(path))
 
 
 def make_scenario(content: Mapping[str, Any], file: str = "scenario") -> Scenario:
-    """A scenario from what a YAML file would hold. Raises DataError."""
-    return parse_scenario(Field(content, file))
+    """Make a scenario from the content of a YAML file. Raises DataError, naming ``file``."""
+    return _scenario(Field(content, file))
 
 
-def parse_scenario(field: Field) -> Scenario:
+def _scenario(field: Field) -> Scenario:
     field.keys(("name", "about", "agents", "phases"), ("name", "agents", "phases"))
-    agents = {key: _agent(key, one) for key, one in field.get("agents").items()}
+    agents = {key: _agent(key, agent) for key, agent in field.get("agents").items()}
     _check_names(field.get("agents"), agents)
     phases: dict[str, Phase] = {}
-    for one in field.get("phases").each():
-        phase = _phase(one, agents, phases)
+    for item in field.get("phases").elements():
+        phase = _phase(item, agents, phases)
         phases[phase.name] = phase
-    silent = set(agents).difference(*(phase.participants for phase in phases.values()))
-    if silent:
-        raise field.get("agents").error(f"{', '.join(sorted(silent))} takes part in no phase; name it in one")
+    unused = set(agents).difference(*(phase.participants for phase in phases.values()))
+    if unused:
+        raise field.get("agents").error(f"{', '.join(sorted(unused))} takes part in no phase; add it to one")
     return Scenario(field.get("name").slug(), field.get("about", "-").line(), agents, tuple(phases.values()))
 
 
@@ -115,12 +118,12 @@ def _agent(key: str, field: Field) -> Agent:
     field.keys(("name", "system", "permanent"), ("system",))
     Field(key, field.file, field.place).word()
     name, system = field.get("name", key), field.get("system")
-    _check_templates(system, system.text(), (), {})
+    _check_templates(system, (), {})
     return Agent(key, name.line(), system.text(), field.get("permanent", True).switch())
 
 
 def _check_names(field: Field, agents: Mapping[str, Agent]) -> None:
-    """Are agents told apart by their names, and from ``You``?"""
+    """Raise DataError unless all names differ from each other and from ``You``."""
     if not agents:
         raise field.error("there are none; add one")
     names: list[str] = [YOU.lower()]
@@ -135,54 +138,64 @@ def _phase(field: Field, agents: Mapping[str, Agent], earlier: Mapping[str, Phas
     field.keys(known, ("name", "participants"))
     name = field.get("name").word()
     if name in earlier:
-        raise field.get("name").error(f"a phase before is called {name}, too; give it another name")
+        raise field.get("name").error(f"an earlier phase is called {name}, too; give it another name")
     participants = field.get("participants").names(tuple(agents), "agent")
     speakers = field.get("speakers", list(participants)).names(participants, "participant")
-    heard = {
+    audience = {
         Field(agent, to.file, to.place).one_of(speakers, "speaker"): to.names(participants, "participant")
         for agent, to in field.get("audience", {}).items()
     }
     rounds, most = field.get("rounds", 1).count(), field.get("max_tokens", MAX_TOKENS).count()
-    return Phase(name, participants, speakers, rounds, _notes(field, participants, earlier), heard, most)
+    return Phase(name, participants, speakers, rounds, _notes(field, participants, earlier), audience, most)
 
 
 def _notes(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Phase]) -> tuple[Note, ...]:
-    """The openings in their order, then what each agent alone is told."""
-    notes: list[Note] = []
+    """Return the openings in their order, then the instructions of single agents."""
+    notes: list[tuple[Field, tuple[str, ...]]] = []
     opening = field.get("opening", [])
     if isinstance(opening.value, str):
-        notes.append(_note(opening, participants, earlier))
+        notes.append((opening, participants))
     elif opening.value != []:
-        notes += [_addressed(one, participants, earlier) for one in opening.each()]
+        for item in opening.elements():
+            item.keys(("text", "to"), ("text",))
+            to = item.get("to", list(participants)).names(participants, "participant")
+            notes.append((item.get("text"), to))
     for agent, text in field.get("instructions", {}).items():
         Field(agent, text.file, text.place).one_of(participants, "participant")
-        notes.append(_note(text, (agent,), earlier))
-    return tuple(notes)
+        notes.append((text, (agent,)))
+    for text, to in notes:
+        _check_templates(text, to, earlier)
+    return tuple(Note(text.text(), to) for text, to in notes)
 
 
-def _addressed(field: Field, participants: tuple[str, ...], earlier: Mapping[str, Phase]) -> Note:
-    field.keys(("text", "to"), ("text",))
-    to = field.get("to", list(participants)).names(participants, "participant")
-    return _note(field.get("text"), to, earlier)
-
-
-def _note(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> Note:
-    _check_templates(field, field.text(), to, earlier)
-    return Note(field.text(), to)
-
-
-def _check_templates(field: Field, text: str, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
-    """Does every template name an earlier phase that its only reader heard?"""
+def _check_templates(field: Field, to: tuple[str, ...], earlier: Mapping[str, Phase]) -> None:
+    """Raise DataError unless every template names an earlier phase that the text's only reader heard."""
     try:
-        named = list(references(text))
+        templates = list(references(field.text()))
     except ValueError as error:
         raise field.error(str(error)) from None
-    for phase, agent in named:
+    for phase, agent in templates:
         if phase not in earlier:
             known = ", ".join(earlier) or "none"
             raise field.error(f"{phase!r} is no phase before this text is read; there are: {known}")
-        if agent not in earlier[phase].participants or not earlier[phase].hears(agent):
-            heard = ", ".join(one for one in earlier[phase].participants if earlier[phase].hears(one))
-            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; those who did: {heard}")
+        hearers = [reader for reader in earlier[phase].participants if earlier[phase].hears(reader)]
+        if agent not in hearers:
+            raise field.error(f"{agent!r} heard nothing of phase {phase!r}; agents that did: {', '.join(hearers)}")
         if to != (agent,):
-            raise field.error(f"what {agent} heard would be read by {', '.join(to)}; put it in instructions.{agent}")
+            raise field.error(f"{', '.join(to)} would read what {agent} heard; put it in instructions.{agent}")
+
+
+def references(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the phases and agents that the templates in ``text`` name. Raises ValueError for any other ``${``."""
+    for match in ANY.findall(text):
+        parts = TEMPLATE.fullmatch(match)
+        if parts is None:
+            raise ValueError(f"{match} is no template; write {SHAPE}")
+        if parts[2] != MESSAGES:
+            raise ValueError(f"{match} asks for {parts[2]!r}, which a phase does not have; write {SHAPE}")
+        yield parts[1], parts[3]
+
+
+def fill(text: str, transcript: Callable[[str, str], str]) -> str:
+    """Replace each template by ``transcript(phase, agent)``; inserted texts are not searched for templates."""
+    return TEMPLATE.sub(lambda parts: transcript(parts[1], parts[3]), text)

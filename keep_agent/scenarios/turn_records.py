@@ -1,4 +1,4 @@
-"""Records of turns: words and cost of each, the folder of a run, and the sums over it."""
+"""Records of turns: text and cost of each, a run's folder of them, and sums over a run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Cost of the model's words. Times in ms, the rest in tokens."""
+    """Cost of an answer. Times in ms, the rest in tokens."""
 
-    kind: str  # how the prompt's text matched the stored one: exact | extend | diverge | miss
-    origin: str  # where the rows were: hot | warm | cold
-    kept: int  # tokens of the prompt whose rows were there
-    new: int  # those that were computed
+    kind: str  # match of the prompt's text with the stored one: exact | extend | diverge | miss
+    origin: str  # place of the reused rows: hot | warm | cold
+    kept: int  # prompt tokens whose rows were reused
+    new: int  # prompt tokens that were computed
     generated: int
     ttft_ms: float  # from the prompt's text to its logits: look-up, disk, prefill
     decode_ms: float
 
     @property
     def costs(self) -> dict[str, Any]:
-        """The fields above, without those of a subclass."""
+        """The fields of this class, without those of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(Cost)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn(Cost):
-    """One agent's words and what they cost."""
+    """One agent's message and its cost."""
 
     index: int
     id: str  # phase/round/agent
@@ -43,11 +43,11 @@ class Turn(Cost):
     name: str
     text: str
     audience: tuple[str, ...]
-    memory: str  # the id of the agent's rows
+    memory: str  # id of the agent's rows
 
     @property
     def hit(self) -> bool:
-        """Tell whether any rows were there."""
+        """Tell whether any rows were reused."""
         return self.origin != COLD
 
     def to_json(self) -> dict[str, Any]:
@@ -59,17 +59,16 @@ class Turn(Cost):
 
 
 class ScenarioFolder(RunFolder):
-    """A line per turn, each written whole before the next turn begins; then the summary."""
+    """Run folder with a line per turn, written completely before the next turn begins, and a summary."""
 
     lines: ClassVar[str] = TURNS
     result: ClassVar[type[Result]] = Turn
 
 
 def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
-    """Sums over all turns and over each agent's.
+    """Sum costs over all turns and over each agent's.
 
-    ``prefill_tokens`` were computed of ``prompt_tokens``, which computing every prompt from nothing would have cost;
-    ``saved_tokens`` is the difference, ``saved`` its share.
+    Of ``prompt_tokens``, ``prefill_tokens`` were computed and ``saved_tokens`` reused; ``saved`` is the reused share.
     """
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
@@ -78,16 +77,16 @@ def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
 
 
 def _sums(turns: list[Turn]) -> dict[str, Any]:
-    kept, new = sum(turn.kept for turn in turns), sum(turn.new for turn in turns)
+    reused, new = sum(turn.kept for turn in turns), sum(turn.new for turn in turns)
     kinds = [turn.kind for turn in turns]
     return {
         "turns": len(turns),
         "hits": sum(turn.hit for turn in turns),
         "kinds": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-        "prompt_tokens": kept + new,
+        "prompt_tokens": reused + new,
         "prefill_tokens": new,
-        "saved_tokens": kept,
-        "saved": round(kept / (kept + new), 4) if turns else 0.0,
+        "saved_tokens": reused,
+        "saved": round(reused / (reused + new), 4) if turns else 0.0,
         "generated_tokens": sum(turn.generated for turn in turns),
         "ttft_ms": round(median(turn.ttft_ms for turn in turns), 3) if turns else None,
         "seconds": round(sum(turn.ttft_ms + turn.decode_ms for turn in turns) / 1e3, 3),

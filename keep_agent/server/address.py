@@ -1,4 +1,4 @@
-"""Addresses a command listens on: its socket, and whether other machines can reach it. Needs no extra."""
+"""Addresses that a command listens on: the socket, its URL, and whether other machines can reach it. Needs no extra."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Iterator
 from keep_agent.errors import ConfigError
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens, to be had before anything slow begins. Raises ConfigError for an address that is taken."""
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ConfigError for an address that is in use or invalid."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"{host}:{port} cannot be had ({error}); use another port, or 0 for any") from None
+        raise ConfigError(f"{host}:{port} cannot be used ({error}); use another port, or 0 for any") from None
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """The URL of a socket that listens on ``host``."""
+    """Return the URL of a socket that listens on ``host``."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listener.getsockname()[1]}"
 
 
 def is_local(host: str) -> bool:
-    """Can only this machine reach all that ``host`` stands for? Raises ConfigError for a name that is no address."""
+    """Tell whether only this machine can reach ``host``. Raises ConfigError for a name that cannot be resolved."""
     try:
         return all(address.is_loopback for address in _addresses(host))
     except (OSError, UnicodeError) as error:
@@ -33,7 +33,7 @@ def is_local(host: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Is it a name for this machine? It is not looked up."""
+    """Tell whether a name means this machine, without resolving it."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -41,6 +41,6 @@ def is_loopback(name: str) -> bool:
 
 
 def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """All that a name stands for; an empty one stands for every address there is."""
-    for found in socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP):
-        yield ipaddress.ip_address(str(found[4][0]).partition("%")[0])
+    """Resolve a name; an empty one means all addresses of this machine."""
+    for *_, address in socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP):
+        yield ipaddress.ip_address(str(address[0]).partition("%")[0])

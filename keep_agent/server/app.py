@@ -1,54 +1,64 @@
-"""The app: routes behind the access rules and within limits, with metrics and a description of itself."""
+"""The server's FastAPI application: routes behind access rules and request limits, with metrics and a landing page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from html import escape
 from typing import Any
 
 import anyio
 from fastapi import APIRouter, FastAPI
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 import keep_agent
-from keep_agent.server.auth.access_rules import RULES, AccessMiddleware, Need, Rule, Rules
+from keep_agent.server.auth.access_rules import RULES, VIEWER, AccessMiddleware, Need, Rule, Rules
 from keep_agent.server.auth.tokens import TokenSource
 from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, install
 from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
 
-HEALTH, FIGURES, DESCRIPTION = "/healthz", "/metrics", "/openapi.json"
+DESCRIPTION = "/openapi.json"
 SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>KEEP Agent</title>
+<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}</style>
+<h1>KEEP Agent {version}</h1>
+<p>{about}</p>
+<ul>
+{links}
+</ul>
+<p>Where the server has tokens, programs send <code>Authorization: Bearer TOKEN</code>{browser}.</p>
+</html>
+"""
+API = f'<li><a href="{DESCRIPTION}">{DESCRIPTION}</a>: the API, with examples (OpenAPI)</li>'
+PAGES = f'<li><a href="{VIEWER}/">{VIEWER}/</a>: the steps of every agent</li>'
+BROWSER = f", and browsers open <code>{VIEWER}?token=TOKEN</code> once, with a token for all agents"
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def make_app(
-    routers: Sequence[APIRouter],
-    *,
-    tokens: TokenSource,
-    limits: Limits | None = None,
-    metrics: Metrics | None = None,
-    lifespan: Lifespan | None = None,
-    title: str = "KEEP Agent",
-    rules: Sequence[Rule] = RULES,
-) -> FastAPI:
-    """An app of ``routers``. No page of it asks another machine for anything.
+    routers: Sequence[APIRouter], *, tokens: TokenSource, limits: Limits | None = None, metrics: Metrics | None = None,
+    lifespan: Lifespan | None = None, title: str = "KEEP Agent", rules: Sequence[Rule] = RULES,
+) -> FastAPI:  # fmt: skip
+    """Make an application of ``routers``. Its pages load nothing from other machines.
 
-    :param rules: which token may use which path; a path without one takes a token for all agents
+    :param rules: token needed by each path; a path without a rule needs a token for all agents
     """
     metrics = metrics or Metrics()
     app = FastAPI(
         title=title, version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
         redoc_url=None, redirect_slashes=False, responses=RESPONSES,
     )  # fmt: skip
-    for router in (*routers, _own(metrics)):
+    for router in (*routers, _health_and_metrics(metrics)):
         app.include_router(router)
     install(app)
-    _describe(app, tokens, Rules(rules))
-    # the last one added is the first one asked
+    _describe_security(app, tokens, Rules(rules))
+    # the middleware that is added last runs first
     app.add_middleware(LimitsMiddleware, limits=limits or Limits())
     app.add_middleware(AccessMiddleware, tokens=tokens, rules=rules)
     app.add_middleware(ErrorMiddleware)
@@ -56,14 +66,14 @@ def make_app(
     return app
 
 
-def _own(metrics: Metrics) -> APIRouter:
+def _health_and_metrics(metrics: Metrics) -> APIRouter:
     router, limiter = APIRouter(tags=["server"]), anyio.CapacityLimiter(1)
 
-    @router.get(HEALTH, summary="Is the server there?")
+    @router.get("/healthz", summary="Health check")
     async def health() -> dict[str, str]:
         return {"status": "ok", "version": keep_agent.__version__}
 
-    @router.get(FIGURES, summary="Figures for Prometheus", response_class=Response)
+    @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
     async def figures() -> Response:
         text = await anyio.to_thread.run_sync(metrics.text, limiter=limiter)
         return Response(text, media_type=metrics.content_type)
@@ -71,19 +81,36 @@ def _own(metrics: Metrics) -> APIRouter:
     return router
 
 
-def _describe(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
-    """Say in the description where a token is asked for."""
-    plain = app.openapi
+def _describe_security(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
+    """Add to the OpenAPI description which operations need a token."""
+    make_schema = app.openapi
 
-    def described() -> dict[str, Any]:
-        made = app.openapi_schema is None
-        schema = plain()
-        if made and not tokens.open:
+    def describe() -> dict[str, Any]:
+        is_new = app.openapi_schema is None
+        schema = make_schema()
+        if is_new and not tokens.open:
             schema.setdefault("components", {})["securitySchemes"] = SCHEMES
             schema["security"] = [{name: []} for name in SCHEMES]
-            public = [path for path in schema["paths"] if rules.of(path)[0].need is Need.NOTHING]
-            for operation in (one for path in public for one in schema["paths"][path].values()):
-                operation["security"] = []
+            for path, operations in schema["paths"].items():
+                if rules.of(path)[0].need is Need.NO_TOKEN:
+                    for operation in operations.values():
+                        operation["security"] = []
         return schema
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = describe  # type: ignore[method-assign]
+
+
+def landing_router(viewer: bool) -> APIRouter:
+    """Return the route of the landing page ``/``, which links to the API and, if ``viewer``, to the viewer."""
+    links, browser = ([PAGES, API], BROWSER) if viewer else ([API], "")
+    page = PAGE.format(
+        version=escape(keep_agent.__version__), about=escape(keep_agent.__doc__ or ""), links="\n".join(links),
+        browser=browser,
+    )  # fmt: skip
+    router = APIRouter()
+
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def landing() -> HTMLResponse:
+        return HTMLResponse(page)
+
+    return router

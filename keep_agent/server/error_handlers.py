@@ -1,11 +1,11 @@
-"""Error handlers: every error becomes a status, a kind and a sentence, and nothing of what is inside gets out."""
+"""Error handlers: turn every error into a status, a type and a message, without internals of the server."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
-# prefixes of paths whose clients expect errors in their vendor's shape
+# prefixes of the paths that answer errors in a vendor's format
 ANTHROPIC_PATH = "/v1/messages"
 OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
-LONGEST = 600  # characters of a message; some name a value that came with the request
-LONGEST_PLACE = 120  # characters of a field's name in a message; names may come from the request
+LONGEST = 600  # characters of a message; some quote a value of the request
+LONGEST_PLACE = 120  # characters of a field's name in a message; the request may choose it
 CLOSING = {"Connection": "close"}
 BEGINNINGS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
 log = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """What every refused request is answered with."""
+    """Body of every refusal."""
 
     error: ErrorText
 
 
 class Refused(KeepError):
-    """A request that is not served; subclasses say why by their status."""
+    """A refused request; subclasses have a status for each reason."""
 
     status: ClassVar[int] = 400
     headers: Mapping[str, str] = {}
@@ -74,13 +74,13 @@ class TooLarge(Refused):
 
 
 class Unavailable(Refused):
-    """The server cannot serve this now; the same may go well a little later."""
+    """A request that the server cannot serve now; it may succeed a little later."""
 
     status = 503
 
 
 class Busy(Refused):
-    """More requests than the server takes at once."""
+    """More requests than the server accepts at once."""
 
     status = 429
 
@@ -106,10 +106,10 @@ DOCUMENTED = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
 }
-LATER = "5"  # seconds after which a request that was answered with 503 is worth sending again
-ENDING = "the server is ending; send the request again when it is up"
+LATER = "5"  # seconds after which to retry a request that was answered with 503
+ENDING = "the server is ending; send the request again after its restart"
 SCARCE = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
-UNKNOWN = "something went wrong inside; the server's log says what"
+UNKNOWN = "internal error; the server's log names it"
 
 
 def status_of(error: KeepError) -> int:
@@ -119,14 +119,14 @@ def status_of(error: KeepError) -> int:
 
 
 def expected(error: Exception) -> KeepError | None:
-    """What a request that met ``error`` is refused with; None for an error in the server itself."""
+    """Return the refusal for an error that a request caused; None for an error in the server itself."""
     if lacks_descriptors(error):
         return Unavailable(SCARCE)
     return error if isinstance(error, KeepError) else None
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that no more files can be open."""
+    """Tell whether an error, or one that caused it, means that no more files can be opened."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True
@@ -134,20 +134,16 @@ def lacks_descriptors(error: BaseException | None) -> bool:
     return False
 
 
-def kind_of(error: Exception) -> str:
-    return type(error).__name__
-
-
 def event_of(path: str, error: Exception) -> dict[str, Any]:
-    """The JSON of an error that comes when the answer has begun, with the status that the answer would have had."""
+    """Return the JSON of an error after the answer has begun, with the status that the answer would have had."""
     status, kind, message = 500, "InternalError", UNKNOWN
-    if (refused := expected(error)) is not None:
-        status, kind, message = status_of(refused), kind_of(refused), str(refused)
+    if (refusal := expected(error)) is not None:
+        status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)
     return {**body_of(path, status, kind, message), "status": status}
 
 
 def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
-    """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
+    """Return the JSON of a refusal in the format of ``path``."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     if path.startswith(ANTHROPIC_PATH):
@@ -162,35 +158,32 @@ def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str
 
 
 def answer_to(path: str, error: KeepError, closing: bool = False) -> Response:
-    """What an error of ours is answered with.
-
-    :param closing: the connection ends behind it
-    """
+    """Return the answer to a KeepError. ``closing``: the connection ends after it."""
     status = status_of(error)
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSING if closing else {})}
     if status == 503:
         headers["Retry-After"] = LATER
     if status >= 500:
-        log.warning("%s: %s", kind_of(error), error)
-    return answer(path, status, kind_of(error), str(error), headers)
+        log.warning("%s: %s", type(error).__name__, error)
+    return answer(path, status, type(error).__name__, str(error), headers)
 
 
 def install(app: FastAPI) -> None:
-    """Let ``app`` answer errors in one shape; those nobody thought of are `ErrorMiddleware`'s."""
-    app.add_exception_handler(KeepError, _ours)
+    """Let ``app`` answer expected errors in one format; `ErrorMiddleware` answers all others."""
+    app.add_exception_handler(KeepError, _keep_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
 
 
-async def _ours(connection: HTTPConnection, error: Exception) -> Response:
-    refused = expected(error)
-    assert refused is not None
-    return answer_to(connection.scope["path"], refused)
+async def _keep_error(connection: HTTPConnection, error: Exception) -> Response:
+    refusal = expected(error)
+    assert refusal is not None
+    return answer_to(connection.scope["path"], refusal)
 
 
 async def _invalid(connection: HTTPConnection, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return answer(connection.scope["path"], 422, "ValidationError", described(error.errors()))
+    return answer(connection.scope["path"], 422, "ValidationError", validation_message(error.errors()))
 
 
 async def _plain(connection: HTTPConnection, error: Exception) -> Response:
@@ -199,32 +192,29 @@ async def _plain(connection: HTTPConnection, error: Exception) -> Response:
     return answer(connection.scope["path"], error.status_code, kind, str(error.detail), error.headers)
 
 
-def described(errors: Iterable[Mapping[str, Any]]) -> str:
-    """Places and reasons of a validation's errors; what was sent is not repeated."""
-    found = [": ".join(filter(None, (_place(error["loc"]), error["msg"]))) for error in errors]
-    more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-    return "; ".join(found[:5]) + more
-
-
-def _place(parts: Iterable[Any]) -> str:
-    return ".".join(map(str, parts))[:LONGEST_PLACE]
+def validation_message(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return fields and reasons of a validation's errors, without the values that were sent."""
+    places = [".".join(map(str, error["loc"]))[:LONGEST_PLACE] for error in errors]
+    texts = [": ".join(filter(None, pair)) for pair in zip(places, (error["msg"] for error in errors), strict=True)]
+    more = f" (and {len(texts) - 5} more)" if len(texts) > 5 else ""
+    return "; ".join(texts[:5]) + more
 
 
 class ErrorMiddleware:
-    """ASGI middleware, outermost: answers for errors that nobody caught, and for requests that a server gives up.
+    """ASGI middleware, outermost: answers uncaught errors, and requests that the server cancels.
 
-    A server that ends cancels what still runs after its grace period.
+    A server that ends cancels the requests that still run after its grace period.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        has_begun = False
 
         async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = begun or message["type"] in BEGINNINGS
+            nonlocal has_begun
+            has_begun = has_begun or message["type"] in BEGINNINGS
             await send(message)
 
         try:
@@ -234,17 +224,16 @@ class ErrorMiddleware:
         except asyncio.CancelledError:
             if scope["type"] == "lifespan":
                 raise
-            if not begun:  # else the server ends the connection, and the client sees half an answer
+            if not has_begun:  # else the server closes the connection, and the client sees half an answer
                 await answer_to(scope["path"], Unavailable(ENDING))(scope, receive, send)
         except Exception as error:
-            if scope["type"] == "lifespan" or begun:
-                raise  # the server ends the connection, so that nobody takes half an answer for a whole one
+            if scope["type"] == "lifespan" or has_begun:
+                raise  # the server closes the connection, so that half an answer is not taken for a whole one
             await _answer_to_any(scope, error)(scope, receive, send)
 
 
 def _answer_to_any(scope: Scope, error: Exception) -> Response:
-    refused = expected(error)
-    if refused is not None:
-        return answer_to(scope["path"], refused)
+    if (refusal := expected(error)) is not None:
+        return answer_to(scope["path"], refusal)
     log.error("%s %s", scope.get("method", scope["type"]), scope["path"], exc_info=error)
     return answer(scope["path"], 500, "InternalError", UNKNOWN)

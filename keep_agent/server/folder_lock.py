@@ -1,4 +1,4 @@
-"""Folder of a server: one process has it at a time. Loads no torch."""
+"""Lock of a server's folder: one process uses it at a time. Loads no torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import BinaryIO
 
 from keep_agent.agent.journal import claim
 
-LOCK = "lock"
 
-
-def claimed(folder: Path) -> BinaryIO:
-    """A file that no other process holds until it is closed. Raises ConfigError if one does."""
+def lock_folder(folder: Path) -> BinaryIO:
+    """Return a file whose lock this process holds until it is closed. Raises ConfigError if another one does."""
     folder.mkdir(parents=True, exist_ok=True)
-    stream = (folder / LOCK).open("ab")
+    stream = (folder / "lock").open("ab")
     claim(stream, folder)
     return stream

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in a registry of their own."""
+"""Metrics of the server for Prometheus, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -14,33 +14,30 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-OTHER = "other"  # methods and paths that no route has: a label for all of them
+NO_ROUTE = "other"  # label of all methods and paths without a route
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """Requests and what the model did for them. Safe to use from several threads."""
+    """Counts and times of requests, plans and conversations. Safe to use from several threads."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        labels = ("method", "route", "status")
         counter = partial(Counter, namespace="keep_agent", registry=self.registry)
         seconds = partial(Histogram, namespace="keep_agent", registry=self.registry, buckets=SECONDS)
-        self.requests = counter("requests", "Requests that were answered", labels)
-        self.seconds = seconds("request_seconds", "From a request to the end of its answer", ("route",))
-        spent = "Of prompts, of these those whose rows were there, and generated ones"
-        self.tokens = counter("chat_tokens", spent, ("kind",))
-        self.ttft = seconds("chat_ttft_seconds", "From a chat request to its first token, the wait included")
-        planned = "Of a plan: parts of the time to the first token, the wait and the choice"
-        self.plans = seconds("plan_seconds", planned, ("part",))
-        encoded = "Tokens of memory that were encoded: ahead, or while a plan waited for them"
-        self.encoded = counter("encoded_tokens", encoded, ("when",))
+        self.requests = counter("requests", "Answered requests", ("method", "route", "status"))
+        self.seconds = seconds("request_seconds", "Time from a request to the end of its answer", ("route",))
+        self.tokens = counter("chat_tokens", "Tokens of prompts, cached ones of these, and generated ones", ("kind",))
+        self.ttft = seconds("chat_ttft_seconds", "Time from a chat request to its first token, with the queue")
+        parts = "Parts of a plan's time: those of the time to the first token, the queue and the choice"
+        self.plans = seconds("plan_seconds", parts, ("part",))
+        self.encoded = counter("encoded_tokens", "Memory tokens encoded ahead of a plan, or during it", ("when",))
 
     def planned(self, trace: Mapping[str, Any]) -> None:
-        """A decision was made; of one that was made before there is no trace."""
+        """Record a decision; a repeated one has an empty trace and is not counted again."""
         if not trace:
             return
         for part, ms in {**trace["timings"], "queued": trace["queued_ms"]}.items():
@@ -50,7 +47,7 @@ class Metrics:
         self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """A gauge that is asked for when somebody reads the figures; NaN where asking fails."""
+        """Add a gauge that calls ``value`` whenever the metrics are read; NaN if that fails."""
 
         def reading() -> float:
             try:
@@ -62,7 +59,7 @@ class Metrics:
         Gauge(f"keep_agent_{name}", about, registry=self.registry).set_function(reading)
 
     def chatted(self, prompt: int, cached: int, generated: int, ttft: float | None) -> None:
-        """A chat request has ended."""
+        """Record the end of a chat request: tokens, and seconds to the first token."""
         for kind, count in (("prompt", prompt), ("cached", cached), ("generated", generated)):
             self.tokens.labels(kind).inc(count)
         if ttft is not None:
@@ -82,7 +79,7 @@ class MetricsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status, began = "none", time.perf_counter()
+        status, start = "none", time.perf_counter()
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -93,6 +90,6 @@ class MetricsMiddleware:
         try:
             await self._app(scope, receive, sending)
         finally:
-            method, route = scope["method"], getattr(scope.get("route"), "path", OTHER)
-            self._metrics.requests.labels(method if method in METHODS else OTHER, route, status).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
+            method, route = scope["method"], getattr(scope.get("route"), "path", NO_ROUTE)
+            self._metrics.requests.labels(method if method in METHODS else NO_ROUTE, route, status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - start)

@@ -1,5 +1,5 @@
-"""Looks into a run while it grows or after it ended: every step, what the memory did for it, and the world around it.
+"""Viewer of runs, growing or ended: every step with its decision, memory and world.
 
-Reads run folders and nothing else, so it needs neither a model nor torch. `keep-agent view RUN` is the command,
+It reads run folders only, so it needs neither a model nor torch. `keep-agent view RUN` is the command;
 `keep_agent.viewer.server.mount` puts the same pages into another FastAPI application.
 """

@@ -1,4 +1,4 @@
-"""What something was at every step, kept as its changes: the state at any step is one look-up per id."""
+"""History of values by id, stored as changes, with their state at any step."""
 
 from __future__ import annotations
 
@@ -11,44 +11,29 @@ Value = TypeVar("Value")
 
 
 @dataclass
-class Changes(Generic[Value]):
-    """The values one id took, each from a step on."""
-
-    since: list[int] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-
-    def add(self, step: int, value: Value) -> None:
-        self.since.append(step)
-        self.values.append(value)
-
-    def until(self, step: int) -> int:
-        """How many of them had been told by that step, its own included."""
-        return bisect_right(self.since, step)
-
-
-@dataclass
 class History(Generic[Value]):
-    """Changes by id; None stands for "removed"."""
+    """Changes (step, value) by id; None means "removed"."""
 
-    changes: dict[str, Changes[Value | None]] = field(default_factory=dict)
+    changes: dict[str, list[tuple[int, Value | None]]] = field(default_factory=dict)
 
     def add(self, step: int, id: str, value: Value | None) -> None:
-        """Steps come in order; of several values in one step the last counts."""
-        self.changes.setdefault(id, Changes()).add(step, value)
+        """Add a change. Steps come in order; of several values in one step the last counts."""
+        self.changes.setdefault(id, []).append((step, value))
 
     def at(self, step: int) -> Iterator[tuple[str, Value]]:
-        """What is there at a step, in the order in which ids were first told."""
+        """Yield ids and values at a step, in the order of the ids' first changes."""
         for id, changes in self.changes.items():
-            told = changes.until(step)
-            value = changes.values[told - 1] if told else None
+            count = _until(changes, step)
+            value = changes[count - 1][1] if count else None
             if value is not None:
                 yield id, value
 
     def versions(self, step: int, id: str) -> list[tuple[int, Value]]:
-        """(step, value) of all that an id has been by a step, oldest first, without removals."""
-        changes = self.changes.get(id)
-        if changes is None:
-            return []
-        told = changes.until(step)
-        pairs = zip(changes.since[:told], changes.values[:told], strict=True)
-        return [(since, value) for since, value in pairs if value is not None]
+        """Return the (step, value) changes of an id up to a step, oldest first, without removals."""
+        changes = self.changes.get(id, [])
+        return [(since, value) for since, value in changes[: _until(changes, step)] if value is not None]
+
+
+def _until(changes: list[tuple[int, Value | None]], step: int) -> int:
+    """Count the changes up to a step, its own included."""
+    return bisect_right(changes, step, key=lambda change: change[0])

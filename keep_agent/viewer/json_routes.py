@@ -1,6 +1,6 @@
-"""The viewer's data as JSON over HTTP: episodes, steps, pictures. Importing this needs the extra `server`.
+"""JSON routes of the viewer: episodes, steps, pictures. Importing this needs the extra `server`.
 
-Runs and episodes are named by key and looked up among those that are there: a request never names a path.
+Requests name runs and episodes by key, which is looked up: a request never names a path.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.episode_filters import episode_rows
-from keep_agent.viewer.pictures import KINDS, picture
-from keep_agent.viewer.runs import Library
+from keep_agent.viewer.runs import KINDS, Library, picture
 from keep_agent.viewer.step_model import overview, step_json
 
 
 def data_router(library: Library, prefix: str) -> APIRouter:
-    """Routes below ``prefix``: ``episodes``, ``episode``, ``step`` and ``picture``; 404 says what is not there."""
-    router = APIRouter(prefix=prefix, include_in_schema=False, dependencies=[Depends(_missing)])
+    """Return the routes ``episodes``, ``episode``, ``step`` and ``picture`` below ``prefix``; 404 if one is missing."""
+    router = APIRouter(prefix=prefix, include_in_schema=False, dependencies=[Depends(_answer_404)])
 
     @router.get("/episodes")
     def episodes() -> list[dict[str, Any]]:
@@ -49,8 +48,7 @@ def data_router(library: Library, prefix: str) -> APIRouter:
     return router
 
 
-def _missing() -> Iterator[None]:
-    """Answer 404 for what is not there."""
+def _answer_404() -> Iterator[None]:
     try:
         yield
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The runs under a folder: a run itself, a folder of experiments, or a server's agents."""
+"""Library of the runs below a folder (a run, a folder of experiments, or a server's agents), and pictures of runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from keep_agent.rollout.frames import FRAMES
 from keep_agent.rollout.run_folder import CONFIG, TRACE, read_config
 from keep_agent.viewer.trace_index import TraceIndex
 
+KINDS = {".jpg": "image/jpeg", ".png": "image/png"}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -24,7 +26,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """What its config calls the planner; empty where none is saved."""
+        """Name of the planner in the run's config; empty without one."""
         try:
             planner = read_config(self.path).get("planner")
         except (DataError, OSError, AttributeError):
@@ -34,7 +36,7 @@ class Run:
 
 
 class Library:
-    """Runs below a root, found anew at every look. An index lives as long as its run is there."""
+    """Runs below a root, searched at every call of `runs`. An index lives as long as its run exists."""
 
     def __init__(self, root: Path | Callable[[], Path]) -> None:
         self._root = root
@@ -46,24 +48,22 @@ class Library:
         return self._root() if callable(self._root) else self._root
 
     def runs(self) -> list[Run]:
-        """Sorted by key; none where there is no folder or no trace in it."""
+        """Search the runs; return them sorted by key."""
         root = self.root
         with self._lock:
             self._runs = {path: self._run(root, path) for path in sorted(_traced(root))}
             return list(self._runs.values())
 
     def run(self, key: str) -> Run:
-        """Raises DataError for a key that is none of the runs'."""
-        found = next((run for run in self._known(key) if run.key == key), None)
-        if found is None:
-            raise DataError(f"no run {key!r} under {self.root}: choose one from the list")
-        return found
-
-    def _known(self, key: str) -> list[Run]:
-        """The runs as they were found last, or found anew if the key is not among them."""
+        """Return a run, searched again if it is not among those of the last search. Raises DataError."""
         with self._lock:
             known = [run for run in self._runs.values() if (run.path / TRACE).exists()]
-        return known if any(run.key == key for run in known) else self.runs()
+        if all(run.key != key for run in known):
+            known = self.runs()
+        for run in known:
+            if run.key == key:
+                return run
+        raise DataError(f"no run {key!r} under {self.root}: choose one from the list")
 
     def _run(self, root: Path, path: Path) -> Run:
         key = path.relative_to(root).as_posix()
@@ -72,7 +72,7 @@ class Library:
 
 
 def check_root(root: Path) -> None:
-    """Raises DataError for a path that the viewer has nothing to show of."""
+    """Raise DataError for a path without runs."""
     if not root.is_dir():
         raise DataError(f"{root} is no folder: name a run folder, or one that holds some")
     if next(_traced(root), None) is None and not (root / CONFIG).exists():
@@ -80,8 +80,19 @@ def check_root(root: Path) -> None:
 
 
 def _traced(root: Path) -> Iterator[Path]:
-    """Folders with a trace. Pictures and hidden folders are not searched, links not followed."""
+    """Yield folders with a trace. Folders of pictures and hidden ones are not searched, links are not followed."""
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name != FRAMES and not name.startswith(".")]
         if TRACE in files:
             yield Path(folder)
+
+
+def picture(run: Path, name: str) -> Path:
+    """Return the file of a trace's ``frame``. Raises DataError for a missing one, and for any other file."""
+    folder = (run / FRAMES).resolve()
+    path = (run / name).resolve()  # follows links, so that none leads out of the folder
+    if path.suffix not in KINDS or not path.is_relative_to(folder) or folder.parent != run.resolve():
+        raise DataError(f"the trace names {name!r}, which is no picture in {run / FRAMES}; it is not shown")
+    if not path.is_file():
+        raise DataError(f"{run / name} is not there: copy the run together with its {FRAMES}")
+    return path

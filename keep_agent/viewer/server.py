@@ -1,4 +1,4 @@
-"""The viewer in a FastAPI application: an own one for the command, or somebody else's."""
+"""Mounting of the viewer in a FastAPI application: its own for the command, or any other."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from keep_agent.viewer.runs import Library
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-AWAY = 60.0  # seconds after which a page that is connected again is loaded anew, without what was typed and ticked
+RECONNECT = 60.0  # seconds after which a page that connects again is loaded again, without its inputs
 NEEDS_SERVER = "the viewer's pages need NiceGUI and FastAPI: pip install 'keep-agent[server]'"
 
 
 def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") -> None:
     """Put the viewer's pages and data under ``path`` of an application; call it once, after the other routes.
 
-    ``root``: a run folder, or one that holds some; asked again at every look if it can be called. All of it is shown to
-    everybody who can open ``path``: access is the application's to control, by a middleware in front of the mount.
-    Raises ConfigError without the extra `server`, and where the process has served a viewer before: NiceGUI can do so
-    once.
+    All clients that can open ``path`` see all runs: restrict access by a middleware in front of the mount.
+
+    :param root: a run folder, or one that holds some; a function is called at every search
+    :raises ConfigError: without the extra `server`, and for a second mount in a process, which NiceGUI cannot do
     """
     try:
         from nicegui import ui
@@ -38,27 +38,21 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     if base:
         _redirect(app, base, f"{base}/")
     try:
-        with catch_warnings():  # it looks at every object there is, torch's deprecated ones among them
+        with catch_warnings():  # NiceGUI inspects all objects, deprecated ones of torch included
             simplefilter("ignore", FutureWarning)
             ui.run_with(
-                app,
-                mount_path=base or "/",
-                title="KEEP Agent",
-                reconnect_timeout=AWAY,
-                tailwind=False,
+                app, mount_path=base or "/", title="KEEP Agent", reconnect_timeout=RECONNECT, tailwind=False,
                 show_welcome_message=False,
-            )
+            )  # fmt: skip
     except RuntimeError as error:
-        raise ConfigError(
-            f"this process has served a viewer already, and can serve one: start another ({error})"
-        ) from None
+        raise ConfigError(f"this process has served a viewer before: start another process ({error})") from None
     add_pages(library, base)
 
 
 def application(root: Path, path: str = "/viewer") -> FastAPI:
-    """An application that is nothing but the viewer, for programs and pages of this machine only.
+    """Make an application with the viewer alone, for programs and pages of this machine only.
 
-    Raises ConfigError without the extra `server`.
+    :raises ConfigError: without the extra `server`
     """
     try:
         from fastapi import FastAPI
@@ -74,13 +68,13 @@ def application(root: Path, path: str = "/viewer") -> FastAPI:
     return app
 
 
-def _redirect(app: FastAPI, path: str, to: str) -> None:
-    """Lead from ``path`` to another one of the application; the query stays."""
+def _redirect(app: FastAPI, path: str, target: str) -> None:
+    """Redirect ``path`` to another path of the application, with its query."""
     from starlette.requests import Request
     from starlette.responses import RedirectResponse
 
-    async def onward(request: Request) -> RedirectResponse:
+    async def redirect(request: Request) -> RedirectResponse:
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{request.scope.get('root_path', '')}{to}{query}")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}{target}{query}")
 
-    app.add_route(path, onward, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_route(path, redirect, methods=["GET", "HEAD"], include_in_schema=False)

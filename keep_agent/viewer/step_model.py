@@ -1,17 +1,16 @@
-"""Step model: a step as a page draws it, plain data made of its entry and of earlier ones."""
+"""Step model: the data that a page draws for one step, made of its trace entry and the earlier ones."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from keep_agent.files import unpacking
 from keep_agent.rollout.results import PARTS, shallow
 from keep_agent.rollout.trace import Entry
-from keep_agent.viewer.episode_filters import row
+from keep_agent.viewer.episode_filters import episode_row
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.segments import SegmentView, segment_views
 from keep_agent.viewer.trace_index import EpisodeIndex
@@ -20,7 +19,7 @@ from keep_agent.viewer.world import World, world
 
 @dataclass(frozen=True, slots=True)
 class PromptView:
-    """How the prompt was made. Times in ms since the first load or computation; rows are prompt rows."""
+    """Prefill of a prompt. Times in ms since the first load or computation; rows are prompt rows."""
 
     rows: int
     context: int  # rows before the memory
@@ -51,44 +50,40 @@ class StepView:
     ok: bool
     message: str
     goal: tuple[int, int] | None
-    understood: str  # what the model says that the instruction asks for
+    understood: str  # the goal that the model wrote for the instruction
     focus: str
     scores: tuple[tuple[str, float], ...]
-    prompt: PromptView | None  # None: no model decided
+    prompt: PromptView | None  # None: the planner has no model
     world: World
-    before: int | None  # number of the picture before the skill (-1: at the reset), and after it
+    before: int | None  # numbers of the pictures before the skill (-1: at the reset) and after it
     after: int | None
     restarted: bool
-    end: Entry | None  # the task's outcome, if it ended here
-    crash: str  # the traceback, if the episode ended in one behind this step
+    end: Entry | None  # outcome of the task, if it ended here
+    crash: str  # traceback, if the episode crashed after this step
 
     def to_json(self) -> str:
-        """One object, without spaces. Raises ValueError for numbers that JSON does not have."""
+        """Encode compactly. Raises ValueError for numbers that JSON does not have."""
         return json.dumps(self, default=shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
-    """Raises DataError for a step that is not there, or whose entry lacks what it must have."""
+    """Return the view of a step. Raises DataError for a missing step, or an entry without a required field."""
     entry = run.index.entry(episode, step)
-    with _readable(run, episode, step):
+    with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
         return _view(episode, step, entry)
 
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
-    """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
+    """Return `StepView.to_json` of a step. Raises DataError as `step_view` does, and for numbers that JSON lacks."""
     view = step_view(run, episode, step)
-    with _readable(run, episode, step):
-        return view.to_json()
-
-
-@contextmanager
-def _readable(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
     with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
-        yield
+        return view.to_json()
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
     outline, extra = episode.outlines[step], entry.get("extra", {})
+    is_last = step == len(episode.places) - 1
+    task_ends = is_last or episode.outlines[step + 1].task != outline.task
     return StepView(
         number=step,
         **{name: getattr(outline, name) for name in ("task", "step", "skill", "ok", "goal", "restarted")},
@@ -101,8 +96,8 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         world=world(episode.facts, step),
         before=step - 1 if step - 1 in episode.frames else None,
         after=step if step in episode.frames else None,
-        end=_end(episode, step),
-        crash=_crash(episode, step),
+        end=next((end for end in episode.ends if task_ends and end.get("task") == outline.task), None),
+        crash=_traceback(episode) if is_last else "",
     )
 
 
@@ -124,25 +119,16 @@ def _prompt(entry: Entry, episode: EpisodeIndex, step: int) -> PromptView:
     )
 
 
-def _end(episode: EpisodeIndex, step: int) -> Entry | None:
-    """The outcome of a task behind its last step."""
-    task = episode.outlines[step].task
-    following = episode.outlines[step + 1].task if step + 1 < len(episode.outlines) else None
-    return next((end for end in episode.ends if end.get("task") == task), None) if following != task else None
-
-
-def _crash(episode: EpisodeIndex, step: int) -> str:
-    last = step == len(episode.places) - 1
-    return str(episode.crash.get("traceback", "")) if last and episode.crash else ""
+def _traceback(episode: EpisodeIndex) -> str:
+    return str(episode.crash.get("traceback", "")) if episode.crash else ""
 
 
 def overview(run: Run, episode: EpisodeIndex, since: int = 0) -> Mapping[str, Any]:
-    """What a page needs before any step: the episode, and the outlines of its steps from ``since`` on."""
-    values = asdict(row(run.key, run.method, episode))
-    return values | {
+    """Return an episode's summary for a page, with the outlines of its steps from ``since`` on."""
+    return asdict(episode_row(run.key, run.method, episode)) | {
         "outlines": [asdict(step) for step in episode.outlines[since:]],
         "since": since,
         "problem": run.index.problem,
-        "crash": str(episode.crash.get("traceback", "")) if episode.crash else "",
+        "crash": _traceback(episode),
         "opening": -1 if -1 in episode.frames else None,
     }

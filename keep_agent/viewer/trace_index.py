@@ -1,28 +1,130 @@
-"""Index of a trace: where each step stands, and what was known by then. Grows with the file, each byte read once."""
+"""Index of a trace: episodes, their steps' places in the file, and the state known at each step.
+
+It grows with the file; each byte is read once.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.files import unpacking
+from keep_agent.files import reading, unpacking
 from keep_agent.rollout.run_folder import AGAIN, EPISODES, TRACED, check_trace, episodes_mark, opening
 from keep_agent.rollout.trace import Entry, checked
-from keep_agent.viewer.growing_file import GrowingFile, Place
 from keep_agent.viewer.history import History
-from keep_agent.viewer.step_outline import Outline, outline
+from memory.files.json_lines import Chain
+
+REMEDY = "restore the file, or run it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line's first byte, size without line break, number from 1, and the hash chain before it."""
+
+    start: int
+    size: int
+    number: int
+    before: Chain
+
+
+@dataclass
+class GrowingFile:
+    """A file of JSON lines that is read as it grows; a line without its line break waits for the next read."""
+
+    path: Path
+    count: int = 0  # of complete lines
+    _end: int = 0  # of the last complete line
+    _chain: Chain = field(default_factory=Chain)
+    _file: tuple[int, int] = (0, 0)  # device and inode that were read
+
+    def replaced(self) -> bool:
+        """Tell whether the path is another or a shorter file now, so that the lines read before are void."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return self._end > 0
+        return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
+
+    def forget(self, start: Chain | None = None) -> None:
+        """Begin at the front again. ``start``: begin of the file's hash chain."""
+        self.count, self._end, self._chain = 0, 0, replace(start or Chain())
+
+    def appended(self) -> Iterator[tuple[Place, dict[str, Any]]]:
+        """Yield complete lines that are new; a missing file has none. Raises DataError for a damaged one."""
+        if not self.path.exists():
+            return
+        with reading(self.path), self.path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            self._file = (status.st_dev, status.st_ino)
+            stream.seek(self._end)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                place = Place(self._end, len(line) - 1, self.count + 1, replace(self._chain))
+                value = self._chain.open(line[:-1], f"{self.path}:{place.number}", REMEDY)
+                self._end += len(line)
+                self.count += 1
+                yield place, value
+
+    def at(self, place: Place) -> dict[str, Any]:
+        """Read the line at a place again. Raises DataError if it has changed."""
+        with reading(self.path), self.path.open("rb") as stream:
+            stream.seek(place.start)
+            return replace(place.before).open(stream.read(place.size), f"{self.path}:{place.number}", REMEDY)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Summary of a step for the slider, the list of episodes and a comparison; None: not in the trace."""
+
+    task: int
+    step: int  # of the task
+    skill: str
+    ok: bool
+    goal: tuple[int, int] | None
+    ttft_ms: float | None
+    computed: float | None  # computed share of rows x layers
+    cold: bool
+    flips: int
+    restarted: bool
+
+
+def outline(entry: Entry) -> Outline:
+    """Summarize a step. Raises one of `keep_agent.files.MISSHAPEN` for an entry that is no step."""
+    goal, active, rows = entry.get("goal"), entry.get("active_rows"), len(entry.get("token_ids", ()))
+    return Outline(
+        task=int(entry["task"]),
+        step=int(entry["step"]),
+        skill=str(entry["skill"]),
+        ok=bool(entry["ok"]),
+        goal=(int(goal[0]), int(goal[1])) if goal else None,
+        ttft_ms=_finite(entry.get("timings", {}).get("ttft")),
+        computed=_finite(round(sum(active) / (rows * len(active)), 4)) if active and rows else None,
+        cold=bool(entry.get("cold", False)),
+        flips=len(entry.get("flips", ())),
+        restarted=bool(entry.get("restarted", False)),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{value} is no number")
+    return value
 
 
 @dataclass
 class EpisodeIndex:
-    """One episode of a trace. ``key`` is its id, or ``id#2`` where the trace plays it a second time."""
+    """One episode of a trace. ``key`` is its id, or ``id#2`` if the trace holds it a second time."""
 
     key: str
     opening: Entry
-    asked: str = ""  # the first instruction
+    instruction: str = ""  # the first one
     places: list[Place] = field(default_factory=list)  # of its steps
     outlines: list[Outline] = field(default_factory=list)
     texts: History[str] = field(default_factory=History)  # of segments
@@ -36,64 +138,60 @@ class EpisodeIndex:
         return self.opening["episode"]
 
     def add(self, place: Place, entry: Entry) -> None:
-        """A step, in order. Nothing is kept of one that is refused."""
-        number, told = len(self.places), outline(entry)
-        written = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
+        """Add the next step. An invalid one is not added at all."""
+        number, summary = len(self.places), outline(entry)
+        texts = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
         facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
-        for id, text in written:
+        for id, text in texts:
             self.texts.add(number, id, text)
         for id, fact in facts:
             self.facts.add(number, id, None if fact.get("gone") else fact)
         if entry.get("frame"):
             self.frames[number] = str(entry["frame"])
-        self.asked = self.asked or str(entry.get("instruction", ""))
+        self.instruction = self.instruction or str(entry.get("instruction", ""))
         self.places.append(place)
-        self.outlines.append(told)
+        self.outlines.append(summary)
 
 
 class TraceIndex:
     """A run's trace, step by step. Safe to use from several threads.
 
-    A line that is not JSON, of another schema, or no entry ends what can be read: ``problem`` says which, and the
-    remedy.
+    Reading stops at a line that is invalid or of another schema; ``problem`` names it and the remedy.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem = ""
         self._file, self._marks = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
-        self._committed = 0  # lines of the trace that the marks tell of
+        self._committed = 0  # lines of the trace that the marks count
         self._episodes: dict[str, EpisodeIndex] = {}
-        self._current: dict[str, EpisodeIndex] = {}  # by id: the one that its entries belong to
+        self._current: dict[str, EpisodeIndex] = {}  # by id: the episode that new entries belong to
         self._lock = threading.Lock()
 
     def refresh(self) -> dict[str, EpisodeIndex]:
-        """Read what was appended; the episodes by key, in the order of the file."""
+        """Read new lines; return the episodes by key, in the order of the file."""
         with self._lock:
             if self._file.replaced() or self._marks.replaced():
-                self._forget()
+                self._file.forget()
+                self._marks.forget()
+                self._episodes, self._current, self.problem, self._committed = {}, {}, "", 0
             if not self.problem:
                 self._read()
             return dict(self._episodes)
 
     def episode(self, key: str) -> EpisodeIndex:
-        """Raises DataError for one that the trace does not hold (yet)."""
-        found = self.refresh().get(key)
-        if found is None:
+        """Return an episode. Raises DataError for one that the trace does not hold (yet)."""
+        episode = self.refresh().get(key)
+        if episode is None:
             raise DataError(f"{self.path} has no episode {key!r}: choose one from the list")
-        return found
+        return episode
 
     def entry(self, episode: EpisodeIndex, step: int) -> Entry:
-        """The line of a step, as it was written. Raises DataError for a step that is not there."""
+        """Read the line of a step. Raises DataError for a step that does not exist."""
         if not 0 <= step < len(episode.places):
             raise DataError(f"episode {episode.key!r} has {len(episode.places)} steps, none has number {step}")
         place = episode.places[step]
         return checked(self._file.at(place), self.path, place.number)
-
-    def _forget(self) -> None:
-        self._file.forget()
-        self._marks.forget()
-        self._episodes, self._current, self.problem, self._committed = {}, {}, "", 0
 
     def _read(self) -> None:
         try:
@@ -101,7 +199,7 @@ class TraceIndex:
                 start = opening(self.path.parent)
                 self._file.forget(start)
                 self._marks.forget(start)
-            end = episodes_mark(self.path.parent)  # each before what is written before it
+            end = episodes_mark(self.path.parent)  # files are read in the reverse order of their writing
             for _, mark in self._marks.appended():
                 self._committed = mark.get(TRACED, self._committed)
             if end is not None:
@@ -114,19 +212,16 @@ class TraceIndex:
 
     def _take(self, place: Place, entry: Entry) -> None:
         with unpacking(f"{self.path}:{place.number}", "no entry of a trace", "run it again"):
-            self._book(place, entry)
-
-    def _book(self, place: Place, entry: Entry) -> None:
-        event, id = entry["event"], str(entry["episode"])
-        if event == "episode" or id not in self._current:
-            self._open(id, _opening(entry) if event == "episode" else {"episode": id})
-        episode = self._current[id]
-        if event == "step":
-            episode.add(place, entry)
-        elif event == "task":
-            episode.ends.append(entry | {key: int(entry.get(key, 0)) for key in ("met", "total")})
-        elif event == "crash":
-            episode.crash = entry
+            event, id = entry["event"], str(entry["episode"])
+            if event == "episode" or id not in self._current:
+                self._open(id, _opening(entry) if event == "episode" else {"episode": id})
+            episode = self._current[id]
+            if event == "step":
+                episode.add(place, entry)
+            elif event == "task":
+                episode.ends.append(entry | {key: int(entry.get(key, 0)) for key in ("met", "total")})
+            elif event == "crash":
+                episode.crash = entry
 
     def _open(self, id: str, opening: dict[str, Any]) -> None:
         key, number = id, 1
@@ -140,7 +235,7 @@ class TraceIndex:
 
 
 def _opening(entry: Entry) -> Entry:
-    """The first entry of an episode. Raises TypeError for tasks that are none."""
+    """Check the first entry of an episode. Raises TypeError for invalid tasks."""
     tasks = entry.get("tasks") or []
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise TypeError(f"tasks are {tasks!r:.80}")

@@ -1,8 +1,8 @@
-"""The world as far as it was told: what lies where, and what the agent holds and sees."""
+"""The known world at a step: tree of things and their places, and the agent's place and hands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from keep_agent.rollout.trace import Entry
@@ -13,61 +13,56 @@ AGENT = "agent"  # category of the agent's own fact
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A line of the containment tree; what is in or on it follows, one deeper."""
+    """A line of the containment tree; things in or on it follow, one deeper."""
 
     id: str
-    category: str  # "" for a place that nothing else was told of
+    category: str  # "" for a place without a fact of its own
     depth: int
     states: tuple[str, ...]
-    told: int  # step that told it last, -1 for a place that is only named
-    seen: bool  # does the agent see it now?
+    step: int  # of its last fact, -1 for a place without one
+    visible: bool  # to the agent at this step
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that was told by a step."""
+    """The facts up to a step."""
 
     things: tuple[Thing, ...]
-    agent: str  # where it stands, "" if nobody said
+    agent: str  # the agent's place, "" if unknown
     holds: tuple[str, ...]
 
 
 def world(facts: History[Entry], step: int) -> World:
-    """The tree at a step; what the agent holds is not in it. A circle is cut where it closes."""
-    told = dict(facts.at(step))
-    agents = {id: fact for id, fact in told.items() if fact.get("category") == AGENT}
-    held = [id for id, fact in told.items() if fact.get("place") in agents]
-    lying = {id: fact for id, fact in told.items() if id not in agents and id not in held}
-    seen = {id for agent in agents.values() for id in agent.get("sees", ())}
-    things = tuple(_thing(id, depth, lying.get(id, {}), facts, step, id in seen) for id, depth in _walk(lying))
-    where = next((str(agent["place"]) for agent in agents.values() if agent.get("place")), "")
-    holds = dict.fromkeys([*held, *(str(agent["holds"]) for agent in agents.values() if agent.get("holds"))])
-    return World(things, where, tuple(holds))
+    """Return the world at a step. The tree leaves out things that the agent holds; a cycle is cut."""
+    known = dict(facts.at(step))
+    agents = {id: fact for id, fact in known.items() if fact.get("category") == AGENT}
+    in_hand = [id for id, fact in known.items() if fact.get("place") in agents]
+    lying = {id: fact for id, fact in known.items() if id not in agents and id not in in_hand}
+    visible = {id for agent in agents.values() for id in agent.get("sees", ())}
+    things = tuple(_thing(id, depth, lying.get(id, {}), facts, step, id in visible) for id, depth in _tree(lying))
+    place = next((str(agent["place"]) for agent in agents.values() if agent.get("place")), "")
+    holds = dict.fromkeys([*in_hand, *(str(agent["holds"]) for agent in agents.values() if agent.get("holds"))])
+    return World(things, place, tuple(holds))
 
 
-def _thing(id: str, depth: int, fact: Entry, facts: History[Entry], step: int, seen: bool) -> Thing:
+def _thing(id: str, depth: int, fact: Entry, facts: History[Entry], step: int, visible: bool) -> Thing:
     versions = facts.versions(step, id)
     states = tuple(str(state) for state in fact.get("states", ()))
-    return Thing(id, fact.get("category", ""), depth, states, versions[-1][0] if versions else -1, seen)
+    return Thing(id, fact.get("category", ""), depth, states, versions[-1][0] if versions else -1, visible)
 
 
-def _walk(lying: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
-    """Ids with their depth, parents first."""
+def _tree(lying: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:
+    """Yield ids with their depth, parents first."""
     inside: dict[str, list[str]] = {}
     for id, fact in lying.items():
         inside.setdefault(fact.get("place") or "", []).append(id)
-    named = [place for place in inside if place and place not in lying]
+    places = [place for place in inside if place and place not in lying]
     visited: set[str] = set()
-    for root in (*named, *inside.get("", ()), *lying):  # the last ones: of a circle, whatever comes first
-        yield from _below(root, inside, visited)
-
-
-def _below(root: str, inside: Mapping[str, Sequence[str]], visited: set[str]) -> Iterator[tuple[str, int]]:
-    waiting = [(root, 0)]
-    while waiting:
-        id, depth = waiting.pop()
-        if id in visited:
-            continue
-        visited.add(id)
-        yield id, depth
-        waiting += [(child, depth + 1) for child in reversed(inside.get(id, ()))]
+    for root in (*places, *inside.get("", ()), *lying):  # the last ones: any member of a cycle
+        stack = [(root, 0)]
+        while stack:
+            id, depth = stack.pop()
+            if id not in visited:
+                visited.add(id)
+                yield id, depth
+                stack += [(child, depth + 1) for child in reversed(inside.get(id, ()))]

@@ -1,43 +1,43 @@
-"""Credentials of a request: a token in a header, or in the cookie that a browser gets for ``?token=``."""
+"""Credentials of a request: its token (header, cookie or query), and origin checks against pages of other sites."""
 
 from __future__ import annotations
 
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
+from keep_agent.server.address import is_loopback
+from keep_agent.server.error_handlers import Forbidden
+
 COOKIE, PARAMETER = "keep_agent_token", "token"
+OTHER_SITE = "this is a page of another site; only pages of this server may send requests without a token"
 
 
 def from_headers(headers: Headers) -> str:
-    """The bearer token, or that of ``x-api-key``, which Anthropic's clients send; "" if there is none."""
+    """Return the bearer token, else that of ``x-api-key`` (Anthropic's clients), else ""."""
     kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
-    return headers.get("x-api-key", "").strip()
+    return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "").strip()
 
 
 def from_cookie(headers: Headers) -> str:
-    """The cookie's token; "" if there is none."""
+    """Return the cookie's token, else ""."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if cookie is None else cookie.value
 
 
 def in_query(scope: Scope) -> str | None:
-    """The token in the address of a page; a websocket has none there."""
-    if scope["type"] != "http":
-        return None
-    return dict(_query(scope)).get(PARAMETER)
+    """Return the token in a page's address; None for websockets."""
+    return dict(_query(scope)).get(PARAMETER) if scope["type"] == "http" else None
 
 
 def into_cookie(scope: Scope, token: str, path: str) -> RedirectResponse:
-    """To the same page without the token in its address, where it would stay in the browser's history."""
+    """Redirect to the same page without the token in its address, so that the browser's history does not keep it."""
     rest = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
     response = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
     secure = scope.get("scheme") == "https"
@@ -47,3 +47,39 @@ def into_cookie(scope: Scope, token: str, path: str) -> RedirectResponse:
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def check_this_machine(headers: Headers) -> None:
+    """Admit programs on this machine and pages of this server; raise Forbidden for others.
+
+    A ``Host`` other than this machine means that a foreign name was pointed here (DNS rebinding).
+    """
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not is_loopback(_host_name(hosts[0])):
+        raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")
+    check_own_page(headers)
+
+
+def check_own_page(headers: Headers) -> None:
+    """Raise Forbidden for a request from a page of another site, which ``Origin`` names."""
+    site = headers.get("host", "").lower()
+    if any(_site(origin) != site for origin in headers.getlist("origin")):
+        raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")
+    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+        raise Forbidden(OTHER_SITE)
+
+
+def _site(origin: str) -> str:
+    """Return host and port of an origin; "" if it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _host_name(host: str) -> str:
+    """Return a ``Host`` header without its port; "" if it is malformed."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

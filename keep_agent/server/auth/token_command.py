@@ -24,54 +24,52 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d")
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="keep-agent token",
-        description="Make a token for keep-agent serve; it is shown once, the file has its hash. "
-        "A server that is up reads the file again when it changes.",
+        description="Make a token for keep-agent serve; it is shown once, the file stores its hash. "
+        "A running server reads the file again when it changes.",
     )
-    p.add_argument("name", help="what the token is called in messages and in the file")
-    p.add_argument("--agents", default=ALL, help="ids it is for, with commas between them; left out: all agents")
-    p.add_argument(
-        "--expires", metavar="WHEN", help="void after 30d, 12h or 45m, or from a date on (2030-01-31: midnight, UTC)"
-    )
-    p.add_argument("--file", type=Path, required=True, help="where tokens are kept; made if there is none")
+    p.add_argument("name", help="the token's name in messages and in the file")
+    p.add_argument("--agents", default=ALL, help="ids of its agents, separated by commas (default: all agents)")
+    when = "void after 30d, 12h or 45m, or from a date on (2030-01-31: midnight, UTC)"
+    p.add_argument("--expires", metavar="WHEN", help=when)
+    p.add_argument("--file", type=Path, required=True, help="file of tokens; created if it does not exist")
     p.add_argument("--replace", action="store_true", help="make an older token of that name void")
     p.add_argument("--remove", action="store_true", help="make the token void, and no other")
     return p
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Raises KeepError."""
-    given = parser().parse_args(arguments)
-    if given.remove:
-        remove_token(given.file, given.name)
-        console.print(f"{given.name} is void", soft_wrap=True, highlight=False, markup=False)
+    """Run the command. Raises KeepError."""
+    options = parser().parse_args(arguments)
+    name = options.name
+    if options.remove:
+        remove_token(options.file, name)
+        console.print(f"{name} is void", soft_wrap=True, highlight=False, markup=False)
         return
-    if not on_one_line(given.name) or not given.name.strip():
-        raise ConfigError(f"name={given.name!r} cannot be shown; use letters and digits")
-    token, access = make_token(), Access(given.name, _agents(given.agents))
-    expires = None if given.expires is None else _expires(given.expires, datetime.now(UTC))
-    add_token(given.file, Entry(access, digest(token), expires), given.replace)
+    if not on_one_line(name) or not name.strip():
+        raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
+    token, access = make_token(), Access(name, _agents(options.agents))
+    expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
+    add_token(options.file, Entry(access, digest(token), expires), options.replace)
     console.print(token, soft_wrap=True, highlight=False, markup=False)
 
 
 def _agents(text: str) -> frozenset[str] | None:
-    """Raises ConfigError for an id that is none, and for none at all."""
-    if text == ALL:
-        return None
-    return frozenset(checked(one.strip()) for one in text.split(","))
+    """Parse ``--agents``; None: all. Raises ConfigError for an invalid id, and for an empty list."""
+    return None if text == ALL else frozenset(checked(agent.strip()) for agent in text.split(","))
 
 
-def _expires(text: str, now: datetime) -> datetime:
-    """The moment that ``--expires`` names. Raises ConfigError for none, and for one that is past."""
-    found = _moment(text, now)
-    if found <= now:
-        raise ConfigError(f"--expires {text} is past: name a time to come")
-    return found.replace(microsecond=0)
+def _expires(text: str, current: datetime) -> datetime:
+    """Parse ``--expires``. Raises ConfigError for an invalid time, and for one in the past."""
+    expires = _moment(text, current)
+    if expires <= current:
+        raise ConfigError(f"--expires {text} is past: give a time in the future")
+    return expires.replace(microsecond=0)
 
 
-def _moment(text: str, now: datetime) -> datetime:
+def _moment(text: str, current: datetime) -> datetime:
     span = SPAN.fullmatch(text)
     if span:
-        return now + int(span[1]) * UNITS[span[2]]
+        return current + int(span[1]) * UNITS[span[2]]
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC) if DAY.fullmatch(text) else moment(text)
     except ValueError:

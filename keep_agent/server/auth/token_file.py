@@ -1,4 +1,4 @@
-"""File of tokens: read, changed under a lock, and read again by a server when it has changed."""
+"""File of tokens: changed under a lock; a running server reads it again when it changes."""
 
 from __future__ import annotations
 
@@ -25,36 +25,40 @@ log = logging.getLogger(__name__)
 
 
 def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> TokenSource:
-    """The tokens of a file and of the environment; without both the server is open. Raises ConfigError, DataError."""
-    given = environ.get(VARIABLE)
-    if given is not None and (not given.strip() or not given.isascii() or not given.isprintable() or " " in given):
+    """Load the tokens of a file and of the environment; without both the server is open.
+
+    :raises ConfigError: for an invalid token in the environment
+    :raises DataError: for a file that cannot be read
+    """
+    token = environ.get(VARIABLE)
+    if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(f"{VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
-    own = () if given is None else (Entry(Access(VARIABLE), digest(given)),)
-    return Tokens(own, open=given is None) if file is None else TokenFile(file, own)
+    entries = () if token is None else (Entry(Access(VARIABLE), digest(token)),)
+    return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
 
 class TokenFile:
-    """The tokens of ``file``, as it is now, and ``others``. Raises DataError if it cannot be read at first.
+    """The current tokens of ``file`` together with ``extra``. Raises DataError if the file cannot be read at first.
 
-    A later version of the file that cannot be read changes nothing: the tokens before stay valid, and the log says so.
+    If a later version of the file cannot be read, the tokens before it stay valid and an error is logged.
     """
 
     open = False
 
-    def __init__(self, file: Path, others: Sequence[Entry] = ()) -> None:
-        self._file, self._others = file, tuple(others)
+    def __init__(self, file: Path, extra: Sequence[Entry] = ()) -> None:
+        self._file, self._extra = file, tuple(extra)
         self._stamp = _stamp(file)
         self._tokens = self._read()
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self._now().entries
+        return self._current().entries
 
     def find(self, token: str) -> Access | None:
-        return self._now().find(token)
+        return self._current().find(token)
 
-    def _now(self) -> Tokens:
-        stamp = _stamp(self._file)  # before the file is read: a change meanwhile is noticed the next time
+    def _current(self) -> Tokens:
+        stamp = _stamp(self._file)  # before the file is read, so that the next call notices a change during the read
         if stamp != self._stamp:
             self._stamp = stamp
             self._reload()
@@ -64,18 +68,18 @@ class TokenFile:
         try:
             self._tokens = self._read()
         except (DataError, OSError) as error:
-            if not isinstance(error, DataError):  # too many files are open just now: it is read again the next time
+            if not isinstance(error, DataError):  # too many open files: the next call reads it again
                 self._stamp = ()
             log.error("%s; the %d token(s) read before stay valid", error, len(self._tokens.entries))
         else:
             log.info("%s has changed: %d token(s) are valid", self._file, len(self._tokens.entries))
 
     def _read(self) -> Tokens:
-        return Tokens((*read_tokens(self._file), *self._others))
+        return Tokens((*read_tokens(self._file), *self._extra))
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:
-    """Differs after every change of a file; None if there is none."""
+    """Return a value that differs after every change of a file; None for a missing one."""
     try:
         status = file.stat()
     except OSError:
@@ -84,46 +88,46 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 def read_tokens(file: Path) -> list[Entry]:
-    """The entries of a file. Raises DataError, also where there is none: a wrong path lets nobody in."""
+    """Read the entries of a file. Raises DataError, also for a missing file: a wrong path must not open the server."""
     content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
         raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
-    entries = [_entry(one, f"{file}: tokens[{number}]") for number, one in enumerate(content["tokens"])]
+    entries = [_entry(row, f"{file}: tokens[{number}]") for number, row in enumerate(content["tokens"])]
     names = [entry.access.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{file}: {twice!r} stands there twice; remove one")
+        raise DataError(f"{file}: {twice!r} is there twice; remove one")
     return entries
 
 
 def _entry(row: Any, place: str) -> Entry:
     if not isinstance(row, dict) or not KEYS <= set(row) <= KEYS | OPTIONAL:
-        raise DataError(f"{place}: use the keys name, sha256 and agents, and expires if the token shall become void")
-    name, found, agents = row["name"], row["sha256"], row["agents"]
+        raise DataError(f"{place}: use the keys name, sha256 and agents, and expires for a token that expires")
+    name, sha256, agents = row["name"], row["sha256"], row["agents"]
     if not isinstance(name, str) or not name:
         raise DataError(f"{place}: name={name!r} is no text; give the token a name")
-    if not isinstance(found, str) or len(found) != DIGEST or set(found) - set("0123456789abcdef"):
-        raise DataError(f"{place}: sha256 is not {DIGEST} of 0-9 and a-f; make the token anew")
-    if agents != ALL and not (isinstance(agents, list) and all(isinstance(one, str) for one in agents)):
+    if not isinstance(sha256, str) or len(sha256) != DIGEST or set(sha256) - set("0123456789abcdef"):
+        raise DataError(f"{place}: sha256 is not {DIGEST} of 0-9 and a-f; make the token again")
+    if agents != ALL and not (isinstance(agents, list) and all(isinstance(agent, str) for agent in agents)):
         raise DataError(f'{place}: agents={agents!r} is neither "{ALL}" nor a list of ids; use one of these')
     try:
         access = Access(name, None if agents == ALL else frozenset(map(checked, agents)))
-        return Entry(access, found, moment(row["expires"]) if "expires" in row else None)
+        return Entry(access, sha256, moment(row["expires"]) if "expires" in row else None)
     except ConfigError as error:
         raise DataError(f"{place}: {error}") from error
 
 
 def moment(text: object) -> datetime:
-    """A time of ISO 8601 with its zone, in UTC. Raises ConfigError."""
+    """Parse an ISO 8601 time with a zone, into UTC. Raises ConfigError."""
     with suppress(ValueError, OverflowError):
-        found = datetime.fromisoformat(text) if isinstance(text, str) else None
-        if found is not None and found.tzinfo is not None:
-            return found.astimezone(UTC)
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+        if time is not None and time.tzinfo is not None:
+            return time.astimezone(UTC)
     raise ConfigError(f"expires={text!r} is no time with a zone; write it as 2030-01-31T12:00:00Z")
 
 
 def write_tokens(file: Path, entries: Sequence[Entry]) -> None:
-    """The whole file or nothing, for its owner's eyes only."""
+    """Write the whole file atomically, readable by its owner only."""
     with replacing(file, private=True) as stream:
         stream.write(json.dumps({"tokens": [_row(entry) for entry in entries]}, indent=1).encode() + b"\n")
 
@@ -137,31 +141,31 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def add_token(file: Path, new: Entry, replace: bool = False) -> None:
-    """Put a token behind those of ``file``, or in the place of one of the same name. Raises ConfigError, DataError."""
+    """Append a token to ``file``; ``replace``: remove an older one of the same name. Raises ConfigError, DataError."""
     name = new.access.name
     with _locked(file):
         entries = read_tokens(file) if file.exists() else []
-        others = [entry for entry in entries if entry.access.name != name]
-        if len(others) < len(entries) and not replace:
+        remaining = [entry for entry in entries if entry.access.name != name]
+        if len(remaining) < len(entries) and not replace:
             raise ConfigError(f"{file} has a token {name!r}: give another name, or --replace to make the old one void")
-        write_tokens(file, [*others, new])
+        write_tokens(file, [*remaining, new])
 
 
 def remove_token(file: Path, name: str) -> None:
     """Make a token void. Raises ConfigError, DataError."""
     with _locked(file):
         entries = read_tokens(file)
-        others = [entry for entry in entries if entry.access.name != name]
-        if len(others) == len(entries):
+        remaining = [entry for entry in entries if entry.access.name != name]
+        if len(remaining) == len(entries):
             known = ", ".join(entry.access.name for entry in entries) or "none"
             raise ConfigError(f"{file} has no token {name!r}; there are: {known}")
-        write_tokens(file, others)
+        write_tokens(file, remaining)
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Wait until no other process changes ``file``: reading and writing it are one step. Its lock is a file beside it,
-    for the file itself is replaced. Where the file system has no locks nothing is locked.
+    """Hold the lock of ``file`` while it is read and written. The lock is a second file, since `replacing` replaces the
+    first; file systems without locks are not locked.
     """
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")

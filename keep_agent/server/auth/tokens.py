@@ -1,4 +1,4 @@
-"""Bearer tokens, and which agents each of them may use. Only digests are kept, never a token."""
+"""Bearer tokens and the agents that each may use. Only digests are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLE = "KEEP_AGENT_TOKEN"
 
 @dataclass(frozen=True)
 class Access:
-    """The name of a token, and the agents it may use; None: all."""
+    """A token's name, and the agents that it may use; None: all."""
 
     name: str
     agents: frozenset[str] | None = None
@@ -30,30 +30,30 @@ class Access:
 
     @property
     def only(self) -> str | None:
-        """The agent that is meant where none is named."""
+        """The token's one agent, which requests that name none use; None if it has several."""
         return next(iter(self.agents)) if self.agents is not None and len(self.agents) == 1 else None
 
     def may(self, agent: str) -> bool:
         return self.agents is None or agent in self.agents
 
     def require(self, agent: str) -> str:
-        """``agent``, or Forbidden: in the same words whether there is such an agent or not."""
+        """Return ``agent``, or raise Forbidden: with the same message whether that agent exists or not."""
         if not self.may(agent):
             raise Forbidden(f"token {self.name!r} is not for this agent; use one that is")
         return agent
 
     def require_all(self) -> None:
-        """Raises Forbidden."""
+        """Raise Forbidden for a token that is not for all agents."""
         if not self.all:
             raise Forbidden(f"token {self.name!r} is for some agents only; use one for all")
 
 
-OPEN = Access("open")  # of every request to a server without tokens
+OPEN = Access("open")  # of all requests to a server without tokens
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One token: the SHA-256 of it in hexadecimal digits, what it is for, and when it becomes void, if ever."""
+    """One token: its access, its SHA-256 in hexadecimal digits, and the time from which it is void, if any."""
 
     access: Access
     digest: str
@@ -65,11 +65,10 @@ class Entry:
 
 
 class TokenSource(Protocol):
-    """The tokens that are valid now."""
+    """The tokens that are valid now. ``open``: the server has none by intention and needs none."""
 
     @property
-    def open(self) -> bool:
-        """No token is needed: there are none by intention."""
+    def open(self) -> bool: ...
 
     @property
     def entries(self) -> Sequence[Entry]: ...
@@ -79,22 +78,22 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens that stay as they are. ``open``: there are none by intention, and everybody on this machine may ask."""
+    """A fixed set of tokens. ``open``: there are none by intention, and all programs on this machine have access."""
 
     entries: Sequence[Entry] = ()
     open: bool = False
 
     def find(self, token: str) -> Access | None:
-        """The access of a token that is known and has not expired. Takes as long for any token, known or not."""
-        asked, found = digest(token), None
+        """Return the access of a known token that has not expired. Takes the same time for any token."""
+        target, access = digest(token), None
         for entry in self.entries:
-            if hmac.compare_digest(entry.digest, asked) and not entry.expired:
-                found = entry.access
-        return found
+            if hmac.compare_digest(entry.digest, target) and not entry.expired:
+                access = entry.access
+        return access
 
 
 def make_token() -> str:
-    """256 random bits, fit for a header."""
+    """Return 256 random bits as text for a header."""
     return secrets.token_urlsafe(32)
 
 
@@ -103,9 +102,9 @@ def digest(token: str) -> str:
 
 
 def check_bind(host: str, tokens: TokenSource) -> None:
-    """Raises ConfigError for an address that others can reach while no token is needed, or that is none."""
+    """Raise ConfigError for an address that other machines can reach while no token is needed, or an invalid one."""
     if not is_local(host) and tokens.open:
         raise ConfigError(
-            f"host={host!r} can be reached from elsewhere, and no token is needed: set {VARIABLE}, or give a file "
+            f"host={host!r} can be reached from other machines, and no token is needed: set {VARIABLE}, or give a file "
             "of tokens (keep-agent token), or use host 127.0.0.1"
         )

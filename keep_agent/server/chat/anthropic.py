@@ -1,80 +1,152 @@
-"""Routes for Anthropic's clients: ``/v1/messages``, and ``/v1/messages/count_tokens``."""
+"""Anthropic's API: ``/v1/messages`` and ``/v1/messages/count_tokens``, with the supported part of its format."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Header, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
-from keep_agent.server.chat.anthropic_format import (
-    MessageAnswer,
-    MessagePrompt,
-    Messages,
-    MessageUsage,
-    TokenCount,
-    joined,
+from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
+from keep_agent.server.chat.request_fields import (
+    ANY,
+    HEADER,
+    VendorModel,
+    agent_of,
+    check_model,
+    most_tokens,
+    stops_of,
 )
-from keep_agent.server.chat.caller import HEADER, agent_of
-from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.ignored_fields import check_model
-from keep_agent.server.chat.openai import SSE
-from keep_agent.server.chat.prompts import ChatMessage
-from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import event, failed, pieces, reply, telling
+from keep_agent.server.chat.server_sent_events import SSE, error_event, event, pieces, reply, with_error_event
 from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
+from keep_agent.server.limits.strict_models import Items
 
-COUNT = f"{PATH}/count_tokens"
 PING = event({"type": "ping"}, "ping")
+EXAMPLE = {"model": "planner-tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "go to fridge_1"}]}
+
+
+class TextBlock(VendorModel):
+    """A piece of text. ``cache_control`` is accepted and ignored: everything is cached."""
+
+    neutral: ClassVar = {"cache_control": (ANY,), "citations": ([],)}
+    type: Literal["text"]
+    text: str
+
+
+class MessageParam(VendorModel):
+    """A message of the conversation. Only text is supported."""
+
+    role: Literal["user", "assistant"]
+    content: str | Items[TextBlock]
+
+
+class Metadata(VendorModel):
+    user_id: str | None = Field(None, description="The agent whose memory is used, unless X-Agent-ID names one")
+
+
+class MessagePrompt(VendorModel):
+    """The parts of a prompt."""
+
+    neutral: ClassVar = {
+        "tools": ([],), "tool_choice": ({"type": "none"}, {"type": "auto"}), "mcp_servers": ([],),
+        "thinking": ({"type": "disabled"},), "cache_control": (ANY,),
+    }  # fmt: skip
+    model: str
+    messages: Items[MessageParam] = Field(min_length=1, max_length=10_000)
+    system: str | Items[TextBlock] | None = None
+
+    @property
+    def chat(self) -> list[ChatMessage]:
+        """The messages, with the system's text as the first of them."""
+        messages = [ChatMessage(message.role, _joined(message.content)) for message in self.messages]
+        return [ChatMessage("system", _joined(self.system)), *messages] if self.system else messages
+
+    @property
+    def is_continued(self) -> bool:
+        """The answer continues the last message, which is the assistant's."""
+        return self.messages[-1].role == "assistant"
+
+
+class Messages(MessagePrompt):
+    """A request. Answers are greedy; fields that would change that are refused by name."""
+
+    neutral: ClassVar = {
+        **MessagePrompt.neutral, "temperature": (0,), "top_p": (1,), "top_k": (1,),
+        "service_tier": ("auto", "standard_only"),
+    }  # fmt: skip
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+    max_tokens: StrictInt = Field(ge=1)
+    stop_sequences: Items[str] | None = None
+    stream: StrictBool | None = None
+    metadata: Metadata | None = None
+
+
+class TokenCount(BaseModel):
+    input_tokens: int
+
+
+class MessageUsage(BaseModel):
+    """``input_tokens`` are those that are neither read from the cache nor added to it: none."""
+
+    input_tokens: int = 0
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageAnswer(BaseModel):
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[TextBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"] | None
+    stop_sequence: str | None
+    usage: MessageUsage
 
 
 class AnthropicRoutes:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
-        self.router.add_api_route(
-            PATH, self.answer, methods=["POST"], responses=SSE,
-            response_model=MessageAnswer, summary="Go on with a conversation (Anthropic)",
-        )  # fmt: skip
-        self.router.add_api_route(COUNT, self.count, methods=["POST"], summary="Count the tokens of a prompt")
+        add = self.router.add_api_route
+        about = "Continue a conversation (Anthropic)"
+        add(PATH, self.answer, methods=["POST"], responses=SSE, response_model=MessageAnswer, summary=about)
+        add(f"{PATH}/count_tokens", self.count, methods=["POST"], summary="Count the tokens of a prompt")
 
     async def answer(
         self, request: Request, body: Messages, caller: Caller,
         agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
     ) -> Response:  # fmt: skip
-        """The agent is named by the header, else by ``metadata.user_id``, else it is the token's only one.
+        """Answer greedily. The agent is named by the header, else by ``metadata.user_id``, else the token's only one.
 
-        Where the last message is the assistant's, the answer goes on with it.
+        If the last message is the assistant's, the answer continues it.
         """
         agent = agent_of(caller, agent_id, body.metadata and body.metadata.user_id)
         check_model(body.model, self._conversations.model)
-        generation = self._begin(agent, body)
-        events = telling(PATH, self._events(generation), failed) if body.stream else None
-        return await reply(request, generation, events, partial(self._whole, generation))
+        limits = self._conversations.limits
+        most, stops = most_tokens(limits, body.max_tokens), stops_of(limits, body.stop_sequences)
+        generation = self._conversations.chat(agent, body.chat, most, stops, body.is_continued)
+        events = with_error_event(PATH, self._events(generation), error_event) if body.stream else None
+        return await reply(request, generation, events, partial(self._answer, generation))
 
     async def count(self, body: MessagePrompt) -> TokenCount:
-        """Count what the messages are for an agent without a memory; none is asked, or changed."""
+        """Count the prompt's tokens for an agent without a memory. No agent's memory is read or changed."""
         check_model(body.model, self._conversations.model)
-        messages = said_in(body)
-        return TokenCount(input_tokens=await self._conversations.count(messages, goes_on(messages)))
-
-    def _begin(self, agent: str, body: Messages) -> Generation:
-        limits = self._conversations.limits
-        messages = said_in(body)
-        most, stops = most_tokens(limits, body.max_tokens), stops_of(limits, body.stop_sequences)
-        return self._conversations.chat(agent, messages, most, stops, goes_on(messages))
-
-    def _whole(self, generation: Generation, text: str) -> MessageAnswer:
-        content = {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
-        return MessageAnswer(**self._head(), **content)
+        return TokenCount(input_tokens=await self._conversations.count(body.chat, body.is_continued))
 
     def _head(self) -> dict[str, Any]:
         model = self._conversations.model
         return {"id": f"msg_{token_hex(12)}", "type": "message", "role": "assistant", "model": model}
+
+    def _answer(self, generation: Generation, text: str) -> MessageAnswer:
+        content = {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
+        return MessageAnswer(**self._head(), **content)
 
     async def _events(self, generation: Generation) -> AsyncIterator[bytes]:
         start = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(generation)}
@@ -89,15 +161,8 @@ class AnthropicRoutes:
         yield _event({"type": "message_stop"})
 
 
-def said_in(body: MessagePrompt) -> list[ChatMessage]:
-    """The messages, with the system's text as the first of them."""
-    messages = [ChatMessage(message.role, joined(message.content)) for message in body.messages]
-    return [ChatMessage("system", joined(body.system)), *messages] if body.system else messages
-
-
-def goes_on(messages: Sequence[ChatMessage]) -> bool:
-    """Whether the answer continues the last message."""
-    return messages[-1].role == "assistant"
+def _joined(content: str | list[TextBlock]) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
 def _block(text: str) -> dict[str, str]:
@@ -105,22 +170,20 @@ def _block(text: str) -> dict[str, str]:
 
 
 def _end(generation: Generation) -> dict[str, Any]:
-    end = generation.ended
-    assert end is not None
-    if end.stopped_by is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": end.stopped_by}
-    return {"stop_reason": "max_tokens" if end.reason == "length" else "end_turn", "stop_sequence": None}
+    assert generation.end is not None
+    if generation.end.stopped_by is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": generation.end.stopped_by}
+    return {"stop_reason": "max_tokens" if generation.end.reason == "length" else "end_turn", "stop_sequence": None}
 
 
 def _usage(generation: Generation) -> dict[str, int]:
-    """Everything a prompt computes is kept for the next one."""
+    """Return the usage so far; all computed prompt rows are cached for the next turn."""
     assert generation.prefilled is not None
-    generated = 0 if generation.ended is None else generation.ended.generated
-    prefilled = generation.prefilled
-    usage = MessageUsage(
-        cache_creation_input_tokens=prefilled.new, cache_read_input_tokens=prefilled.kept, output_tokens=generated
-    )
-    return usage.model_dump()
+    generated = 0 if generation.end is None else generation.end.generated
+    return MessageUsage(
+        cache_creation_input_tokens=generation.prefilled.new, cache_read_input_tokens=generation.prefilled.kept,
+        output_tokens=generated,
+    ).model_dump()  # fmt: skip
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

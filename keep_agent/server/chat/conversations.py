@@ -1,10 +1,11 @@
-"""Many agents talk to one model: each in its own order, all of them at once, none on the event loop."""
+"""Conversations: turns of many agents on one model, in order for each agent, in parallel across agents."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,16 +13,17 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from keep_agent.errors import ModelError
 from keep_agent.scenarios.runner import REUSE, start_tokens
-from keep_agent.server.chat.prompts import ChatMessage, prompt_of
-from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
-from keep_agent.server.error_handlers import Unavailable
+from keep_agent.server.error_handlers import Refused, Unavailable
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
+from keep_agent.server.settings import ChatLimits
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
 from memory.engine.base import Engine
+from memory.engine.models.chat_template import render
 from memory.engine.models.special_tokens import SpecialTokens, special_tokens
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
@@ -30,62 +32,86 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 T = TypeVar("T")
-GIVEN_UP = "the answer was given up: nobody listens any more, or the server is closing; ask again"
+CANCELLED = "the answer was cancelled: its client disconnected, or the server is closing; send the request again"
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    role: str
+    content: str
+
+
+class BadMessages(Refused):
+    """Messages that the model's chat template refuses."""
+
+
+def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
+    """Render messages as a prompt, by the chat template if there is one, up to the assistant's answer, without BOS.
+
+    :param go_on: the answer continues the last message, which is the assistant's
+    :raises BadMessages: the chat template refuses them, or fails
+    """
+    if tokenizer.chat_template is None:
+        lines = [f"{message.role}: {message.content}\n" for message in messages]
+        return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
+    try:
+        text = render(tokenizer, [(message.role, message.content) for message in messages], go_on)
+    except ModelError as error:  # the template or the messages may be wrong
+        raise BadMessages(str(error)) from error
+    return text.removeprefix(tokenizer.bos_token or "")
 
 
 class Generation:
-    """A turn as the event loop sees it: first what was there, then pieces of text, then how it ended."""
+    """Async view of a turn: its prefill, then pieces of text, then its end."""
 
     def __init__(self) -> None:
-        self._heard: asyncio.Queue[Prefilled | str | TurnEnd | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[Prefilled | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
-        self.waiting: asyncio.Task[None] | None = None  # for the agent's turns before
+        self.waiting: asyncio.Task[None] | None = None  # for the agent's earlier turns
         self.prefilled: Prefilled | None = None
-        self.ended: TurnEnd | None = None
+        self.end: TurnEnd | None = None
 
-    def tell(self, what: Prefilled | str | TurnEnd | Exception) -> None:
-        """From any thread."""
-        self._loop.call_soon_threadsafe(self._heard.put_nowait, what)
+    def put(self, item: Prefilled | str | TurnEnd | Exception) -> None:
+        """Add an event, from any thread."""
+        self._loop.call_soon_threadsafe(self._events.put_nowait, item)
 
     def cancel(self) -> None:
-        """Nobody listens any more. A turn that waits is given up at once; another ends soon, and leaves its agent free
-        and with the rows it has.
-        """
+        """Cancel a waiting turn at once; a running one ends soon, keeps its rows and frees its agent."""
         if self.turn is not None:
             self.turn.cancel()
         if self.waiting is not None:
             self.waiting.cancel()
 
     async def begin(self) -> Prefilled:
-        """Wait until the prompt is accepted; raises what is wrong with it."""
-        heard = await self._next()
-        assert isinstance(heard, Prefilled)
-        self.prefilled = heard
-        return heard
+        """Wait until the prompt is accepted; raise its error otherwise."""
+        item = await self._next()
+        assert isinstance(item, Prefilled)
+        self.prefilled = item
+        return item
 
     async def pieces(self) -> AsyncIterator[str]:
-        """The answer as it comes, after `begin`; raises what went wrong. ``ended`` is known behind the last piece."""
-        while isinstance(heard := await self._next(), str):
-            yield heard
-        assert isinstance(heard, TurnEnd)
-        self.ended = heard
+        """Yield the answer's text after `begin`; ``end`` is set after the last piece. Raises the turn's error."""
+        while isinstance(item := await self._next(), str):
+            yield item
+        assert isinstance(item, TurnEnd)
+        self.end = item
 
     async def _next(self) -> Prefilled | str | TurnEnd:
-        heard = await self._heard.get()
-        if isinstance(heard, Exception):
-            raise heard
-        return heard
+        item = await self._events.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
 
 
 class Conversations:
     """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
 
-    A turn holds a thread while it lasts, of a pool of its own: the limiter bounds how many there are. Rows
-    stay as long as there is room for bytes; the least recently used leave first.
+    A running turn uses a thread of a pool of its own; the limiter bounds the number of turns. KV rows stay in memory as
+    long as there is room; the least recently used are evicted first.
 
-    :param limiter: counts a turn from its request until it has ended, even where the client has gone
-    :param model: what the model is called in requests
+    :param limiter: counts a turn from its request to its end, even after its client has disconnected
+    :param model: name of the model in requests
     :param special: the model's special tokens; None: as `special_tokens` finds them
     """
 
@@ -98,118 +124,105 @@ class Conversations:
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
         self._limiter, self._metrics = limiter, metrics
         self.special = special or special_tokens(tokenizer, memories.engine.model.module)
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while one is used
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while in use
         self._threads = anyio.CapacityLimiter(math.inf)
-        self._works: dict[asyncio.Task[None], Generation] = {}
-        self._closed = False
+        self._running: dict[asyncio.Task[None], Generation] = {}
+        self._is_closed = False
         if metrics is not None:
-            self._watch(metrics)
+            for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on disk")):
+                value = partial(self._stat, name)
+                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", value)
+            metrics.watch("chat_turns", "Running and waiting turns", lambda: len(self._running))
+
+    def _stat(self, name: str) -> int:
+        return self.memories.stats()[name]
 
     @classmethod
     def of(
         cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
         folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
     ) -> Conversations:  # fmt: skip
-        """With memories of their own; ``knobs`` are `AgentMemories`', whose ``threshold`` is 0 here: whatever a prompt
-        has in common with the one before it is kept, however long the answer was that came behind it.
+        """Make conversations with memories of their own.
+
+        :param knobs: of `AgentMemories`; their ``threshold`` is 0 by default: a prompt reuses any prefix that it shares
+            with the stored text
         """
         coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
         memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
         return cls(memories, tokenizer, model, limiter, limits, metrics)
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
-
     def chat(
-        self,
-        agent: str,
-        messages: Sequence[ChatMessage],
-        max_tokens: int,
-        stops: Sequence[str] = (),
+        self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
         go_on: bool = False,
-    ) -> Generation:
+    ) -> Generation:  # fmt: skip
         """Begin a turn whose prompt is made of messages; see `prompt_of`."""
-        return self.say(
-            GenerationRequest(agent, partial(prompt_of, self.tokenizer, messages, go_on), max_tokens, stops)
-        )
+        text = partial(prompt_of, self.tokenizer, messages, go_on)
+        return self.say(GenerationRequest(agent, text, max_tokens, stops))
 
     def say(self, request: GenerationRequest) -> Generation:
-        """Begin a turn. It goes on until it ends or is cancelled, whatever becomes of who asked."""
-        if self._closed:
-            raise Unavailable("this server is closing; ask another, or later")
+        """Begin a turn, which runs until it ends or is cancelled."""
+        if self._is_closed:
+            raise Unavailable("this server is closing; use another, or try again later")
         generation = Generation()
         generation.turn = Turn(
-            self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.tell
+            self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.put
         )
         generation.waiting = task = asyncio.create_task(self._serve(generation, generation.turn))
-        self._works[task] = generation
-        task.add_done_callback(self._served)
+        self._running[task] = generation
+        task.add_done_callback(self._finish)
         return generation
 
     async def count(self, messages: Sequence[ChatMessage], go_on: bool = False) -> int:
-        """Tokens of the prompt that `chat` makes of messages, for an agent without a memory. Raises as that does."""
+        """Count the prompt tokens of messages for an agent without a memory. Raises as `chat` does."""
+
+        def count() -> int:
+            text = prompt_of(self.tokenizer, messages, go_on)
+            check_length(text, self.limits.prompt_chars)
+            return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
+
         async with self._limiter.entered():
-            return await self.in_thread(lambda: self._count(prompt_of(self.tokenizer, messages, go_on)))
+            return await self.in_thread(count)
 
-    def _count(self, text: str) -> int:
-        check_length(text, self.limits.prompt_chars)
-        return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
-
-    def _served(self, task: asyncio.Task[None]) -> None:
-        generation = self._works.pop(task)
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        generation = self._running.pop(task)
         if task.cancelled():
-            generation.tell(Unavailable(GIVEN_UP))
+            generation.put(Unavailable(CANCELLED))
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
             async with self._limiter.entered(turn.request.agent), self._lock(turn.request.agent):
                 generation.waiting = None
-                ended = await self.in_thread(lambda: self._run(turn))
+                end = await self.in_thread(turn.run)
+                if end.reason == Reason.CANCELLED.value:  # half an answer must not be taken for a whole one
+                    raise Unavailable(CANCELLED)
         except Exception as error:
-            generation.tell(error)
+            generation.put(error)
             return
         if self._metrics is not None and turn.prefilled is not None:
-            prefilled, ttft = turn.prefilled, None if ended.ttft_ms is None else ended.ttft_ms / 1e3
-            self._metrics.chatted(prefilled.kept + prefilled.new, prefilled.kept, ended.generated, ttft)
-        generation.tell(ended)
-
-    def _run(self, turn: Turn) -> TurnEnd:
-        ended = turn.run()
-        if ended.reason == Reason.CANCELLED.value:  # half an answer shall not be taken for a whole one
-            raise Unavailable(GIVEN_UP)
-        return ended
+            prefilled, ttft = turn.prefilled, None if end.ttft_ms is None else end.ttft_ms / 1e3
+            self._metrics.chatted(prefilled.kept + prefilled.new, prefilled.kept, end.generated, ttft)
+        generation.put(end)
 
     def _lock(self, agent: str) -> asyncio.Lock:
-        """Get the lock of an agent's turns; waiting ones get it in the order in which they came."""
+        """Return the lock of an agent's turns, which waiting turns acquire in their order."""
         return self._locks.setdefault(agent, asyncio.Lock())
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run what blocks, without a share of the threads that everybody else uses."""
+        """Run blocking work in the pool of turns, which has no limit."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
-    # -- agents --------------------------------------------------------------------------------------------------------
-
     async def forget(self, agent: str) -> bool:
-        """Delete what an agent's rows hold of conversations, after its turns that wait; whether there was anything."""
+        """Delete an agent's rows after its waiting turns; return whether there were any."""
         async with self._lock(agent):
             return await self.in_thread(lambda: self.memories.forget(agent))
 
-    def _watch(self, metrics: Metrics) -> None:
-        for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on the disk")):
-            metrics.watch(f"chat_{name}", f"Rows of conversations: {name} {about}", partial(self._stat, name))
-        metrics.watch("chat_turns", "Turns in the works, waiting ones included", lambda: len(self._works))
-
-    def _stat(self, name: str) -> int:
-        return self.memories.stats()[name]
-
-    # -- the end -------------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
-        """Cancel what is in the works, wait for it, then write all rows. The engine is still open."""
-        self._closed = True
-        for generation in list(self._works.values()):
+        """Cancel all turns, wait for their ends, then write all rows. The engine stays open."""
+        self._is_closed = True
+        for generation in list(self._running.values()):
             generation.cancel()
-        if self._works:
-            await asyncio.wait(list(self._works))
+        if self._running:
+            await asyncio.wait(list(self._running))
         await self.in_thread(self._close)
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Detokenizer: text that grows token by token, in whole characters, up to the first of some stop strings."""
+"""Detokenizer: text of a growing token sequence, in whole characters, up to the first stop string."""
 
 from __future__ import annotations
 
@@ -9,83 +9,83 @@ from memory.agents.text_match import BROKEN, LONGEST, Coder
 
 
 class Detokenizer:
-    """Say the same piece by piece as at once.
+    """Decodes token by token; the pieces together are the text of all tokens.
 
-    Tokens of a character that is not complete yet are held back, and so is what may be the beginning of a stop. Bytes
-    that no further ones can make a character of are shown as U+FFFD. ``hidden`` tokens have no text.
+    Tokens of an incomplete character, and text that may begin a stop string, are held back. Bytes that cannot become a
+    character are shown as U+FFFD. ``hidden`` tokens have no text.
     """
 
     def __init__(self, coder: Coder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
+        self._longest_stop = max(map(len, self._stops), default=0)
         self._tokens: list[int] = []
-        self._shown: list[int] = []  # those that are not hidden
-        self._ends: list[int] = []  # characters that are complete after each token
-        self._begin = self._read = 0  # of those: where the window of what is decoded begins, and where it was read to
-        self._said = ""
-        self._given = 0
+        self._visible: list[int] = []  # tokens that are not hidden
+        self._ends: list[int] = []  # length of the text after each token
+        self._begin = self._decoded = 0  # visible tokens: start of the window to decode, end of what was decoded
+        self._text = ""
+        self._emitted = 0  # characters of the text
         self.stop: str | None = None
 
     @property
     def count(self) -> int:
-        """Tokens that were taken, up to and with the one that a stop ended in."""
+        """Number of tokens, up to the one that completed a stop string."""
         return len(self._tokens)
 
     @property
     def whole(self) -> tuple[list[int], str | None]:
-        """Tokens that end where a character ends, no later than a stop begins, and what they say.
+        """The tokens that end where a character ends, before any stop string, and their text.
 
-        None where some are hidden: what is shown is not all they say then.
+        The text is None if some tokens are hidden, since the visible text is then not all of theirs.
         """
-        after = bisect_right(self._ends, len(self._said))
+        after = bisect_right(self._ends, len(self._text))
         end = self._ends[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
-        return tokens, None if any(token in self._hidden for token in tokens) else self._said[:end]
+        return tokens, None if any(token in self._hidden for token in tokens) else self._text[:end]
 
     def feed(self, token: int) -> str:
-        """Take a token; the text that is certain by now and was not given before."""
+        """Add a token; return the text that is certain now and was not returned before."""
         if self.stop is not None:
             return ""
         self._tokens.append(token)
         if token not in self._hidden:
-            self._shown.append(token)
-            self._said += self._decoded()
-        self._ends.append(len(self._said))
+            self._visible.append(token)
+            self._text += self._decode()
+        self._ends.append(len(self._text))
         self._cut()
-        return self._give(len(self._said) if self.stop is not None else self._certain())
+        return self._emit(len(self._text) if self.stop is not None else self._certain())
 
     def flush(self) -> str:
-        """What was held back, since no token follows; a character that lacks bytes is left out."""
-        return self._give(len(self._said))
+        """Return the text that was held back, at the end of the tokens, without an incomplete character."""
+        return self._emit(len(self._text))
 
-    def _decoded(self) -> str:
-        """What the tokens say that were not read yet; nothing while their last character lacks bytes.
+    def _decode(self) -> str:
+        """Decode the new tokens; "" while their last character is incomplete.
 
-        They are decoded behind those read before, since some tokens say a space or none by what is in front of them.
+        They are decoded together with the tokens before them, since some tokens' text depends on the one before.
         """
-        known = self._coder.decode(self._shown[self._begin : self._read])
-        both = self._coder.decode(self._shown[self._begin :])
-        if both.endswith(BROKEN) and len(self._shown) - self._read <= LONGEST:
+        before = self._coder.decode(self._visible[self._begin : self._decoded])
+        window = self._coder.decode(self._visible[self._begin :])
+        if window.endswith(BROKEN) and len(self._visible) - self._decoded <= LONGEST:
             return ""
-        self._begin, self._read = self._read, len(self._shown)
-        return both[len(known) :]
+        self._begin, self._decoded = self._decoded, len(self._visible)
+        return window[len(before) :]
 
     def _cut(self) -> None:
-        """End before the first stop, if there is one."""
-        longest = max(map(len, self._stops), default=0)
-        start = max(0, self._given - longest)
-        found = [(place, stop) for stop in self._stops if (place := self._said.find(stop, start)) >= 0]
-        if found:
-            place, self.stop = min(found, key=lambda each: (each[0], -len(each[1])))
-            self._said = self._said[:place]
+        """End the text before the first stop string, if there is one; of several at one place, the longest counts."""
+        start = max(0, self._emitted - self._longest_stop)
+        matches = [(place, stop) for stop in self._stops if (place := self._text.find(stop, start)) >= 0]
+        if matches:
+            place, self.stop = min(matches, key=lambda match: (match[0], -len(match[1])))
+            self._text = self._text[:place]
 
     def _certain(self) -> int:
-        """Characters that no stop begins in."""
-        for place in range(max(self._given, len(self._said) - max(map(len, self._stops), default=0)), len(self._said)):
-            if any(stop.startswith(self._said[place:]) for stop in self._stops):
+        """Return the length of the text before anything that may begin a stop string."""
+        for place in range(max(self._emitted, len(self._text) - self._longest_stop), len(self._text)):
+            if any(stop.startswith(self._text[place:]) for stop in self._stops):
                 return place
-        return len(self._said)
+        return len(self._text)
 
-    def _give(self, until: int) -> str:
-        piece = self._said[self._given : until]
-        self._given = max(self._given, until)
+    def _emit(self, until: int) -> str:
+        piece = self._text[self._emitted : until]
+        self._emitted = max(self._emitted, until)
         return piece

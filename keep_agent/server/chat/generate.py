@@ -1,4 +1,4 @@
-"""``/v1/agents/{agent}/generate``: raw text behind an agent's rows, and what of it they had."""
+"""Route ``/v1/agents/{agent}/generate``: continues raw text on an agent's KV rows, and reports how many were reused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
-from keep_agent.server.chat.caller import agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.openai import SSE
-from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
+from keep_agent.server.chat.request_fields import agent_of, most_tokens, stops_of
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply, with_error_event
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.strict_models import Items, Strict
 
@@ -26,14 +24,14 @@ EXAMPLE = {"prompt": "task put the mug on the table\nnext", "tokens": 8, "stop":
 
 class Generate(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
-    prompt: str = Field(min_length=1, description="The whole text; what the agent's rows begin with is not computed")
-    tokens: StrictInt | None = Field(None, ge=1, description="At most so many are generated, greedily")
+    prompt: str = Field(min_length=1, description="The whole text; the part that the agent's rows hold is not computed")
+    tokens: StrictInt | None = Field(None, ge=1, description="Most tokens to generate, greedily")
     stop: Items[str] = Field([], description="Texts that end the answer, and are no part of it")
     stream: StrictBool = False
 
 
 class Generated(BaseModel):
-    """``kind``, ``origin``, ``kept`` and ``new`` as of a turn of a scenario: what of the prompt was there."""
+    """Answer; ``kind``, ``origin``, ``kept`` and ``new`` describe the reuse of the prompt, as in a scenario's turn."""
 
     agent: str
     text: str
@@ -52,8 +50,7 @@ class GenerateRoutes:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
         self.router.add_api_route(
-            PATH, self.generate, methods=["POST"], responses=SSE,
-            response_model=Generated, summary="Go on with a text",
+            PATH, self.generate, methods=["POST"], responses=SSE, response_model=Generated, summary="Continue a text",
         )  # fmt: skip
 
     async def generate(self, request: Request, agent: str, body: Generate, caller: Caller) -> Response:
@@ -61,12 +58,12 @@ class GenerateRoutes:
         agent = agent_of(caller, agent)
         tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
         generation = self._conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
-        events = telling(PATH, _events(agent, generation)) if body.stream else None
-        return await reply(request, generation, events, partial(generated, agent, generation))
+        events = with_error_event(PATH, _events(agent, generation)) if body.stream else None
+        return await reply(request, generation, events, partial(_answer, agent, generation))
 
 
-def generated(agent: str, generation: Generation, text: str) -> Generated:
-    prefilled, end = generation.prefilled, generation.ended
+def _answer(agent: str, generation: Generation, text: str) -> Generated:
+    prefilled, end = generation.prefilled, generation.end
     assert prefilled is not None and end is not None
     return Generated(
         agent=agent, text=text, finish=end.reason, **asdict(prefilled),
@@ -75,11 +72,11 @@ def generated(agent: str, generation: Generation, text: str) -> Generated:
 
 
 async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
-    """Pieces, each as ``{"text": ...}``; then what `Generated` says, the whole text included."""
+    """Yield each piece as ``{"text": ...}``, then `Generated` with the whole text."""
     texts = []
     async for piece in pieces(generation):
         if piece is not None:
             texts.append(piece)
-        yield ALIVE if piece is None else event({"text": piece})
-    yield event(generated(agent, generation, "".join(texts)).model_dump(), "end")
+        yield KEEP_ALIVE if piece is None else event({"text": piece})
+    yield event(_answer(agent, generation, "".join(texts)).model_dump(), "end")
     yield DONE

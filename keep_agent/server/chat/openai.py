@@ -1,4 +1,4 @@
-"""``/v1/chat/completions`` and ``/v1/models`` for OpenAI's clients."""
+"""OpenAI's API: ``/v1/chat/completions`` and ``/v1/models``, with the supported part of its format."""
 
 from __future__ import annotations
 
@@ -6,45 +6,144 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from fastapi import APIRouter, Header, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
-from keep_agent.server.chat.caller import HEADER, agent_of
-from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.ignored_fields import check_model
-from keep_agent.server.chat.openai_format import (
-    AssistantMessage,
-    CachedTokens,
-    Choice,
-    Completed,
-    Completion,
-    CompletionUsage,
-    Model,
-    Models,
+from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
+from keep_agent.server.chat.request_fields import (
+    ANY,
+    HEADER,
+    VendorModel,
+    agent_of,
+    check_model,
+    most_tokens,
+    stops_of,
 )
-from keep_agent.server.chat.prompts import ChatMessage
-from keep_agent.server.chat.request_fields import most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import ALIVE, DONE, event, pieces, reply, telling
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply, with_error_event
+from keep_agent.server.limits.strict_models import Items
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
-ROLES = {"developer": "system"}  # their newer word for the same
-SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
+ROLES = {"developer": "system"}  # the newer name of the role
+EXAMPLE = {"model": "planner-tiny", "messages": [{"role": "user", "content": "go to fridge_1"}], "max_tokens": 8}
+
+
+class TextPart(VendorModel):
+    neutral: ClassVar = {"annotations": ([],)}
+    type: Literal["text"]
+    text: str
+
+
+class CompletionMessage(VendorModel):
+    """A message of the conversation. Only text is supported."""
+
+    neutral: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Items[TextPart] | None = Field(None, description="May be null in an assistant's message only")
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of role {self.role} needs content: give a text")
+        return self
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class StreamOptions(VendorModel):
+    neutral: ClassVar = {"include_obfuscation": (ANY,)}
+    include_usage: StrictBool = False
+
+
+class Completion(VendorModel):
+    """A request. Answers are greedy; fields that would change that are refused by name."""
+
+    neutral: ClassVar = {
+        "temperature": (0,), "n": (1,), "top_p": (1,), "frequency_penalty": (0,), "presence_penalty": (0,),
+        "logprobs": (False,), "top_logprobs": (0,), "logit_bias": ({},), "tools": ([],), "functions": ([],),
+        "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "parallel_tool_calls": (True, False),
+        "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "seed": (ANY,),
+        "metadata": (ANY,), "service_tier": ("auto", "default"), "reasoning_effort": ("none",),
+        "verbosity": ("medium",), "prompt_cache_retention": (ANY,),
+    }  # fmt: skip
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+    model: str
+    messages: Items[CompletionMessage] = Field(min_length=1, max_length=10_000)
+    max_tokens: StrictInt | None = Field(None, ge=1)
+    max_completion_tokens: StrictInt | None = Field(None, ge=1)
+    stop: str | Items[str] | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="The agent whose memory is used, unless the header X-Agent-ID names one")
+    prompt_cache_key: str | None = Field(
+        None, description="The agent, if neither the header nor user names one; ignored if it cannot be an agent's id"
+    )
+    safety_identifier: str | None = Field(
+        None, description="The agent, if nothing else names one; ignored if it cannot be an agent's id"
+    )
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class CompletionUsage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class Choice(BaseModel):
+    index: int = 0
+    message: AssistantMessage
+    finish_reason: Literal["stop", "length"]
+    logprobs: None = None
+
+
+class Completed(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: CompletionUsage
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "keep-agent"
+
+
+class Models(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Model]
 
 
 class OpenAIRoutes:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
-        self.router.add_api_route(
-            PATH, self.complete, methods=["POST"], responses=SSE,
-            response_model=Completed, summary="Go on with a conversation (OpenAI)",
-        )  # fmt: skip
-        self.router.add_api_route(MODELS, self.models, methods=["GET"], summary="The models that are served")
-        model_path = f"{MODELS}/{{model:path}}"
-        self.router.add_api_route(model_path, self.model, methods=["GET"], summary="Whether a model is served")
+        add = self.router.add_api_route
+        about = "Continue a conversation (OpenAI)"
+        add(PATH, self.complete, methods=["POST"], responses=SSE, response_model=Completed, summary=about)
+        add(MODELS, self.models, methods=["GET"], summary="List the served models")
+        add(f"{MODELS}/{{model:path}}", self.model, methods=["GET"], summary="Look up a model")
 
     async def models(self) -> Models:
         return Models(data=[Model(id=self._conversations.model)])
@@ -59,57 +158,53 @@ class OpenAIRoutes:
     ) -> Response:  # fmt: skip
         """Answer greedily. The agent is named by the header, else by ``user``.
 
-        Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and
-        the token may use that agent, else the token's only agent.
+        Without these it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and the token
+        may use that agent; else the token's only agent.
         """
         hints = body.prompt_cache_key, body.safety_identifier
         agent = agent_of(caller, agent_id, body.user, hints=hints)
         check_model(body.model, self._conversations.model)
-        generation = self._begin(agent, body)
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        chunks = telling(PATH, self._chunks(generation, usage)) if body.stream else None
-        return await reply(request, generation, chunks, partial(completed, generation, self._conversations.model))
-
-    def _begin(self, agent: str, body: Completion) -> Generation:
         limits = self._conversations.limits
         most = most_tokens(limits, body.max_completion_tokens, body.max_tokens)
         messages = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
-        return self._conversations.chat(agent, messages, most, stops_of(limits, body.stop))
+        generation = self._conversations.chat(agent, messages, most, stops_of(limits, body.stop))
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        chunks = with_error_event(PATH, self._chunks(generation, usage)) if body.stream else None
+        return await reply(request, generation, chunks, partial(self._answer, generation))
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        model = self._conversations.model
+        return {"id": f"chatcmpl-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+    def _answer(self, generation: Generation, text: str) -> Completed:
+        choice = Choice(message=AssistantMessage(content=text), finish_reason=_finish_reason(generation))
+        return Completed(**self._head("chat.completion"), choices=[choice], usage=_usage(generation))
 
     async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
-        head = _head("chat.completion.chunk", self._conversations.model)
+        head = self._head("chat.completion.chunk")
         if with_usage:
             head["usage"] = None
         yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
         async for piece in pieces(generation):
-            yield ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
-        yield event(head | {"choices": [_delta({}, finish(generation))]})
+            yield KEEP_ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
+        yield event(head | {"choices": [_delta({}, _finish_reason(generation))]})
         if with_usage:
-            yield event(head | {"choices": [], "usage": usage_of(generation).model_dump()})
+            yield event(head | {"choices": [], "usage": _usage(generation).model_dump()})
         yield DONE
 
 
-def completed(generation: Generation, model: str, text: str) -> Completed:
-    choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(generation))
-    return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))
-
-
-def usage_of(generation: Generation) -> CompletionUsage:
-    assert generation.prefilled is not None and generation.ended is not None
-    prompt, generated = generation.prefilled.kept + generation.prefilled.new, generation.ended.generated
+def _usage(generation: Generation) -> CompletionUsage:
+    assert generation.prefilled is not None and generation.end is not None
+    prompt, generated = generation.prefilled.kept + generation.prefilled.new, generation.end.generated
     return CompletionUsage(
         prompt_tokens=prompt, completion_tokens=generated, total_tokens=prompt + generated,
         prompt_tokens_details=CachedTokens(cached_tokens=generation.prefilled.kept),
     )  # fmt: skip
 
 
-def finish(generation: Generation) -> Any:
-    assert generation.ended is not None
-    return "length" if generation.ended.reason == "length" else "stop"
-
-
-def _head(kind: str, model: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+def _finish_reason(generation: Generation) -> Any:
+    assert generation.end is not None
+    return "length" if generation.end.reason == "length" else "stop"
 
 
 def _delta(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:

@@ -1,25 +1,105 @@
-"""What requests of all formats may ask for."""
+"""Fields of chat requests: the agent that they use, limits, and fields of vendors' clients without effect here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
-from keep_agent.server.chat.ignored_fields import Unsupported
-from keep_agent.server.chat.settings import ChatLimits
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from keep_agent.server.auth.tokens import Access
+from keep_agent.server.error_handlers import NotFound, Refused
+from keep_agent.server.settings import ChatLimits
+from memory.files.names import checked, is_safe
+
+ANY = object()  # neutral values of a field that never changes the answer
+HEADER = "X-Agent-ID"
+RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
 
 
-def most_tokens(limits: ChatLimits, *asked: int | None) -> int:
-    """The first number that is given, within the limit."""
-    most = next((number for number in asked if number is not None), limits.tokens)
+class Unsupported(Refused):
+    """A field that asks for something this server cannot do."""
+
+
+class BadAgent(Refused):
+    """A request that names no agent, or one of a scenario."""
+
+
+class VendorModel(BaseModel):
+    """Base of all objects in a vendor's request: null means absent; fields without effect are accepted.
+
+    ``neutral``: values of unsupported fields that change nothing. They are accepted and ignored.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _check_extra(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            allowed = self.neutral.get(name, ())
+            if ANY not in allowed and not _is_in(_without_nulls(value), allowed):
+                remedy = f"leave it out, or use {allowed[0]!r}" if allowed else "leave it out"
+                reason = " (answers are greedy: temperature=0)" if name == "temperature" else ""
+                raise Unsupported(f"{name[:64]} is not supported{reason}: {remedy}")
+        return self
+
+
+def _without_nulls(value: Any) -> Any:
+    """Remove the null members of objects at every depth."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
+    return [_without_nulls(member) for member in value] if isinstance(value, list) else value
+
+
+def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
+    """Compare by value and kind: ``True`` is not 1."""
+    return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
+
+
+def check_model(name: str, model: str) -> None:
+    if name != model:
+        raise NotFound(f"model {name[:64]!r} is not served; use {model!r}")
+
+
+def most_tokens(limits: ChatLimits, *values: int | None) -> int:
+    """Return the first value that is not None, else the default. Raises Unsupported for one above the limit."""
+    most = next((number for number in values if number is not None), limits.tokens)
     if most > limits.max_tokens:
         raise Unsupported(f"max_tokens={most} is more than {limits.max_tokens}, which a request may have; ask for less")
     return most
 
 
-def stops_of(limits: ChatLimits, asked: str | Sequence[str] | None) -> tuple[str, ...]:
-    stops = (asked,) if isinstance(asked, str) else tuple(asked or ())
+def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the stop strings. Raises Unsupported for too many, and for empty and long ones."""
+    stops = (values,) if isinstance(values, str) else tuple(values or ())
     if len(stops) > limits.stops or any(not 0 < len(stop) <= limits.stop_chars for stop in stops):
-        raise Unsupported(
-            f"use up to {limits.stops} texts that end an answer, each of 1 to {limits.stop_chars} characters"
-        )
+        raise Unsupported(f"use up to {limits.stops} stop strings, each of 1 to {limits.stop_chars} characters")
     return stops
+
+
+def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
+    """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
+
+    ``hints`` are fields that vendors' clients fill for other purposes, too: one is usable if it is a valid id and the
+    token is for that agent; others are ignored.
+
+    :raises BadAgent: the request names no agent, or one of a scenario
+    :raises Forbidden: the token is not for this agent, whether it exists or not
+    :raises ConfigError: the id is invalid
+    """
+    usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
+    agent = next((name for name in (*ids, *usable) if name is not None), access.only)
+    if agent is None:
+        raise BadAgent(f"the request names no agent, whose memory it could use: send its id in the header {HEADER}")
+    checked(access.require(agent))
+    if agent.startswith(RESERVED):
+        raise BadAgent(f"ids that begin with {' or '.join(RESERVED)} are those of scenarios' agents; use another")
+    return agent

@@ -1,4 +1,4 @@
-"""Answers that come bit by bit (server-sent events), and what happens when nobody waits for them any more."""
+"""Server-sent events: answers that are streamed, and cancelled when their client disconnects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.server.chat.conversations import Generation
-from keep_agent.server.error_handlers import event_of, expected, kind_of
+from keep_agent.server.error_handlers import event_of, expected
 
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
-QUIET = 15.0  # seconds without a word, after which a sign of life is sent
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
+SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
+QUIET = 15.0  # seconds without an event until a keep-alive is sent
 DONE = b"data: [DONE]\n\n"
-ALIVE = b": still there\n\n"
+KEEP_ALIVE = b": still there\n\n"
 log = logging.getLogger(__name__)
 
 
@@ -29,13 +30,13 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
-def failed(body: Mapping[str, Any]) -> bytes:
-    """An error as an event of that name, for formats that have names."""
+def error_event(body: Mapping[str, Any]) -> bytes:
+    """Encode an error as an event named ``error``, for formats whose events have names."""
     return event(body, "error")
 
 
 class Events(StreamingResponse):
-    """``generation`` is cancelled when its client has gone, or has all: whatever comes first."""
+    """Streamed answer; ``generation`` is cancelled when the stream ends or its client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -51,33 +52,33 @@ class Events(StreamingResponse):
 
 
 @asynccontextmanager
-async def attended(request: Request, generation: Generation) -> AsyncIterator[None]:
-    """Cancel ``generation`` if its client goes away, or anything goes wrong, while the block waits for it."""
-    watch = asyncio.create_task(_until_gone(request, generation))
+async def _cancelled_with(request: Request, generation: Generation) -> AsyncIterator[None]:
+    """Cancel ``generation`` if its client disconnects, or an error is raised, during the block."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        generation.cancel()
+
+    task = asyncio.create_task(watch())
     try:
         yield
     except BaseException:
         generation.cancel()
         raise
     finally:
-        watch.cancel()
-        await asyncio.wait([watch])
-
-
-async def _until_gone(request: Request, generation: Generation) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    generation.cancel()
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def reply(
     request: Request, generation: Generation, events: AsyncIterator[bytes] | None, answer: Callable[[str], BaseModel]
 ) -> Response:
-    """Answer with ``events`` where there are some, else with the whole text. Raises what went wrong.
+    """Answer with ``events`` if given, else with ``answer`` of the whole text. Raises the generation's errors.
 
-    The prompt is accepted before the first event, so that what is wrong with it has a status of its own.
+    The prompt is accepted before the first event, so that its errors have a status of their own.
     """
-    async with attended(request, generation):
+    async with _cancelled_with(request, generation):
         await generation.begin()
         if events is None:
             text = "".join([piece async for piece in generation.pieces()])
@@ -86,28 +87,28 @@ async def reply(
 
 
 async def pieces(generation: Generation) -> AsyncIterator[str | None]:
-    """Pieces of text; None after a while without one."""
-    following = aiter(generation.pieces())
-    waiting: asyncio.Future[str] = asyncio.ensure_future(anext(following))
+    """Yield pieces of text; None after `QUIET` seconds without one."""
+    source = aiter(generation.pieces())
+    pending: asyncio.Future[str] = asyncio.ensure_future(anext(source))
     try:
         while True:
-            done, _ = await asyncio.wait([waiting], timeout=QUIET)
+            done, _ = await asyncio.wait([pending], timeout=QUIET)
             if not done:
                 yield None
                 continue
             try:
-                yield waiting.result()
+                yield pending.result()
             except StopAsyncIteration:
                 return
-            waiting = asyncio.ensure_future(anext(following))
+            pending = asyncio.ensure_future(anext(source))
     finally:
-        waiting.cancel()
+        pending.cancel()
 
 
-async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mapping[str, Any]], bytes] = event) -> (
-    AsyncIterator[bytes]
-):  # fmt: skip
-    """``events``; what goes wrong on the way becomes the last of them, with the status that the answer would have."""
+async def with_error_event(
+    path: str, events: AsyncIterator[bytes], encode: Callable[[Mapping[str, Any]], bytes] = event
+) -> AsyncIterator[bytes]:
+    """Yield ``events``; an error becomes the last event, with the status that the answer would have had."""
     try:
         async for item in events:
             yield item
@@ -115,5 +116,5 @@ async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mappi
         if (refusal := expected(error)) is None:
             log.exception("%s", path)
         else:
-            log.warning("%s: %s: %s", path, kind_of(refusal), refusal)
-        yield wrap(event_of(path, error))
+            log.warning("%s: %s: %s", path, type(refusal).__name__, refusal)
+        yield encode(event_of(path, error))

@@ -1,4 +1,4 @@
-"""One turn of a conversation: the prompt behind the agent's rows, the answer as it comes, the rows put away."""
+"""One turn of a conversation: prefill of the prompt on the agent's KV rows, streamed answer, and saving of the rows."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What is asked for: ``text`` gives the prompt's text, and is called on the turn's thread."""
+    """A request; ``text`` returns the prompt and is called on the turn's thread."""
 
     agent: str
     text: Callable[[], str]
     max_tokens: int
     stops: Sequence[str] = ()
-    persist: bool = True  # the rows go to the disk, if there is one
+    persist: bool = True  # write the rows to disk, if there is a folder
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """What the agent's rows have of a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
+    """Reuse of the agent's rows by a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
 
     kind: str
     origin: str
@@ -42,103 +42,98 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """How an answer ended: ``stop`` (of its own accord, or before ``stopped_by``), ``length`` or ``cancelled``.
+    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``.
 
-    ``generated`` leaves out what the scheduler made before it heard of a stop, which is not the same twice.
+    ``generated`` leaves out tokens that the scheduler made after a stop, since their number is not deterministic.
     """
 
     reason: str
     generated: int
     stopped_by: str | None
-    ttft_ms: float | None  # since the request came
+    ttft_ms: float | None  # since the request
     decode_ms: float
 
 
 class Turn:
-    """Runs on a thread of its own; may be cancelled from any other. ``tell`` hears what it says, piece by piece."""
+    """One turn; runs on a thread, and may be cancelled from another.
+
+    :param emit: receives the prefill's result, then each piece of text
+    """
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
-        prompt_chars: int, tell: Callable[[Prefilled | str], None],
+        prompt_chars: int, emit: Callable[[Prefilled | str], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.prefilled: Prefilled | None = None
-        self._memories, self._scheduler, self._special, self._tell = memories, scheduler, special, tell
+        self._memories, self._scheduler, self._special, self._emit = memories, scheduler, special, emit
         self._prompt_chars = prompt_chars
         self._stream: Stream | None = None
-        self._cancelled = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
-        self._began = time.perf_counter()
-        self._first: float | None = None
+        self._start = time.perf_counter()
+        self._first: float | None = None  # time of the first token
 
     def cancel(self) -> None:
-        """End soon. Rows that are computed are kept."""
+        """End the turn soon; computed rows are kept."""
         with self._lock:
-            self._cancelled = True
+            self._is_cancelled = True
             if self._stream is not None:
                 self._stream.cancel()
 
     def run(self) -> TurnEnd:
-        """Raises KeepError, and whatever goes wrong with the model; the agent's memory is then what it was."""
+        """Run the turn. Raises KeepError, or an error of the model; the agent's memory is then unchanged."""
         text = self.request.text()
         check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
-            most = min(self.request.max_tokens, self._room(prompt))
+            room = self._memories.engine.info.max_positions - len(prompt.token_text.ids)
             self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.reused, len(prompt.new))
-            self._tell(self.prefilled)
+            self._emit(self.prefilled)
             detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
-            stream = self._submit(prompt, most)
+            stream = self._submit(prompt, min(self.request.max_tokens, room))
             try:
                 self._follow(stream, detokenizer)
             finally:
-                stream.cancel()  # nothing, if it has ended
-                stream.collect()  # what the prompt's rows are is certain only now
-            self._put_away(prompt, detokenizer)
-        return self._ended(stream, detokenizer)
-
-    def _room(self, prompt: AgentPrompt) -> int:
-        """Tokens that the model can still read behind the prompt."""
-        return self._memories.engine.info.max_positions - len(prompt.token_text.ids)
+                stream.cancel()  # no effect if it has ended
+                stream.collect()  # the prompt's rows are complete only now
+            self._save(prompt, detokenizer)
+        return self._end(stream, detokenizer)
 
     def _submit(self, prompt: AgentPrompt, most: int) -> Stream:
         stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)
         with self._lock:
             self._stream = stream
-            if self._cancelled:
+            if self._is_cancelled:
                 stream.cancel()
         return stream
 
     def _follow(self, stream: Stream, detokenizer: Detokenizer) -> None:
         for token in stream:
             self._first = self._first or time.perf_counter()
-            self._say(detokenizer.feed(token))
+            if piece := detokenizer.feed(token):
+                self._emit(piece)
             if detokenizer.stop is not None:
                 return
-        self._say(detokenizer.flush())
+        if piece := detokenizer.flush():
+            self._emit(piece)
 
-    def _say(self, piece: str) -> None:
-        if piece:
-            self._tell(piece)
-
-    def _put_away(self, prompt: AgentPrompt, detokenizer: Detokenizer) -> None:
+    def _save(self, prompt: AgentPrompt, detokenizer: Detokenizer) -> None:
         try:
             self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
-        except CapacityError:  # the turn is kept; that others had to stay is no fault of this request
+        except CapacityError:  # the turn is kept; failing to evict other agents is no error of this request
             log.warning("agent %s", prompt.agent, exc_info=True)
 
-    def _ended(self, stream: Stream, detokenizer: Detokenizer) -> TurnEnd:
+    def _end(self, stream: Stream, detokenizer: Detokenizer) -> TurnEnd:
         if detokenizer.stop is not None or stream.reason is Reason.STOP:
             reason = Reason.STOP
         else:
-            reason = Reason.CANCELLED if self._cancelled else Reason.LENGTH
-        now, first = time.perf_counter(), self._first
-        ttft = None if first is None else 1e3 * (first - self._began)
-        return TurnEnd(
-            reason.value, detokenizer.count, detokenizer.stop, ttft, 0.0 if first is None else 1e3 * (now - first)
-        )
+            reason = Reason.CANCELLED if self._is_cancelled else Reason.LENGTH
+        end, first = time.perf_counter(), self._first
+        ttft, decode = (None, 0.0) if first is None else (1e3 * (first - self._start), 1e3 * (end - first))
+        return TurnEnd(reason.value, detokenizer.count, detokenizer.stop, ttft, decode)
 
 
 def check_length(text: str, most: int) -> None:
-    """Raises TooLarge for a prompt of more than ``most`` characters."""
+    """Raise TooLarge for a prompt of more than ``most`` characters."""
     if len(text) > most:
-        raise TooLarge(f"the prompt has {len(text)} characters, {most} are taken; shorten it")
+        raise TooLarge(f"the prompt has {len(text)} characters, more than {most}; shorten it")

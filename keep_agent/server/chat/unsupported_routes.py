@@ -1,10 +1,8 @@
-"""Endpoints of vendors that are not served: 404 with a sentence that names the one to use."""
+"""Vendors' endpoints that are not served: 404 with a sentence that names the one to use."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from keep_agent.server.error_handlers import NotFound
 
@@ -18,16 +16,15 @@ INSTEAD = {
 }
 
 
-def elsewhere_router() -> APIRouter:
+def unsupported_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    for path, remedy in INSTEAD.items():
-        for served in (path, f"{path}/{{rest:path}}"):
-            router.add_api_route(served, _refusal(f"{path} is not served here: {remedy}"), methods=METHODS)
+    for path in INSTEAD:
+        for pattern in (path, f"{path}/{{rest:path}}"):
+            router.add_api_route(pattern, _refuse, methods=METHODS)
     return router
 
 
-def _refusal(sentence: str) -> Callable[[], Awaitable[None]]:
-    async def refuse() -> None:
-        raise NotFound(sentence)
-
-    return refuse
+async def _refuse(request: Request) -> None:
+    url = f"{request.scope['path']}/"
+    path, remedy = next((path, remedy) for path, remedy in INSTEAD.items() if url.startswith(f"{path}/"))
+    raise NotFound(f"{path} is not served here: {remedy}")

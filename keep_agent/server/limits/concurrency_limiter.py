@@ -1,4 +1,4 @@
-"""Concurrency limiter: requests at once, in all and per agent; one too many is refused with a time to retry."""
+"""Concurrency limiter: bounds the requests at once, in total and per agent; others are refused with a time to retry."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from starlette.requests import HTTPConnection
 from keep_agent.errors import ConfigError
 from keep_agent.server.error_handlers import Busy
 
-RECENT = 32  # requests whose durations say how long the next one has to wait
-LONGEST = 60  # seconds
+RECENT = 32  # requests whose mean duration estimates the time to retry
+LONGEST = 60  # seconds to retry
 
 
 class ConcurrencyLimiter:
-    """At most ``most`` requests are in the works, of one agent ``each``. For one event loop.
+    """Admits at most ``most`` requests at once, and ``share`` of one owner. For one event loop.
 
-    :param what: they are called in messages; ``each`` is the share of ``whose``
+    :param what: name of the requests in messages
+    :param owner: name of an owner in messages
     """
 
-    def __init__(self, most: int, each: int | None = None, what: str = "requests", whose: str = "this agent") -> None:
-        self.most, self.each = most, most if each is None else each
-        self._what, self._whose = what, whose
-        if min(self.most, self.each) < 1:
-            raise ConfigError(f"most={most}, each={each} lets nobody in: use 1 or more")
-        self._inside: list[str | None] = []  # whose they are
-        self._took: deque[float] = deque(maxlen=RECENT)
+    def __init__(self, most: int, share: int | None = None, what: str = "requests", owner: str = "this agent") -> None:
+        self.most, self.share = most, most if share is None else share
+        self._what, self._owner = what, owner
+        if min(self.most, self.share) < 1:
+            raise ConfigError(f"most={most}, share={share} admits no request: use 1 or more")
+        self._inside: list[str | None] = []  # owners of the admitted requests
+        self._durations: deque[float] = deque(maxlen=RECENT)
 
     @property
     def inside(self) -> int:
@@ -38,26 +39,26 @@ class ConcurrencyLimiter:
 
     @asynccontextmanager
     async def entered(self, agent: str | None = None) -> AsyncIterator[None]:
-        """Raises Busy if there is no room, or too many of this agent's are inside."""
-        if agent is not None and self._inside.count(agent) >= self.each:
-            raise self._busy(f"{self._what} of {self._whose}", self.each, 1)
+        """Admit a request of ``agent``. Raises Busy if the limiter, or the agent's share, is full."""
+        if agent is not None and self._inside.count(agent) >= self.share:
+            raise self._busy(f"{self._what} of {self._owner}", self.share, 1)
         if self.inside >= self.most:
             raise self._busy(self._what, self.most, self.most)
         self._inside.append(agent)
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         finally:
             self._inside.remove(agent)
-            self._took.append(time.monotonic() - began)
+            self._durations.append(time.monotonic() - start)
 
     async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
-        """The same as a dependency of a route, until its whole answer is sent. The agent is the path's."""
+        """Admit the request of a route until its answer is sent (FastAPI dependency). The agent is the path's."""
         async with self.entered(connection.path_params.get("agent")):
             yield
 
-    def _busy(self, what: str, most: int, together: int) -> Busy:
-        """One of those inside, ``together`` of which are served, has left by then, as far as the last ones tell."""
-        mean = fmean(self._took) if self._took else 1.0
-        seconds = max(1, min(LONGEST, math.ceil(mean / together)))
-        return Busy(f"{what} at once: {most} at most; come again in {seconds} s", seconds)
+    def _busy(self, what: str, most: int, parallel: int) -> Busy:
+        """Return the refusal; a place gets free after the mean duration over ``parallel`` requests."""
+        mean = fmean(self._durations) if self._durations else 1.0
+        seconds = max(1, min(LONGEST, math.ceil(mean / parallel)))
+        return Busy(f"{what} at once: {most} at most; try again in {seconds} s", seconds)

@@ -1,7 +1,8 @@
-"""Limits of a request: its size, how long it takes to arrive, how deep its JSON goes."""
+"""Request limits: size of a body, time to arrive, and a linear-time check of its JSON before it is parsed."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,30 +10,42 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 import anyio
+import numpy as np
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
+from keep_agent.files import counted
 from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
-from keep_agent.server.limits.json_scan import check_json
 
 MOST = 1 << 40  # of any limit
-FAREWELL = 2.0  # seconds for which a refused body is still taken, and thrown away: else clients miss the answer
+FAREWELL = 2.0  # seconds for which a refused body is read and dropped, since clients read the answer after it
+STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+# matches as long as escapes are whole surrogate pairs and no NULs
+SOUND = re.compile(
+    rb"(?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u(?:0000|[dD][89a-fA-F])).)*+",
+    re.DOTALL,
+)
+NO_NUMBER = re.compile(rb"NaN|Infinity")
+HUGE = re.compile(rb"\d{65}|[eE]\+?0*[1-9]\d\d")  # digits of a number; an exponent of three digits
+STEPS = np.zeros(256, np.int8)
+STEPS[list(b"[{")] = 1
+STEPS[list(b"]}")] = -1
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of all requests.
+    """Limits of all requests.
 
-    :param body_bytes: of a request's body; ``large`` has other numbers for some paths (patterns with ``*``), whose
-        bodies are not looked at before they are parsed, and are handed on as they come
-    :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
-    :param send_seconds: in which a client has to take a part of its answer; else the connection ends
-    :param depth: brackets within brackets in JSON
-    :param requests: in the works at once, of planning and of conversations each; more are told to come again later
-    :param per_agent: of them for one agent: one is served, the others wait
+    :param body_bytes: largest body; ``large`` has other sizes for path patterns with ``*``, whose bodies are streamed
+        to the route without a JSON scan
+    :param body_seconds: time for a whole body; for a ``large`` path, between two parts of it
+    :param send_seconds: time in which a client has to read a part of its answer; else the connection ends
+    :param depth: deepest nesting of JSON brackets
+    :param requests: most requests at once, of planning and of conversations each
+    :param per_agent: most requests at once of one agent: one runs, the others wait
     """
 
     body_bytes: int = 1 << 20
@@ -51,7 +64,7 @@ class Limits:
 
     @property
     def values(self) -> int:
-        """In JSON, of all lists and objects together. Those of robots and clients take twice as many bytes, or more."""
+        """Most values in a JSON body; those of robots and clients take at least twice as many bytes each."""
         return max(1, self.body_bytes // 5)
 
     def most(self, path: str) -> int:
@@ -62,7 +75,7 @@ class Limits:
 
 
 class LimitsMiddleware:
-    """ASGI middleware: reads a body within its limits and hands it on, or answers why not."""
+    """ASGI middleware: reads a body within its limits and passes it on, or refuses it."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -72,68 +85,66 @@ class LimitsMiddleware:
             await self._app(scope, receive, send)
             return
         path, headers = scope["path"], Headers(scope=scope)
+        most = self._limits.most(path)
         try:
-            _check_framing(headers)
-            self._check_length(path, headers)
+            _check_headers(headers, most)
             if self._limits.is_large(path):
-                receiving = _Counted(receive, self._limits.most(path), self._limits.body_seconds)
+                receiving = _PartReader(receive, most, self._limits.body_seconds)
             else:
-                receiving = _Replay(await self._read(path, receive), receive)
+                receiving = _Replay(await self._read(most, receive), receive)
         except Refused as error:
             await _refuse(scope, error, "expect" in headers, receive, send)
             return
-        if receiving.left:
+        if receiving.pending:
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
-    def _check_length(self, path: str, headers: Headers) -> None:
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 15 or int(length) > self._limits.most(path):
-            raise _too_large(self._limits.most(path))
-
-    async def _read(self, path: str, receive: Receive) -> list[Message]:
-        """The messages of a whole body; none if the client went away."""
-        messages: list[Message] = []
-        size, ends = 0, time.monotonic() + self._limits.body_seconds
-        while not messages or messages[-1].get("more_body"):
-            message = await _receive_until(receive, ends)
+    async def _read(self, most: int, receive: Receive) -> list[Message]:
+        """Return a whole body as one message; no message if the client has disconnected."""
+        body, more, deadline = bytearray(), True, time.monotonic() + self._limits.body_seconds
+        while more:
+            message = await _receive_until(receive, deadline)
             if message["type"] == "http.disconnect":
                 return []
-            size += len(message.get("body", b""))
-            if size > self._limits.most(path):
-                raise _too_large(self._limits.most(path))
-            messages.append(message)
-        body = b"".join(message.get("body", b"") for message in messages)
-        check_json(body, self._limits.depth, self._limits.values)
-        return [{"type": "http.request", "body": body, "more_body": False}]
+            body += message.get("body", b"")
+            if len(body) > most:
+                raise _too_large(most)
+            more = message.get("more_body", False)
+        check_json(bytes(body), self._limits.depth, self._limits.values)
+        return [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
 
-def _check_framing(headers: Headers) -> None:
-    """Raises Refused where proxies and this server may disagree about where the body ends (request smuggling)."""
+def _check_headers(headers: Headers, most: int) -> None:
+    """Raise Refused for a length above ``most``, and where a proxy and this server may disagree about the end of the
+    body (request smuggling).
+    """
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 15 or int(length) > most:
+        raise _too_large(most)
 
 
 class _Replay:
-    """Receives what was read already, and then what comes."""
+    """ASGI ``receive`` that returns ``pending`` messages first."""
 
-    def __init__(self, messages: list[Message], receive: Receive) -> None:
-        self.left, self._receive = messages, receive
+    def __init__(self, pending: list[Message], receive: Receive) -> None:
+        self.pending, self._receive = pending, receive
 
     async def __call__(self) -> Message:
-        return self.left.pop() if self.left else await self._receive()
+        return self.pending.pop() if self.pending else await self._receive()
 
 
-class _Counted:
-    """Receives a body part by part. What is too much, or too slow, is an HTTPException, which routes let through."""
+class _PartReader:
+    """ASGI ``receive`` of a body in parts; too large or slow ones raise HTTPException, which routes pass on."""
 
-    left = True
+    pending = True
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
-        self._size, self._ended = 0, False
+        self._size, self._is_complete = 0, False
 
     async def __call__(self) -> Message:
-        if self._ended:
+        if self._is_complete:
             return await self._receive()
         try:
             message = await _receive_until(self._receive, time.monotonic() + self._seconds)
@@ -142,7 +153,7 @@ class _Counted:
                 raise _too_large(self._most)
         except Refused as error:
             raise HTTPException(status_of(error), str(error), dict(CLOSING)) from error
-        self._ended = not message.get("more_body")
+        self._is_complete = not message.get("more_body")
         return message
 
 
@@ -151,19 +162,19 @@ async def _send_within(seconds: float, send: Send, message: Message) -> None:
         with anyio.fail_after(seconds):
             await send(message)
     except TimeoutError:
-        raise ClientDisconnect(f"the client took nothing for {seconds} s") from None
+        raise ClientDisconnect(f"the client read nothing for {seconds} s") from None
 
 
-async def _receive_until(receive: Receive, ends: float) -> Message:
+async def _receive_until(receive: Receive, deadline: float) -> Message:
     try:
-        with anyio.fail_after(max(0.0, ends - time.monotonic())):
+        with anyio.fail_after(max(0.0, deadline - time.monotonic())):
             return await receive()
     except TimeoutError:
         raise TooSlow("the body did not arrive in time; send it at once") from None
 
 
 async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive, send: Send) -> None:
-    """Answer and end the connection, for the rest of the body may still come."""
+    """Answer, and end the connection after the rest of the body."""
 
     async def lingering(message: Message) -> None:
         if message["type"] == "http.response.body":
@@ -177,7 +188,7 @@ async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive,
 
 
 async def _discard(receive: Receive) -> None:
-    """Let a client that only listens when it has said all say so, for a while."""
+    """Read the rest of the body for a while: some clients read the answer only after they have sent everything."""
     with anyio.move_on_after(FAREWELL):
         while True:
             message = await receive()
@@ -187,3 +198,31 @@ async def _discard(receive: Receive) -> None:
 
 def _too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is larger than {most} bytes; send less at once")
+
+
+class BadJson(Refused):
+    """Bytes that are no JSON, or JSON that this server does not read."""
+
+
+def check_json(text: bytes, depth: int, values: int) -> None:
+    """Raise BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN, infinite and huge numbers,
+    brackets nested more than ``depth`` deep, and more than ``values`` values (each takes many times its bytes).
+    """
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadJson(f"the body is no UTF-8 (byte {error.start}); encode it so") from None
+    if b"\0" in text:
+        raise BadJson("the body holds a NUL byte; send JSON in UTF-8")
+    if b"\\u" in text and SOUND.match(text).end() < len(text):  # type: ignore[union-attr]
+        raise BadJson("a string holds a NUL or half of a surrogate pair; leave them out")
+    bare = STRINGS.sub(b"", text)
+    if NO_NUMBER.search(bare):
+        raise BadJson("NaN and Infinity are no numbers of JSON; leave them out")
+    if HUGE.search(bare):
+        raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
+    nesting = np.cumsum(STEPS[np.frombuffer(bare, np.uint8)], dtype=np.int32)
+    if nesting.max(initial=0) > depth:
+        raise BadJson(f"brackets are nested more than {depth} deep; send a flatter body")
+    if counted(text) > values and (count := counted(bare)) > values:
+        raise BadJson(f"the body holds {count} values, more than {values}; send less at once")

@@ -1,4 +1,4 @@
-"""Models of what is asked for: a wrong body gets one error. One for each wrong value of a large body takes seconds."""
+"""Strict request models: a wrong body gives one error; one error per wrong value of a large body takes seconds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Item = TypeVar("Item")
 
 
 class First(FailFast):
-    """Ends with the first wrong item. With a hash, so that a union may hold a list of it."""
+    """Marker of lists whose validation ends at the first wrong item. Hashable, for lists within unions."""
 
     __hash__ = object.__hash__
 
 
-Items = Annotated[list[Item], First()]  # a list of a request
+Items = Annotated[list[Item], First()]  # a list in a request
 
 
 class Strict(BaseModel):
-    """Base of requests. Of fields that it does not have the first is refused by name."""
+    """Base of requests. The first unknown field is refused by name."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _check_known(cls, given: Any) -> Any:
+    def _check_known(cls, values: Any) -> Any:
         names = cls.model_fields
-        strange = next((name for name in given if name not in names), None) if isinstance(given, Mapping) else None
-        if strange is not None:
-            hint = did_you_mean(strange[:64], names)
-            raise ValueError(f"there is no field {strange[:64]!r}; those known are {', '.join(names)}{hint}")
-        return given
+        unknown = next((name for name in values if name not in names), None) if isinstance(values, Mapping) else None
+        if unknown is not None:
+            hint = did_you_mean(unknown[:64], names)
+            raise ValueError(f"there is no field {unknown[:64]!r}; those known are {', '.join(names)}{hint}")
+        return values

@@ -1,4 +1,4 @@
-"""The agents of a server: each a folder, open while it is used, asleep on the disk when others need the room."""
+"""Registry of a server's planning agents: each has a folder; the least recently used sleep on disk."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from keep_agent.agent.trace_recorder import Recorder
 from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
-from keep_agent.server.folder_lock import claimed
+from keep_agent.server.folder_lock import lock_folder
 from keep_agent.server.settings import AgentLimits
 from memory.files.atomic import sync
 from memory.files.names import agent_stem
 
-AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # in a server's folder
+AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # folders, and prefix of a deleted agent's folder
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Entry:
-    """Where an agent sleeps, or is awake."""
+    """State of an agent that was used lately."""
 
-    agent: DurableAgent | None = None
+    agent: DurableAgent | None = None  # None: asleep
     users: int = 0
-    gone: bool = False  # deleted
-    lock: threading.Lock = field(default_factory=threading.Lock)  # to wake up, and to go to sleep
+    is_deleted: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while it wakes up or is put to sleep
 
 
 class Registry:
-    """Agents by their ids. Safe to use from several threads. Raises ConfigError if another process has the folder."""
+    """Agents by id. Safe to use from several threads. Raises ConfigError if another process uses the folder."""
 
     def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
         self._brain, self.limits, self._trace = brain, limits or AgentLimits(), trace
@@ -50,21 +50,24 @@ class Registry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim, self._closed = claimed(folder), False
-        for left in self._agents.glob(f"{DELETED}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        self._claim, self._is_closed = lock_folder(folder), False
+        for unfinished in self._agents.glob(f"{DELETED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def names(self, among: Collection[str] | None = None) -> list[str]:
-        """All there are, asleep or not; of ``among`` only, if that is given: then others take no time."""
+        """List all agents, asleep or awake; with ``among``, look only for these."""
         if among is not None:
             return sorted(name for name in among if self._place(name).is_dir())
-        found = ((path.name, path.name.rpartition("-")[0]) for path in self._agents.iterdir() if path.is_dir())
-        return sorted(name for folder, name in found if name and not folder.startswith("."))
+        folders = [path.name for path in self._agents.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
-        """Raises Conflict if there is one of this id, CapacityError if there are too many, ConfigError for the id.
+        """Create an agent.
 
-        ``reserved``: a token is for this agent by its name; then the number of others does not matter.
+        :param reserved: a token names this agent, so the limit on the number of agents does not apply
+        :raises Conflict: the id is in use
+        :raises CapacityError: there are too many agents
+        :raises ConfigError: the id is invalid
         """
         place = self._place(name)
         with self._lock:
@@ -77,7 +80,7 @@ class Registry:
 
     @contextmanager
     def use(self, name: str) -> Iterator[DurableAgent]:
-        """An agent, awake until the end of the block. Raises NotFound."""
+        """Keep an agent awake for a block. Raises NotFound."""
         with self._entry(name) as entry:
             with entry.lock:
                 self._check(entry, name)
@@ -86,43 +89,43 @@ class Registry:
             try:
                 yield entry.agent
             except ConfigError:
-                with entry.lock:  # it may have been deleted meanwhile, or is being deleted
+                with entry.lock:  # the error of an agent that was deleted meanwhile is NotFound
                     self._check(entry, name)
                 raise
 
     def replace(self, name: str, state: Mapping[str, Any]) -> None:
-        """Let an agent remember what `DurableAgent.dump` gave, also one that cannot be woken up. Raises NotFound."""
+        """Give an agent a memory that `DurableAgent.dump` returned, even if its own is damaged. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             try:
                 entry.agent = entry.agent or self._wake(name)
             except KeepError as error:
                 entry.agent = self._wake(name, state)
-                log.warning("agent %s has got another memory; its own could not be read: %s", name, error)
+                log.warning("agent %s has a new memory; its own could not be read: %s", name, error)
             else:
                 entry.agent.restore(state)
 
     def delete(self, name: str) -> None:
-        """Forget an agent and all it has left on the disk: nothing is read or written for it. Raises NotFound."""
+        """Delete an agent and its files; needs no free disk space, and does not wake it. Raises NotFound."""
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             self._put_to_sleep(name, entry, write=False)
             self._brain.forget(name)
-            gone = self._agents / f"{DELETED}{token_hex(8)}"
+            trash = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
-                self._place(name).rename(gone)
-                self._recorder(name).remove()  # before another one has the name
+                self._place(name).rename(trash)
+                self._recorder(name).remove()  # before another agent can take the name
                 self._entries.pop(name, None)
-            entry.gone = True
+            entry.is_deleted = True
             sync(self._agents)
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(trash, ignore_errors=True)
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[_Entry]:
-        """The agent's, which stays where it is until the end of the block."""
+        """Keep an agent's entry in use for a block."""
         with self._lock:
             if not self._place(name).is_dir():
-                raise _nobody(name)
+                raise _no_agent(name)
             entry = self._entries.setdefault(name, _Entry())
             self._entries.move_to_end(name)
             entry.users += 1
@@ -134,19 +137,19 @@ class Registry:
             self._make_room()
 
     def _check(self, entry: _Entry, name: str) -> None:
-        """To be asked by whoever holds the entry's lock."""
-        if entry.gone:
-            raise _nobody(name)
-        if self._closed:
-            raise Unavailable("this server is ending; ask it when it is up again")
+        """Raise if the agent was deleted or the server is closing. The caller holds the entry's lock."""
+        if entry.is_deleted:
+            raise _no_agent(name)
+        if self._is_closed:
+            raise Unavailable("this server is ending; try again after its restart")
 
     @property
     def awake(self) -> int:
         return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
-        """Put all to sleep: what they remember is on the disk. Nobody wakes up any more."""
-        self._closed = True
+        """Put all agents to sleep for good, with their memories on disk."""
+        self._is_closed = True
         for name, entry in list(self._entries.items()):
             with entry.lock:
                 self._put_to_sleep(name, entry)
@@ -159,17 +162,17 @@ class Registry:
         plain = OmegaConf.to_container(self._brain.config, resolve=True)
         return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
-    def _wake(self, name: str, instead: Mapping[str, Any] | None = None) -> DurableAgent:
+    def _wake(self, name: str, memory: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
         agent = Agent(self._brain.planner(name), name, limit=self.limits.things, record=record)
         try:
-            return DurableAgent(agent, self._place(name), instead)
+            return DurableAgent(agent, self._place(name), memory)
         except BaseException:
             agent.close()
             raise
 
     def _make_room(self) -> None:
-        """The least recently used that nobody uses go to sleep."""
+        """Put the least recently used idle agents to sleep."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]
             excess = max(0, len(self._entries) - self.limits.awake)
@@ -183,7 +186,7 @@ class Registry:
 
     @staticmethod
     def _put_to_sleep(name: str, entry: _Entry, write: bool = True) -> None:
-        """It stays awake where that fails: its journal has all that was acknowledged."""
+        """Close an agent; it stays awake if that fails, and its journal holds all that was acknowledged."""
         try:
             if entry.agent is not None:
                 entry.agent.close(write)
@@ -192,5 +195,5 @@ class Registry:
             log.exception("agent %s cannot be put to sleep", name)
 
 
-def _nobody(name: str) -> NotFound:
+def _no_agent(name: str) -> NotFound:
     return NotFound(f"there is no agent {name!r}; create it with POST /v1/agents")

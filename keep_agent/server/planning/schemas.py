@@ -1,8 +1,7 @@
-"""Requests to planning agents and their answers, as JSON."""
+"""Request and answer models of planning agents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
@@ -28,17 +27,17 @@ class Create(Strict):
 
 
 class FactRow(Strict):
-    """One thing as the robot knows it; what is left out is unknown or false."""
+    """One thing as the robot knows it; fields that are left out are unknown or false."""
 
     model_config = _example(**MUG)
     id: StrictStr = Field(description="Its name: type and number")
     category: Literal["object", "receptacle", "agent"]
     type: StrictStr
     place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
-    holds: StrictStr | None = Field(None, description="What the agent holds")
+    holds: StrictStr | None = Field(None, description="The object that the agent holds")
     states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
     gone: StrictBool = Field(False, description="It no longer exists")
-    sees: Items[StrictStr] = Field([], description="What lies before the agent")
+    sees: Items[StrictStr] = Field([], description="The things in the agent's view")
 
 
 class Observe(Strict):
@@ -49,19 +48,20 @@ class Observe(Strict):
 class Plan(Strict):
     model_config = _example(instruction="put the mug on the table", skills=SKILLS)
     instruction: StrictStr
-    skills: Items[StrictStr] = Field(description="Those that make sense now")
+    skills: Items[StrictStr] = Field(description="The skills that are possible now")
     after: StrictInt | None = Field(
-        None, description="The last decision you know, 0 before the first: a plan asked again is not made twice then"
-    )
-    trace: Detail = Field("summary", description="How much the answer tells about how the prompt came about")
+        None, description="Number of the last decision you know, 0 before the first: a request that is repeated with "
+        "it makes no second decision",
+    )  # fmt: skip
+    trace: Detail = Field("summary", description="Detail of the answer's trace of how the prompt was made")
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
 
 
 class Report(Strict):
     model_config = _example(ok=False, message="the cabinet is locked", number=3)
     ok: StrictBool
-    message: StrictStr = Field("", description="Why it did not work")
-    number: StrictInt | None = Field(None, description="Of the decision; then reporting twice does no harm")
+    message: StrictStr = Field("", description="The reason if it failed")
+    number: StrictInt | None = Field(None, description="Number of the decision; with it a report may be repeated")
 
 
 class Finish(Strict):
@@ -75,7 +75,7 @@ class About(BaseModel):
     decisions: int
 
 
-class Listed(BaseModel):
+class AgentList(BaseModel):
     agents: list[str]
 
 
@@ -84,19 +84,17 @@ class Decided(BaseModel):
     scores: list[tuple[str, float]]
     number: int
     trace: dict[str, Any]
-    warnings: list[str] = Field([], description="What the plan lacked, such as a fact about the agent itself")
+    warnings: list[str] = Field([], description="Facts that the plan lacked, such as one about the agent itself")
 
 
-def decided(decision: Decision, detail: Detail) -> dict[str, Any]:
+def decision_json(decision: Decision, detail: Detail) -> dict[str, Any]:
+    """Return the fields of `Decided`, with as much of the trace as ``detail`` says."""
+    trace = decision.trace
+    keys = {"none": (), "summary": SUMMARY, "full": tuple(trace)}[detail]
     return {
         "skill": decision.skill,
         "scores": [[skill, round(score, 4)] for skill, score in decision.scores],
         "number": decision.number,
-        "trace": shown(decision.trace, detail),
+        "trace": {key: trace[key] for key in keys if key in trace},
         "warnings": list(decision.warnings),
     }
-
-
-def shown(trace: Mapping[str, Any], detail: Detail) -> dict[str, Any]:
-    wanted = {"none": (), "summary": SUMMARY, "full": tuple(trace)}[detail]
-    return {key: trace[key] for key in wanted if key in trace}

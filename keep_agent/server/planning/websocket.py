@@ -1,9 +1,10 @@
-"""``/v1/agents/{agent}/socket``: one connection for a robot's whole day; each message is answered by type."""
+"""Websocket of a planning agent, ``/v1/agents/{agent}/socket``: a stream of messages, each answered by its type."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Literal
@@ -13,16 +14,16 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from keep_agent.errors import KeepError
-from keep_agent.server.auth.access_rules import AGENTS, Caller
-from keep_agent.server.auth.revocable_websocket import POLICY
+from keep_agent.server.auth.access_rules import AGENTS, POLICY, Caller
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.error_handlers import Refused, answer_to, described, event_of, expected
+from keep_agent.server.error_handlers import Refused, answer_to, event_of, expected, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.json_scan import check_json
-from keep_agent.server.limits.websocket_inbox import Inbox
-from keep_agent.server.planning.routes import Planner, tell
+from keep_agent.server.limits.request_limits import check_json
+from keep_agent.server.planning.routes import Event, Planner, apply
 from keep_agent.server.planning.schemas import Finish, Observe, Plan, Report
 from keep_agent.server.settings import Settings
+
+OVERHEAD = 64  # bytes that a waiting message counts besides its own
 
 
 class ObserveMessage(Observe):
@@ -42,8 +43,47 @@ class FinishMessage(Finish):
 
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
-REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
+REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
+
+
+class Inbox:
+    """Queue of received messages: up to ``most`` bytes, or a single larger message.
+
+    Each message counts `OVERHEAD` bytes more, so that the number of empty ones is bounded, too.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes, self._is_closed = most, 0, False
+        self._messages: deque[bytes] = deque()
+        self._changed = asyncio.Condition()
+
+    async def put(self, message: bytes) -> None:
+        """Add a message as soon as there is room for it."""
+        async with self._changed:
+            size = len(message) + OVERHEAD
+            await self._changed.wait_for(lambda: not self._messages or self._bytes + size <= self._most)
+            self._messages.append(message)
+            self._bytes += size
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        async with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield messages until the inbox is closed and empty."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._messages or self._is_closed)
+                if not self._messages:
+                    return
+                message = self._messages.popleft()
+                self._bytes -= len(message) + OVERHEAD
+                self._changed.notify_all()
+            await asyncio.sleep(0)  # lets other tasks run between many messages that are answered quickly
+            yield message
 
 
 class SocketRoutes:
@@ -64,7 +104,7 @@ class SocketRoutes:
                 return
             await socket.accept()
             inbox = Inbox(self._limits.body_bytes)
-            listener = asyncio.create_task(self._listen(socket, inbox))
+            listener = asyncio.create_task(_listen(socket, inbox))
             resources.callback(listener.cancel)
             with suppress(WebSocketDisconnect):
                 async for content in inbox:
@@ -72,23 +112,15 @@ class SocketRoutes:
 
     async def _enter(self, agent: str, caller: Access, resources: AsyncExitStack) -> None:
         """Take a share of the websockets, and wake the agent. Raises KeepError."""
-        token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
+        token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
         await resources.enter_async_context(self._tokens.entered(token))
         await resources.enter_async_context(self._agents.entered(agent))
         async with self._planner.limiter.entered(agent):
-            await self._planner.on(agent, lambda one: None)
-
-    async def _listen(self, socket: WebSocket, inbox: Inbox) -> None:
-        """Take what comes while other messages are answered: behind an unread one no sign of life would be seen."""
-        try:
-            while (message := await socket.receive())["type"] != "websocket.disconnect":
-                await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
-        finally:
-            await inbox.end()
+            await self._planner.on(agent, lambda durable: None)
 
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:
-            body = self._read(content)
+            body = self._parse(content)
             async with self._planner.limiter.entered(agent):
                 async for name, data in self._events(agent, body):
                     await self._send(socket, {"type": name, **data})
@@ -98,26 +130,35 @@ class SocketRoutes:
             await self._send(socket, {"type": "error"} | event_of(socket.url.path, error))
 
     async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
-        """Raises WebSocketDisconnect where the peer does not take it in time: it holds a share of what all need."""
+        """Send a message. Raises WebSocketDisconnect for a slow client, which holds a share of the limiters."""
         try:
             with anyio.fail_after(self._limits.send_seconds):
                 await socket.send_text(json.dumps(message))
         except TimeoutError:
             raise WebSocketDisconnect(POLICY) from None
 
-    def _read(self, content: bytes) -> BaseModel:
+    def _parse(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:
             raise Refused(f"a message of {len(content)} bytes is too long; use up to {self._limits.body_bytes}")
         check_json(content, self._limits.depth, self._limits.values)
         try:
             return MESSAGE.validate_json(content)
         except ValidationError as error:
-            raise Refused(described(error.errors(include_input=False, include_url=False))) from None
+            raise Refused(validation_message(error.errors(include_input=False, include_url=False))) from None
 
-    async def _events(self, agent: str, body: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def _events(self, agent: str, body: BaseModel) -> AsyncIterator[Event]:
         if isinstance(body, PlanMessage):
             async for event in self._planner.plan(agent, body):
                 yield event
         else:
-            await self._planner.on(agent, lambda one: tell(one, body))
+            await self._planner.on(agent, lambda durable: apply(durable, body))
             yield REPLIES[body.type], {}
+
+
+async def _listen(socket: WebSocket, inbox: Inbox) -> None:
+    """Read messages while others are answered: an unread message would keep pings behind it from being answered."""
+    try:
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
+    finally:
+        await inbox.close()

@@ -1,8 +1,8 @@
-"""Scenarios that are being played, and what of them a token may know.
+"""Registry of running scenarios, and the part of them that each token may read.
 
-Whoever may use the id ``persist_{scenario}_{agent}`` hears what that agent hears, whether it is permanent or not. To
-begin or end a scenario takes all of its agents; to play on, one. Who may use none does not learn that it is there, and
-why a turn failed is told to those only who hear its speaker.
+A token for the id ``persist_{scenario}_{agent}`` reads what that agent hears, whether the agent is permanent or not. To
+begin or delete a scenario needs tokens for all of its agents; to play it, one of them. A token for none of them gets
+the answer for a missing scenario, and only tokens that read a turn's speaker get the reason of its failure.
 """
 
 from __future__ import annotations
@@ -11,34 +11,94 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from keep_agent.errors import CapacityError
 from keep_agent.scenarios import turn_records as turns
-from keep_agent.scenarios.runner import stop_tokens
-from keep_agent.scenarios.scenario import Scenario
+from keep_agent.scenarios.runner import Answer, Player, stop_tokens
+from keep_agent.scenarios.scenario import Scenario, find_scenario, make_scenario, references, shipped
 from keep_agent.scenarios.transcript import Story
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.turn import Turn
-from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
+from keep_agent.server.error_handlers import Conflict, NotFound, Refused, Unavailable
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.scenarios.limits import check_scenario
-from keep_agent.server.scenarios.player import SharedPlayer
+from keep_agent.server.settings import ChatLimits
+from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.scheduler.scheduler import Scheduler
 
-OVER = "the scenario goes on no more: a turn failed, or it was deleted; begin it anew"
+OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"
 log = logging.getLogger(__name__)
 
 
+class BadScenario(Refused):
+    """A scenario that exceeds the server's limits."""
+
+
+def shipped_scenario(name: str) -> Scenario:
+    """Return a scenario of the package, never a file of this machine. Raises NotFound."""
+    if name not in shipped():
+        raise NotFound(f"there is no scenario {name[:64]!r}; use one of: {', '.join(shipped())}, or send a whole one")
+    return find_scenario(str(shipped()[name]))
+
+
+def sent_scenario(content: Mapping[str, Any], limits: ChatLimits) -> Scenario:
+    """Return a client's scenario. Counts are checked first, since parsing takes time. Raises DataError, BadScenario."""
+    agents, phases = content.get("agents"), content.get("phases")
+    _check("agents", len(agents) if isinstance(agents, dict) else 0, limits.scenario_agents)
+    _check("phases", len(phases) if isinstance(phases, list) else 0, limits.scenario_turns)
+    return make_scenario(content)
+
+
+def _check_limits(scenario: Scenario, limits: ChatLimits) -> None:
+    _check("agents", len(scenario.agents), limits.scenario_agents)
+    _check("turns", scenario.turns, limits.scenario_turns)
+    _check("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens)
+    notes = [note.text for phase in scenario.phases for note in phase.notes]
+    _check("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates)
+
+
+def _check(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise BadScenario(f"the scenario has {count} {what}, more than the {most} allowed here; use fewer")
+
+
 def voice(scenario: Scenario, agent: str) -> str:
-    """The id that a token must be for to hear what ``agent`` hears; no agent has to be there for it."""
+    """Return the id that a token must be for to read what ``agent`` hears; no planning agent needs to have it."""
     return f"persist_{scenario.name}_{agent}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPlayer(Player):
+    """Player of a scenario whose turns run on the scheduler of conversations.
+
+    ``begins`` receives each turn before it runs, so that it can be cancelled; a cancelled turn is not recorded.
+    """
+
+    scheduler: Scheduler
+    prompt_chars: int
+    begins: Callable[[Turn], None]
+
+    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+        items: list[Prefilled | str] = []
+        request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
+        special = SpecialTokens(frozenset(self.stops))
+        turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, items.append)
+        self.begins(turn)
+        end = turn.run()
+        if end.reason == "cancelled" or turn.prefilled is None:
+            raise Unavailable("the turn was cancelled, since the server is closing: begin the scenario again")
+        return Answer(
+            text="".join(item for item in items if isinstance(item, str)), **asdict(turn.prefilled),
+            generated=end.generated, ttft_ms=end.ttft_ms or 0.0, decode_ms=end.decode_ms,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
 class Running:
-    """A scenario on its way. Its turns are played one after another."""
+    """A running scenario. Its turns are played one after another."""
 
     id: str
     scenario: Scenario
@@ -46,32 +106,32 @@ class Running:
     turns: list[turns.Turn] = field(default_factory=list)
     done: bool = False
     failed: bool = False
-    closed: bool = False
-    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # who plays on
+    is_closed: bool = False
+    limiter: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1))  # of requests that play it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    playing: Generator[turns.Turn, None, None] | None = None
+    generator: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
-    working: threading.Lock = field(default_factory=threading.Lock)  # a request may be given up before its thread ends
+    working: threading.Lock = field(default_factory=threading.Lock)  # a request may be cancelled before its thread ends
 
     def begins(self, turn: Turn) -> None:
-        """Heard on the thread that plays."""
+        """Store the turn that begins. Called on the playing thread."""
         self.turn = turn
-        if self.closed:
+        if self.is_closed:
             turn.cancel()
 
     def play(self) -> turns.Turn | None:
-        """The next turn, on a thread; None if there is none."""
+        """Play the next turn, on a thread; None after the last."""
         with self.working:
-            return None if self.playing is None else next(self.playing, None)
+            return None if self.generator is None else next(self.generator, None)
 
     def end(self) -> None:
-        """On a thread, behind a turn that is still played."""
+        """End the scenario after a turn that is still played, on a thread."""
         with self.working:
-            if self.playing is not None:
-                self.playing.close()
+            if self.generator is not None:
+                self.generator.close()
 
     def cancel(self) -> None:
-        self.closed = True
+        self.is_closed = True
         if self.turn is not None:
             self.turn.cancel()
 
@@ -80,62 +140,60 @@ class Running:
         return frozenset(voice(self.scenario, agent) for agent in self.scenario.agents)
 
     def ears(self, access: Access) -> frozenset[str]:
-        """The agents with whose ears a token hears."""
+        """Return the agents whose view a token may read."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
 
-    def heard(self, access: Access) -> list[turns.Turn]:
-        """The turns so far that the token's agents heard."""
+    def audible_turns(self, access: Access) -> list[turns.Turn]:
+        """Return the turns so far that the token's agents heard."""
         ears = self.ears(access)
         return [turn for turn in self.turns if not ears.isdisjoint(turn.audience)]
 
     def audible(self, access: Access) -> int:
-        """The turns that the token's agents will have heard in the end."""
+        """Return the number of turns of the whole scenario that the token's agents hear."""
         ears = self.ears(access)
         speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
         return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
 
     def may_know_why(self, access: Access) -> bool:
-        """Does a token hear who speaks in the turn under way, or everybody? An error may tell of the prompt."""
+        """Tell whether a token reads the current turn's speaker, or all agents: an error may quote the prompt."""
         ears = self.ears(access)
-        speaks = None if self.turn is None else self.turn.request.agent
-        heard = [self.scenario.memory_key(agent, self.id) for agent in ears]
-        return speaks in heard or len(heard) == len(self.scenario.agents)
+        speaker = None if self.turn is None else self.turn.request.agent
+        return len(ears) == len(self.scenario.agents) or speaker in {
+            self.scenario.memory_key(agent, self.id) for agent in ears
+        }
 
 
 class Scenarios:
-    """All that are played, on the threads and the scheduler of ``conversations``. Close it before those."""
+    """All running scenarios, on the threads and the scheduler of ``conversations``. Closed before those."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self._running: dict[str, Running] = {}
         self._stops = stop_tokens(conversations.tokenizer, conversations.special)
-        self._closed = False
-
-    # -- beginning and ending ------------------------------------------------------------------------------------------
+        self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> Running:
-        """Begin a scenario; nothing is said yet.
+        """Begin a scenario; no turn is played yet.
 
         :raises Forbidden: the token is not for all of its agents
-        :raises CapacityError: too many are played. A token for certain agents does not learn how many: each id is in
+        :raises CapacityError: too many are running. A token for certain agents does not learn how many: each id is in
             one scenario at a time, so it may always begin its own
-        :raises Conflict: one of them is played: they would have the same rows. Nothing is said of scenarios that have
-            the name and other agents
+        :raises Conflict: one of the agents is in a running scenario of that name, whose rows would be the same
         """
         limits = self._conversations.limits
         voices = {access.require(voice(scenario, agent)) for agent in scenario.agents}
-        check_scenario(scenario, limits)
-        if self._closed:
-            raise Unavailable("this server is closing; ask another, or later")
-        if any(not voices.isdisjoint(one.voices) for one in self._running.values()):
+        _check_limits(scenario, limits)
+        if self._is_closed:
+            raise Unavailable("this server is closing; use another, or try again later")
+        if any(not voices.isdisjoint(running.voices) for running in self._running.values()):
             raise Conflict(
-                f"a scenario {scenario.name!r} with such an agent is played already: delete it first, or name this one "
-                "otherwise"
+                f"a scenario {scenario.name!r} with one of these agents is running: delete it first, or give this one "
+                "another name"
             )
         if access.all and len(self._running) >= limits.scenarios:
-            raise CapacityError(f"{limits.scenarios} scenarios are played, no more are; delete one")
+            raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
         running = Running(secrets.token_hex(8), scenario, Story(scenario))
-        running.playing = self._player(running).play(running.story)
+        running.generator = self._player(running).play(running.story)
         self._running[running.id] = running
         return running
 
@@ -147,7 +205,7 @@ class Scenarios:
         )  # fmt: skip
 
     async def delete(self, access: Access, number: str) -> None:
-        """End a scenario. Permanent agents keep their rows, the others' are forgotten."""
+        """End a scenario. Permanent agents keep their rows, others are forgotten."""
         running = self.get(access, number)
         for agent in running.scenario.agents:
             access.require(voice(running.scenario, agent))
@@ -160,37 +218,33 @@ class Scenarios:
         self._running.pop(running.id, None)
 
     async def close(self) -> None:
-        """End all of them, whatever becomes of one."""
-        self._closed = True
+        """End all scenarios, even if ending one fails."""
+        self._is_closed = True
         for running in list(self._running.values()):
             running.cancel()
         for running in list(self._running.values()):
             try:
                 await self._end(running)
             except Exception:
-                log.exception("scenario %s was not ended as it should be", running.id)
-
-    # -- what is seen --------------------------------------------------------------------------------------------------
+                log.exception("scenario %s could not be ended", running.id)
 
     def all(self, access: Access) -> list[Running]:
         return [running for running in self._running.values() if running.ears(access)]
 
     def get(self, access: Access, number: str) -> Running:
-        """Raises NotFound, also for one of which the token may hear nothing."""
+        """Return a scenario. Raises NotFound, also for one that the token may not read."""
         running = self._running.get(number)
         if running is None or not running.ears(access):
-            raise NotFound(f"there is no scenario {number[:64]!r} that you may hear; POST /v1/scenarios begins one")
+            raise NotFound(f"there is no scenario {number[:64]!r} that you may read; POST /v1/scenarios begins one")
         return running
 
-    # -- playing -------------------------------------------------------------------------------------------------------
-
     async def play(self, access: Access, running: Running) -> turns.Turn | None:
-        """The next turn; None if there is none.
+        """Play the next turn; None after the last.
 
-        :raises Conflict: it failed before, or was deleted; or it fails in a turn of which the token may not know why
+        :raises Conflict: it failed before, or was deleted; or this turn fails and the token may not know why
         """
         async with running.lock:
-            if running.failed or running.closed:
+            if running.failed or running.is_closed:
                 raise Conflict(OVER)
             if running.done:
                 return None
@@ -200,7 +254,7 @@ class Scenarios:
                 return None
             running.turns.append(turn)
             running.done = len(running.turns) == running.scenario.turns
-            if running.done:  # the last phase ends behind its last turn
+            if running.done:  # ends the last phase
                 await self._next(access, running)
             return turn
 

@@ -1,4 +1,4 @@
-"""``/v1/scenarios``: several agents of one house talk, and nobody is told what was not for its ears."""
+"""Routes of scenarios below ``/v1/scenarios``: each token reads only what its agents heard."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.error_handlers import NotFound
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.strict_models import Strict
-from keep_agent.server.scenarios.limits import sent_scenario, shipped_scenario
-from keep_agent.server.scenarios.registry import Running, Scenarios, voice
+from keep_agent.server.scenarios.registry import Running, Scenarios, sent_scenario, shipped_scenario, voice
 
 PATH = "/v1/scenarios"
 SMALL = {
@@ -28,8 +27,8 @@ SMALL = {
 
 class Begin(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
-    name: str | None = Field(None, description="One that comes with the package")
-    scenario: dict[str, Any] | None = Field(None, description="A whole one, with the keys of docs/phases.md")
+    name: str | None = Field(None, description="A scenario of the package")
+    scenario: dict[str, Any] | None = Field(None, description="A whole scenario, with the keys of docs/phases.md")
 
     @model_validator(mode="after")
     def _either(self) -> Begin:
@@ -40,12 +39,13 @@ class Begin(Strict):
 
 class Play(Strict):
     model_config = ConfigDict(json_schema_extra={"examples": [{"turns": 1}]})
-    turns: StrictInt = Field(1, ge=1, le=1000, description="At most so many are heard by the token's agents")
+    turns: StrictInt = Field(1, ge=1, le=1000, description="Most turns that the token's agents hear")
 
 
-class Shown(BaseModel):
-    """``agents`` are those with whose ears the token hears; ``about`` is shown to one that has them all. ``played`` and
-    ``turns`` count the turns that these agents hear.
+class ScenarioState(BaseModel):
+    """``agents`` are those that the token reads; ``about`` is empty unless these are all.
+
+    ``played`` and ``turns`` count the turns that these agents hear.
     """
 
     id: str
@@ -58,9 +58,9 @@ class Shown(BaseModel):
     failed: bool
 
 
-class ShownTurn(BaseModel):
-    """``index`` counts the turns that the token's agents heard, from 0; ``audience``: which of them heard it. What it
-    cost is shown to the speaker's token only.
+class ScenarioTurn(BaseModel):
+    """``index`` counts the turns that the token's agents heard, from 0; ``audience``: those of them who heard this one.
+    Its cost is included for the speaker's token only.
     """
 
     index: int
@@ -79,22 +79,22 @@ class ShownTurn(BaseModel):
     decode_ms: float | None = None
 
 
-class Played(BaseModel):
+class NewTurns(BaseModel):
     """The turns that the token's agents heard, and their number."""
 
     played: int
-    turns: list[ShownTurn]
+    turns: list[ScenarioTurn]
     done: bool
 
 
-class Heard(BaseModel):
+class PhaseText(BaseModel):
     phase: str
     text: str
 
 
 class Transcript(BaseModel):
     agent: str
-    phases: list[Heard]
+    phases: list[PhaseText]
 
 
 class ScenarioRoutes:
@@ -103,71 +103,71 @@ class ScenarioRoutes:
         self.router = APIRouter(tags=["scenarios"])
         add, busy = self.router.add_api_route, [Depends(limiter.admitted)]
         add(PATH, self.create, methods=["POST"], status_code=201, dependencies=busy, summary="Begin a scenario")
-        add(PATH, self.all, methods=["GET"], summary="Those that are played")
-        add(f"{PATH}/{{number}}", self.one, methods=["GET"], summary="How far one is")
-        add(f"{PATH}/{{number}}", self.delete, methods=["DELETE"], status_code=204, summary="End one")
-        add(f"{PATH}/{{number}}/turns", self.play, methods=["POST"], dependencies=busy, summary="Play on")
-        add(f"{PATH}/{{number}}/transcript", self.transcript, methods=["GET"], summary="What an agent heard")
+        add(PATH, self.all, methods=["GET"], summary="List the running scenarios")
+        add(f"{PATH}/{{number}}", self.get, methods=["GET"], summary="Look at a scenario")
+        add(f"{PATH}/{{number}}", self.delete, methods=["DELETE"], status_code=204, summary="End a scenario")
+        add(f"{PATH}/{{number}}/turns", self.play, methods=["POST"], dependencies=busy, summary="Play turns")
+        add(f"{PATH}/{{number}}/transcript", self.transcript, methods=["GET"], summary="Read an agent's transcript")
 
-    async def create(self, body: Begin, caller: Caller) -> Shown:
-        """Takes a token for all agents of the scenario: ids ``persist_{scenario}_{agent}``."""
+    async def create(self, body: Begin, caller: Caller) -> ScenarioState:
+        """Needs a token for all agents of the scenario: ids ``persist_{scenario}_{agent}``."""
         if body.name is not None:
-            made = await self._conversations.in_thread(partial(shipped_scenario, body.name))
+            load = partial(shipped_scenario, body.name)
         else:
-            limits = self._conversations.limits
-            made = await self._conversations.in_thread(partial(sent_scenario, body.scenario or {}, limits))
-        return shown(self._scenarios.create(caller, made), caller)
+            load = partial(sent_scenario, body.scenario or {}, self._conversations.limits)
+        scenario = await self._conversations.in_thread(load)
+        return state_of(self._scenarios.create(caller, scenario), caller)
 
-    async def all(self, caller: Caller) -> list[Shown]:
-        return [shown(running, caller) for running in self._scenarios.all(caller)]
+    async def all(self, caller: Caller) -> list[ScenarioState]:
+        return [state_of(running, caller) for running in self._scenarios.all(caller)]
 
-    async def one(self, number: str, caller: Caller) -> Shown:
-        return shown(self._scenarios.get(caller, number), caller)
+    async def get(self, number: str, caller: Caller) -> ScenarioState:
+        return state_of(self._scenarios.get(caller, number), caller)
 
     async def delete(self, number: str, caller: Caller) -> None:
         """Permanent agents keep their rows."""
         await self._scenarios.delete(caller, number)
 
-    async def play(self, request: Request, number: str, body: Play, caller: Caller) -> Played:
-        """Plays until the token's agents have heard so many turns. Ends early where the scenario does, or the client
-        goes. Nothing tells how many others were played meanwhile.
+    async def play(self, request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
+        """Plays until the token's agents have heard so many turns, the scenario ends, or the client disconnects. The
+        number of other turns that were played meanwhile is not in the answer.
 
-        One request at a time plays it on; others are told to come again, and wait nowhere.
+        One request at a time plays a scenario; others are refused with a time to retry.
         """
         running = self._scenarios.get(caller, number)
         async with running.limiter.entered():
-            first = len(running.heard(caller))
-            while len(running.heard(caller)) < first + body.turns and not await request.is_disconnected():
+            first = len(running.audible_turns(caller))
+            while len(running.audible_turns(caller)) < first + body.turns and not await request.is_disconnected():
                 if await self._scenarios.play(caller, running) is None:
                     break
-            heard = enumerate(running.heard(caller)[first:], first)
-        told = [told_turn(turn, index, running.ears(caller)) for index, turn in heard]
-        return Played(played=len(told), turns=told, done=running.done)
+            new = enumerate(running.audible_turns(caller)[first:], first)
+        new_turns = [turn_json(turn, index, running.ears(caller)) for index, turn in new]
+        return NewTurns(played=len(new_turns), turns=new_turns, done=running.done)
 
     async def transcript(self, number: str, agent: str, caller: Caller) -> Transcript:
-        """Phase by phase, as the agent itself would read it."""
+        """The phases that an agent heard, as its own prompt would show them."""
         running = self._scenarios.get(caller, number)
         caller.require(voice(running.scenario, agent))
         if agent not in running.scenario.agents:
-            heard = ", ".join(sorted(running.ears(caller)))
-            raise NotFound(f"the scenario has no agent {agent[:64]!r}; you may ask for: {heard}")
-        phases = [Heard(phase=phase.name, text=running.story.transcript(phase.name, agent))
-                  for phase in running.scenario.phases]  # fmt: skip
-        return Transcript(agent=agent, phases=[heard for heard in phases if heard.text])
+            readable = ", ".join(sorted(running.ears(caller)))
+            raise NotFound(f"the scenario has no agent {agent[:64]!r}; you may read: {readable}")
+        texts = {phase.name: running.story.transcript(phase.name, agent) for phase in running.scenario.phases}
+        phases = [PhaseText(phase=name, text=text) for name, text in texts.items() if text]
+        return Transcript(agent=agent, phases=phases)
 
 
-def shown(running: Running, access: Access) -> Shown:
+def state_of(running: Running, access: Access) -> ScenarioState:
     scenario, ears = running.scenario, running.ears(access)
     about = scenario.about if len(ears) == len(scenario.agents) else ""
-    return Shown(
-        id=running.id, name=scenario.name, about=about, agents=sorted(ears),
-        played=len(running.heard(access)), turns=running.audible(access), done=running.done, failed=running.failed,
+    return ScenarioState(
+        id=running.id, name=scenario.name, about=about, agents=sorted(ears), done=running.done, failed=running.failed,
+        played=len(running.audible_turns(access)), turns=running.audible(access),
     )  # fmt: skip
 
 
-def told_turn(turn: turns.Turn, index: int, ears: frozenset[str]) -> ShownTurn:
-    costs = turn.costs if turn.agent in ears else {}
-    return ShownTurn(
+def turn_json(turn: turns.Turn, index: int, ears: frozenset[str]) -> ScenarioTurn:
+    return ScenarioTurn(
         index=index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
-        audience=[agent for agent in turn.audience if agent in ears], **costs,
+        audience=[agent for agent in turn.audience if agent in ears],
+        **(turn.costs if turn.agent in ears else {}),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An episode as one HTML file: the player, its steps and pictures, and nothing that is fetched from elsewhere."""
+"""HTML export: an episode as one file with the player, its steps and pictures, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 
 from keep_agent.errors import DataError
 from keep_agent.files import refuse_folder
-from keep_agent.viewer.pictures import KINDS, picture
-from keep_agent.viewer.runs import Run
+from keep_agent.viewer.runs import KINDS, Run, picture
 from keep_agent.viewer.step_model import overview, step_json
 from keep_agent.viewer.trace_index import EpisodeIndex
 from memory.files.atomic import write_atomic
 
 STATIC = Path(__file__).parents[1] / "static"
-SCOPE = "keep-viewer/"  # what the modules are called in the file
-ALONE = ("step_view.js", "index.js")  # of the served pages
+SCOPE = "keep-viewer/"  # prefix of the modules' names in the file
+PAGES_ONLY = ("step_view.js", "index.js")  # modules of the served pages only
 PAGE = Template("""\
 <!doctype html>
 <html lang="en">
@@ -43,14 +42,14 @@ playEmbedded(document.getElementById("player"), "steps");
 
 
 def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
-    """Write an episode's page; the path. Raises ConfigError for a folder, DataError for what cannot be shown."""
+    """Write an episode's page; return the path. Raises ConfigError for a folder, DataError for an invalid step."""
     refuse_folder(path, "episode.html")
     write_atomic(path, page(run, episode))
     return path
 
 
 def page(run: Run, episode: EpisodeIndex) -> str:
-    """The whole file. Steps travel compressed, as base64: no text of a run is ever markup in it."""
+    """Return the file. Steps are compressed and encoded as base64, so that no text of a run is markup."""
     label = " · ".join(word for word in (run.method, episode.key, run.path.resolve().name) if word)
     return PAGE.substitute(
         title=html.escape(label),
@@ -62,18 +61,17 @@ def page(run: Run, episode: EpisodeIndex) -> str:
 
 
 def _content(run: Run, episode: EpisodeIndex, label: str) -> dict[str, Any]:
-    """Each step is JSON of its own, so that a long episode is not parsed at once."""
-    steps = (step_json(run, episode, number) for number in range(len(episode.places)))
     return {
         "label": label,
         "overview": dict(overview(run, episode)),
-        "steps": list(steps),
+        # one JSON text per step, so that a long episode is not parsed at once
+        "steps": [step_json(run, episode, number) for number in range(len(episode.places))],
         "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
     }
 
 
 def _data_url(run: Run, name: str) -> str:
-    """A picture's bytes as an address; empty for one that is not there, which the page then says."""
+    """Encode a picture as a data URL; empty for a missing one, which the page reports."""
     try:
         path = picture(run.path, name)
     except DataError:
@@ -87,10 +85,10 @@ def _packed(content: dict[str, Any]) -> str:
 
 
 def _modules() -> dict[str, str]:
-    """The page's modules as addresses that hold their own source, by the names they import each other by."""
-    found = {}
+    """Return the page's modules as data URLs, by the names that they import each other by."""
+    modules = {}
     for file in sorted(STATIC.glob("*.js")):
-        if file.name not in ALONE:
+        if file.name not in PAGES_ONLY:
             source = file.read_text(encoding="utf-8").replace('from "./', f'from "{SCOPE}')
-            found[SCOPE + file.name] = f"data:text/javascript;base64,{b64encode(source.encode()).decode()}"
-    return found
+            modules[SCOPE + file.name] = f"data:text/javascript;base64,{b64encode(source.encode()).decode()}"
+    return modules

@@ -1,4 +1,4 @@
-"""An episode as a recording for Rerun's viewer. Needs the extra `rerun`; what it shows is less than the pages do."""
+"""Rerun export: an episode as a recording, with fewer details than the pages. Needs the extra `rerun`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import refuse_folder
-from keep_agent.viewer.pictures import picture
-from keep_agent.viewer.runs import Run
+from keep_agent.viewer.runs import Run, picture
 from keep_agent.viewer.segments import STATES, SegmentView
 from keep_agent.viewer.step_model import PromptView, StepView, step_view
 from keep_agent.viewer.trace_index import EpisodeIndex
@@ -19,13 +18,14 @@ from memory.files.atomic import write_atomic
 if TYPE_CHECKING:
     from rerun import RecordingStream
 
-COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # from memory, then STATES
+COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76, 89, 103))  # of memory, then STATES
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
-    """Write an episode's recording, on the time line ``step``, whole or not at all; the path.
+    """Write an episode's recording atomically, on the time line ``step``; return the path.
 
-    Raises ConfigError without rerun-sdk or for a folder, DataError for an episode that cannot be shown.
+    :raises ConfigError: without rerun-sdk, or for a folder
+    :raises DataError: for an episode with an invalid step
     """
     try:
         import rerun
@@ -39,7 +39,7 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
         _log(recording, step_view(run, episode, number))
         _log_picture(recording, run, episode.frames.get(number))
     content = stream.read()
-    assert content is not None  # which it is for a stream that nobody has shut down
+    assert content is not None  # None only after a shutdown of the stream
     write_atomic(path, content)
     return path
 
@@ -49,7 +49,7 @@ def _log(recording: RecordingStream, view: StepView) -> None:
 
     level = rerun.TextLogLevel.INFO if view.ok else rerun.TextLogLevel.WARN
     recording.log("skills", rerun.TextLog(f"{view.skill} {view.message}".strip(), level=level))
-    recording.log("step", rerun.TextDocument(_told(view)))
+    recording.log("step", rerun.TextDocument(_summary(view)))
     recording.log("world", rerun.TextDocument(_tree(view)))
     if view.goal is not None:
         recording.log("goal/met", rerun.Scalars(view.goal[0]))
@@ -66,7 +66,7 @@ def _log_prompt(recording: RecordingStream, prompt: PromptView) -> None:
     for name, value in (*prompt.parts, ("ttft", prompt.ttft_ms), ("score", prompt.score_ms)):
         recording.log(f"ms/{name}", rerun.Scalars(value))
     for state in STATES:
-        recording.log(f"segments/{state}", rerun.Scalars(sum(one.state == state for one in prompt.segments)))
+        recording.log(f"segments/{state}", rerun.Scalars(sum(segment.state == state for segment in prompt.segments)))
     recording.log("memory", rerun.TextDocument(_table(prompt)))
     if prompt.active_rows and prompt.segments:
         recording.log("recomputation", rerun.Image(heat_map(prompt)))
@@ -75,13 +75,13 @@ def _log_prompt(recording: RecordingStream, prompt: PromptView) -> None:
 
 
 def _log_hops(recording: RecordingStream, prompt: PromptView) -> None:
-    """The path of the first layer that chose; the graph is empty where none did."""
+    """Log the path of the first layer that chose segments; an empty graph if none did."""
     import rerun
 
     edges = next((hop["edges"] for hop in prompt.hops if hop["edges"]), ())
-    named = [(source or "query", target) for source, target, _ in edges]
-    ids = list(dict.fromkeys(id for edge in named for id in edge))
-    recording.log("hops", rerun.GraphNodes(ids, labels=ids), rerun.GraphEdges(named, graph_type="directed"))
+    pairs = [(source or "query", target) for source, target, _ in edges]
+    ids = list(dict.fromkeys(id for pair in pairs for id in pair))
+    recording.log("hops", rerun.GraphNodes(ids, labels=ids), rerun.GraphEdges(pairs, graph_type="directed"))
 
 
 def _log_picture(recording: RecordingStream, run: Run, name: str | None) -> None:
@@ -96,7 +96,7 @@ def _log_picture(recording: RecordingStream, run: Run, name: str | None) -> None
 
 
 def heat_map(prompt: PromptView) -> np.ndarray:
-    """What was computed, uint8 (layers, segments, 3): a pixel per layer and segment."""
+    """Return the recomputation as an image, uint8 (layers, segments, 3): a pixel per layer and segment."""
     layers = np.arange(len(prompt.active_rows))[:, None]
     last = np.array([segment.last_layer for segment in prompt.segments])[None, :]
     kinds = np.array([_colour(segment) for segment in prompt.segments])[None, :]
@@ -104,11 +104,11 @@ def heat_map(prompt: PromptView) -> np.ndarray:
 
 
 def _colour(segment: SegmentView) -> int:
-    """Of its computed layers. A hit was computed at layer 0 at most: in the colour of what is recomputed."""
+    """Return the colour of its computed layers. A hit is computed at layer 0 at most: in the colour of recomputed."""
     return 1 + max(STATES.index(segment.state), 1)
 
 
-def _told(view: StepView) -> str:
+def _summary(view: StepView) -> str:
     goal = f"{view.goal[0]} of {view.goal[1]}" if view.goal else "not in this trace"
     lines: list[Any] = [
         view.instruction,
@@ -121,11 +121,11 @@ def _told(view: StepView) -> str:
 
 
 def _tree(view: StepView) -> str:
-    things = [f"{'  ' * one.depth}{one.id} {' '.join(one.states)}".rstrip() for one in view.world.things]
+    things = [f"{'  ' * thing.depth}{thing.id} {' '.join(thing.states)}".rstrip() for thing in view.world.things]
     holds = ", ".join(view.world.holds) or "nothing"
     return "\n".join([f"agent at {view.world.agent or '?'}, holds {holds}", *things])
 
 
 def _table(prompt: PromptView) -> str:
-    rows = [f"{one.state:<10} {one.key}: {(one.text or '(not in the trace)').strip()}" for one in prompt.segments]
-    return "\n".join(rows)
+    texts = [(view.state, view.key, view.text or "(not in the trace)") for view in prompt.segments]
+    return "\n".join(f"{state:<10} {key}: {text.strip()}" for state, key, text in texts)

@@ -1,11 +1,11 @@
-// What was chosen among what, and how long it took.
+// Panels of a decision: the scored candidates, and the parts of its time.
 
 import { absent, html, legend, milliseconds, panel } from "./draw.js";
 
 const PARTS = ["update", "embed", "encode", "retrieve", "ask", "load", "prefill", "score"];
 
 export function scoresPanel() {
-  const { root, body, note } = panel("Candidates", "the best scored skills; bars are relative to the best");
+  const { root, body, note } = panel("Candidates", "the skills with the best scores; bars are relative to the best");
 
   function show(view) {
     note.textContent = view.scores.length ? "log-likelihood" : "";
@@ -31,7 +31,7 @@ export function timesPanel() {
   function show(prompt) {
     if (!prompt) {
       note.textContent = "";
-      body.replaceChildren(absent("No model decided here: there is nothing to time."));
+      body.replaceChildren(absent("This planner has no model: there are no times."));
       return;
     }
     note.textContent = `to the first token ${milliseconds(prompt.ttft_ms)}`;
@@ -41,7 +41,7 @@ export function timesPanel() {
       html("i", { class: part, style: `width:${((100 * time) / total).toFixed(2)}%`, title: `${part}: ${milliseconds(time)}` }),
     );
     const words = parts.map(([part, time]) => [part, `${part} ${milliseconds(time)}`]);
-    words.sort(([one], [other]) => PARTS.indexOf(one) - PARTS.indexOf(other));
+    words.sort(([first], [second]) => PARTS.indexOf(first) - PARTS.indexOf(second));
     body.replaceChildren(html("div", { class: "parts" }, ...bars), legend(words));
   }
 

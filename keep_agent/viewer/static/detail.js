@@ -1,4 +1,4 @@
-// One segment in full: its text span, its block, and its rank at every layer that chose it.
+// Panel of the selected segment: text, unit and block, and its rank at every layer that chose it.
 
 import { STATES, absent, count, html, panel, svg, ticks, widthOf } from "./draw.js";
 import { unit } from "./memory.js";
@@ -9,15 +9,15 @@ export function detailPanel(events) {
   const { root, body, note } = panel("Selected segment", "", "detail-panel");
 
   function show(prompt, key) {
-    const segment = prompt?.segments.find((one) => one.key === key);
+    const segment = prompt?.segments.find((segment) => segment.key === key);
     note.textContent = segment ? "" : key ? "not in this prompt" : "";
     if (!segment) {
-      body.replaceChildren(absent(key ? `${key} is not in this step's prompt.` : "Click a block, a line of the table or a node of the path."));
+      body.replaceChildren(absent(key ? `${key} is not in this step's prompt.` : "Select a block, a line of the table or a node of the path."));
       return;
     }
     const close = html("button", { class: "chip", onclick: () => events.select("") }, "close");
-    const text = segment.text === null ? absent("The trace does not hold its text.") : html("pre", {}, segment.text);
-    const facts = html("dl", {}, ...described(segment, prompt).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+    const text = segment.text === null ? absent("Its text is not in the trace.") : html("pre", {}, segment.text);
+    const facts = html("dl", {}, ...describe(segment, prompt).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
     const head = html("p", { class: "picked" }, html("i", { class: `swatch ${segment.state}` }), html("b", {}, segment.key), close);
     const chart = html("div", { class: "chart" });
     body.replaceChildren(html("div", { class: "split" }, html("div", {}, head, text, facts), chart));
@@ -27,7 +27,7 @@ export function detailPanel(events) {
   return { root, show };
 }
 
-function described(segment, prompt) {
+function describe(segment, prompt) {
   const rows = segment.stop - segment.start;
   const computed = segment.last_layer < 0 ? "at no layer" : `layers 0 to ${segment.last_layer} of ${prompt.active_rows.length}`;
   return [
@@ -35,7 +35,7 @@ function described(segment, prompt) {
     ["rows", `${segment.start} to ${segment.stop - 1} (${count(rows, "token")}), ${segment.from_block} from blocks`],
     ["computed", computed],
     ["unit", segment.first_unit < 0 ? "none" : `${unit(segment)}, ${segment.kind}${segment.block ? `, block ${segment.block}` : ""}`],
-    ["written", segment.written < 0 ? "the trace does not say" : `at step ${segment.written + 1}, ${count(segment.versions, "text")} so far`],
+    ["written", segment.written < 0 ? "unknown" : `at step ${segment.written + 1}, ${count(segment.versions, "text")} so far`],
   ];
 }
 

@@ -1,16 +1,16 @@
-// Elements and numbers. Text only ever becomes a text node: nothing of a trace is read as markup.
+// Elements and numbers. Texts become text nodes only, so that nothing of a trace is parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export function html(tag, props = {}, ...children) {
-  return filled(document.createElement(tag), props, children);
+  return fill(document.createElement(tag), props, children);
 }
 
 export function svg(tag, props = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), props, children);
+  return fill(document.createElementNS(SVG, tag), props, children);
 }
 
-function filled(element, props, children) {
+function fill(element, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -48,7 +48,7 @@ export function percent(share) {
   return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 
-// Round steps (1, 2, 5, 10, ...) of which about `wanted` fit into `span`.
+// Returns about `wanted` ticks over `span`, at round steps (1, 2, 5, 10, ...).
 export function ticks(span, wanted) {
   const rough = Math.max(span / wanted, 1e-9);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -56,7 +56,7 @@ export function ticks(span, wanted) {
   return Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, index) => index * step);
 }
 
-// What a panel knows of the width that it has to draw in.
+// Returns the width that a panel can draw in.
 export function widthOf(element, least = 260) {
   return Math.max(least, Math.floor(element.clientWidth));
 }
@@ -64,7 +64,7 @@ export function widthOf(element, least = 260) {
 export const STATES = {
   hit: { letter: "H", words: "hit: served from a stored block" },
   recomputed: { letter: "R", words: "recomputed: served from a block, and repaired in its first layers" },
-  changed: { letter: "C", words: "changed: its text is another one, so its block is new" },
+  changed: { letter: "C", words: "changed: its text has changed, so its block is new" },
   fresh: { letter: "F", words: "fresh: no stored block could be used" },
 };
 

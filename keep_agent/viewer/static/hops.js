@@ -1,4 +1,4 @@
-// How a layer chose what to recompute: the query asks segments, these ask others. Every chosen one has one way to it.
+// Panel of the multi-hop path: the query attends to segments, these to others. Each chosen segment has one edge to it.
 
 import { absent, count, html, panel, svg, widthOf } from "./draw.js";
 
@@ -6,13 +6,13 @@ const ROW = 26;
 const PAD = 10;
 
 export function hopsPanel(events) {
-  const { root, body, note } = panel("Multi-hop path", "query to segments, one edge to each that was chosen");
+  const { root, body, note } = panel("Multi-hop path", "from the query to segments, one edge to each chosen one");
   const chips = html("div", { class: "chips", role: "group", "aria-label": "layer" });
   const chart = html("div", { class: "chart tall" });
   body.append(chips, chart);
   let width = 0;
   let layer = null;
-  let now = [];
+  let last = [];
 
   function show(prompt, selected) {
     const hops = (prompt?.hops ?? []).filter((hop) => hop.edges.length);
@@ -20,8 +20,8 @@ export function hopsPanel(events) {
     chips.replaceChildren(...hops.map((hop) => chip(hop, hop === current)));
     chips.hidden = !hops.length;
     note.textContent = current ? `layer ${current.layer}: ${count(current.hops, "hop")}, ${count(current.edges.length, "segment")} chosen` : "";
-    chart.replaceChildren(current ? drawn(current, selected, width, events) : absent(reason(prompt)));
-    now = [prompt, selected];
+    chart.replaceChildren(current ? draw(current, selected, width, events) : absent(reason(prompt)));
+    last = [prompt, selected];
   }
 
   function chip(hop, pressed) {
@@ -35,19 +35,19 @@ export function hopsPanel(events) {
 
   function at(wanted) {
     layer = wanted;
-    show(...now);
+    show(...last);
   }
 
   return { root, show, at, measure };
 }
 
 function reason(prompt) {
-  if (!prompt) return "No model decided here.";
-  return "No layer reported a path at this step: this method does not choose by hops, or there was nothing to choose from.";
+  if (!prompt) return "This planner has no model.";
+  return "No layer has a path at this step: this method does not choose by hops, or it had no segments to choose from.";
 }
 
-function drawn(hop, selected, width, events) {
-  const places = arranged(hop.edges);
+function draw(hop, selected, width, events) {
+  const places = arrange(hop.edges);
   const columns = Math.max(...[...places.values()].map((place) => place.column)) + 1;
   const rows = Math.max(...[...places.values()].map((place) => place.row)) + 1;
   const step = Math.max((width - 2 * PAD) / columns, 150); // below that it scrolls
@@ -61,8 +61,8 @@ function drawn(hop, selected, width, events) {
   return root;
 }
 
-// The query to the left, what it asked next to it, and so on. A source that was not chosen itself is drawn dashed.
-function arranged(edges) {
+// Places the query at the left, its targets next to it, and so on. A source that was not chosen itself is drawn dashed.
+function arrange(edges) {
   const places = new Map([["", { column: 0, row: 0, chosen: true }]]);
   const targets = new Set(edges.map(([, target]) => target));
   const next = [1];
@@ -92,11 +92,11 @@ function node(id, place, left, middle, box, selected, events) {
   const width = id === "" ? 52 : box;
   const longest = Math.max(4, Math.floor((width - 12) / 6.6));
   const name = id === "" ? "query" : id.length > longest ? `${id.slice(0, longest - 1)}…` : id;
-  const told = id === "" ? "the query's rows" : `${id}${place.chosen ? "" : ": asked on the way, not chosen itself"}`;
+  const title = id === "" ? "the query's rows" : `${id}${place.chosen ? "" : ": on the path, not chosen itself"}`;
   return svg(
     "g",
     { class: kind, "data-key": id, onclick: () => id && events.select(id) },
-    svg("title", {}, told),
+    svg("title", {}, title),
     svg("rect", { x: left, y: middle - 10, width, height: 20, rx: 4 }),
     svg("text", { x: left + 7, y: middle + 4 }, name),
   );

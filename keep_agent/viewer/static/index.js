@@ -1,21 +1,21 @@
-// What pages import: the player, and where its steps come from.
+// Entry of the served pages: the player, and its source of steps.
 
 export { play } from "./player.js";
 
-// Steps that a server reads from a run folder. `base` is the address of its data, without a slash at the end.
+// Source of steps that a server reads from a run folder. `base`: address of its data routes, without a final slash.
 export function remote(base, run, episode, label) {
-  const address = (what, rest) => `${base}/${what}?${new URLSearchParams({ run, episode, ...rest })}`;
+  const address = (route, rest) => `${base}/${route}?${new URLSearchParams({ run, episode, ...rest })}`;
   return {
     label,
-    overview: (since) => asked(address("episode", { since })),
-    step: (number) => asked(address("step", { step: number })),
+    overview: (since) => get(address("episode", { since })),
+    step: (number) => get(address("step", { step: number })),
     picture: (number) => address("picture", { step: number }),
   };
 }
 
-async function asked(address) {
+async function get(address) {
   const answer = await fetch(address);
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.detail ?? `the server answered ${answer.status}`);
-  return told;
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.detail ?? `the server answered ${answer.status}`);
+  return content;
 }

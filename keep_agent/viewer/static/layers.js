@@ -1,4 +1,4 @@
-// Layers x prompt rows: what was computed where. One bar per segment, from layer 0 to the last that computed it.
+// Panel of the recomputation, layers x prompt rows: one bar per segment, from layer 0 to the last that computed it.
 
 import { STATES, absent, count, html, legend, panel, percent, svg, ticks, widthOf } from "./draw.js";
 
@@ -25,12 +25,12 @@ export function layersPanel(events) {
   }
 
   function show(prompt, selected) {
-    const there = prompt && prompt.active_rows.length > 0;
-    readout.hidden = keys.hidden = !there;
-    note.textContent = there ? summary(prompt) : "";
-    readout.textContent = "Point at a block; click it to see its text and its rank over the layers.";
+    const shown = prompt && prompt.active_rows.length > 0;
+    readout.hidden = keys.hidden = !shown;
+    note.textContent = shown ? summary(prompt) : "";
+    readout.textContent = "Point at a block for its layer; click it for its text and its rank over the layers.";
     chart.replaceChildren(
-      there ? drawn(prompt, selected, width, events, readout) : absent("No model decided here: nothing was computed."),
+      shown ? draw(prompt, selected, width, events, readout) : absent("This planner has no model: nothing was computed."),
     );
   }
 
@@ -43,7 +43,7 @@ function summary(prompt) {
   return `${count(prompt.rows, "row")} x ${count(layers, "layer")}, ${percent(computed / (prompt.rows * layers))} computed`;
 }
 
-function drawn(prompt, selected, width, events, readout) {
+function draw(prompt, selected, width, events, readout) {
   const layers = prompt.active_rows.length;
   const height = Math.max(4, Math.min(15, Math.floor(180 / layers)));
   const area = { width: width - LEFT - RIGHT, height: layers * height };
@@ -51,17 +51,17 @@ function drawn(prompt, selected, width, events, readout) {
   const y = (layer) => TOP + layer * height;
   const root = svg("svg", { width, height: area.height + TOP + BOTTOM, role: "img", "aria-label": "computed rows by layer" });
   root.append(...columns(prompt, x, y, layers), ...(height < 6 ? [] : grid(layers, area.width, y)), ...sides(prompt, area.width, x, y, height));
-  root.append(...frame(prompt.segments.find((one) => one.key === selected), x, y, layers));
+  root.append(...frame(prompt.segments.find((segment) => segment.key === selected), x, y, layers));
   const at = (event) => {
     const box = root.getBoundingClientRect();
     const row = ((event.clientX - box.left - LEFT) / area.width) * prompt.rows;
     const layer = Math.floor((event.clientY - box.top - TOP) / height);
     if (layer < 0 || layer >= layers || row < 0 || row >= prompt.rows) return null;
-    return { layer, row: Math.floor(row), segment: prompt.segments.find((one) => one.start <= row && row < one.stop) };
+    return { layer, row: Math.floor(row), segment: prompt.segments.find((segment) => segment.start <= row && row < segment.stop) };
   };
   root.addEventListener("mousemove", (event) => {
     const cell = at(event);
-    if (cell) readout.textContent = said(cell, prompt);
+    if (cell) readout.textContent = describe(cell, prompt);
   });
   root.addEventListener("click", (event) => {
     const cell = at(event);
@@ -76,15 +76,15 @@ function columns(prompt, x, y, layers) {
       x: x(start), y: y(0), width: Math.max(0.6, x(stop) - x(start) - (x(stop) - x(start) > 3 ? 0.7 : 0)),
       height: y(last + 1) - y(0), class: kind, "data-key": key,
     });
-  const found = [bar(0, prompt.context, layers - 1, "stored")];
-  for (const one of prompt.segments) {
-    found.push(bar(one.start, one.stop, layers - 1, "stored", one.key));
-    if (one.last_layer < 0) continue;
-    const kind = one.state === "hit" ? "recomputed" : one.state;
-    found.push(bar(one.start, one.stop, one.last_layer, kind, one.key));
+  const shapes = [bar(0, prompt.context, layers - 1, "stored")];
+  for (const segment of prompt.segments) {
+    shapes.push(bar(segment.start, segment.stop, layers - 1, "stored", segment.key));
+    if (segment.last_layer < 0) continue;
+    const kind = segment.state === "hit" ? "recomputed" : segment.state;
+    shapes.push(bar(segment.start, segment.stop, segment.last_layer, kind, segment.key));
   }
-  if (prompt.query < prompt.rows) found.push(bar(prompt.query, prompt.rows, layers - 1, "fresh"));
-  return found;
+  if (prompt.query < prompt.rows) shapes.push(bar(prompt.query, prompt.rows, layers - 1, "fresh"));
+  return shapes;
 }
 
 function grid(layers, width, y) {
@@ -94,23 +94,23 @@ function grid(layers, width, y) {
 
 function sides(prompt, width, x, y, height) {
   const layers = prompt.active_rows.length;
-  const found = ticks(layers - 1, 5).filter((layer) => Number.isInteger(layer)).map((layer) =>
+  const shapes = ticks(layers - 1, 5).filter((layer) => Number.isInteger(layer)).map((layer) =>
     svg("text", { x: LEFT - 6, y: y(layer) + height / 2 + 4, "text-anchor": "end" }, String(layer)),
   );
   const from = LEFT + width + 8;
   const full = RIGHT - 42;
   prompt.active_rows.forEach((rows, layer) => {
     const size = (full * rows) / prompt.rows;
-    found.push(svg("rect", { x: from, y: y(layer) + 0.5, width: size, height: Math.max(1, height - 1), class: "active" }));
-    const told = layer === 0 || rows !== prompt.active_rows[layer - 1];
-    if (told && height >= 8) found.push(svg("text", { x: from + size + 4, y: y(layer) + height / 2 + 4 }, String(rows)));
+    shapes.push(svg("rect", { x: from, y: y(layer) + 0.5, width: size, height: Math.max(1, height - 1), class: "active" }));
+    const changed = layer === 0 || rows !== prompt.active_rows[layer - 1];
+    if (changed && height >= 8) shapes.push(svg("text", { x: from + size + 4, y: y(layer) + height / 2 + 4 }, String(rows)));
   });
   const base = y(layers) + 14;
-  found.push(svg("text", { x: LEFT, y: base }, "memory"));
-  found.push(svg("text", { x: x(prompt.rows), y: base, "text-anchor": "end" }, "query"));
-  found.push(svg("text", { x: from, y: base }, "rows computed"));
-  found.push(svg("text", { x: 10, y: y(layers / 2), class: "axis", transform: `rotate(-90 10 ${y(layers / 2)})`, "text-anchor": "middle" }, "layer"));
-  return found;
+  shapes.push(svg("text", { x: LEFT, y: base }, "memory"));
+  shapes.push(svg("text", { x: x(prompt.rows), y: base, "text-anchor": "end" }, "query"));
+  shapes.push(svg("text", { x: from, y: base }, "rows computed"));
+  shapes.push(svg("text", { x: 10, y: y(layers / 2), class: "axis", transform: `rotate(-90 10 ${y(layers / 2)})`, "text-anchor": "middle" }, "layer"));
+  return shapes;
 }
 
 function frame(segment, x, y, layers) {
@@ -119,7 +119,7 @@ function frame(segment, x, y, layers) {
   return [svg("rect", { x: x(segment.start) - 0.5, y: y(0) - 1, width, height: y(layers) - y(0) + 2, class: "frame" })];
 }
 
-function said({ layer, row, segment }, prompt) {
+function describe({ layer, row, segment }, prompt) {
   const active = prompt.active_rows[layer];
   const at = `layer ${layer} computed ${active} of ${count(prompt.rows, "row")}`;
   if (!segment) return `${row < prompt.context ? "context" : row >= prompt.query ? "query" : "memory"}, row ${row}; ${at}`;

@@ -1,16 +1,16 @@
-// The memory table: one line per segment of the prompt, in its order. Lines are kept and refilled from step to step; of
-// fixed height and no <table>, so that one that is out of sight costs no layout.
+// Memory table: one line per segment of the prompt, in its order. Lines are reused from step to step. They have a fixed
+// height and are no <table>, so that lines out of sight cost no layout.
 
 import { STATES, absent, count, html, legend, panel } from "./draw.js";
 
 const HEADINGS = [
-  ["", "what became of it"],
+  ["", "its state"],
   ["segment", "its id"],
   ["text", "as the prompt holds it"],
   ["unit", "number of the unit whose keys and values are computed together"],
   ["kind", "static or dynamic group, or the kind of its unit"],
   ["layers", "layers that computed one of its rows"],
-  ["rank", "best place by attention mass among the segments a layer chose"],
+  ["rank", "best rank by attention mass among the segments that a layer chose"],
 ];
 
 export function memoryPanel(events) {
@@ -19,8 +19,8 @@ export function memoryPanel(events) {
   const names = HEADINGS.map(([name, title]) => html("span", { title, role: "columnheader" }, name));
   const head = html("div", { class: "head", role: "row" }, ...names);
   const scroller = html("div", { class: "scroller memory", role: "table", tabindex: "-1" }, head, rows);
-  const empty = absent("This planner has no memory in a prompt: the trace holds no segments.");
-  const keys = legend(Object.entries(STATES).map(([state, told]) => [state, state, told.words]));
+  const empty = absent("No memory: the trace holds no segments of this step's prompt.");
+  const keys = legend(Object.entries(STATES).map(([state, parts]) => [state, state, parts.words]));
   body.append(scroller, keys, empty);
   const lines = [];
 
@@ -41,9 +41,9 @@ export function memoryPanel(events) {
 }
 
 function summary(prompt, segments) {
-  const states = Object.keys(STATES).map((state) => [state, segments.filter((one) => one.state === state).length]);
-  const told = states.filter(([, number]) => number).map(([state, number]) => `${number} ${state}`);
-  return `${count(segments.length, "segment")}: ${told.join(", ")}; ${prompt.units_hit} of ${count(prompt.units, "unit")} hit`;
+  const states = Object.keys(STATES).map((state) => [state, segments.filter((segment) => segment.state === state).length]);
+  const parts = states.filter(([, number]) => number).map(([state, number]) => `${number} ${state}`);
+  return `${count(segments.length, "segment")}: ${parts.join(", ")}; ${prompt.units_hit} of ${count(prompt.units, "unit")} hit`;
 }
 
 function line(parent, events) {
@@ -57,7 +57,7 @@ function line(parent, events) {
   parent.append(root);
   const before = {};
 
-  // Writes only what is another value than before: an untouched line costs no layout.
+  // Writes a value only if it has changed: an unchanged line costs no layout.
   function put(name, value, write) {
     if (before[name] === value) return;
     before[name] = value;

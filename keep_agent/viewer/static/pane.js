@@ -1,4 +1,4 @@
-// One run's side of the page: the step in words on top, its panels below. Every panel is refilled, never rebuilt.
+// Pane of one run: a summary of the step on top, its panels below. Panels are refilled, never rebuilt.
 
 import { absent, html, svg } from "./draw.js";
 import { scoresPanel, timesPanel } from "./decision.js";
@@ -16,7 +16,7 @@ export function pane(source, onSelect) {
   const memory = memoryPanel(events);
   const [layers, hops, detail] = [layersPanel(events), hopsPanel(events), detailPanel(events)];
   const [timeline, scores, times, world] = [timelinePanel(), scoresPanel(), timesPanel(), worldPanel(source)];
-  const gone = html("div", { class: "gone" });
+  const notice = html("div", { class: "gone" });
   const grid = html(
     "div",
     { class: "grid" },
@@ -24,7 +24,7 @@ export function pane(source, onSelect) {
     html("div", { class: "middle" }, layers.root, hops.root, timeline.root),
     html("div", { class: "right" }, scores.root, times.root, world.root),
   );
-  const root = html("article", { class: "pane" }, html("h1", {}, source.label), head, gone, grid);
+  const root = html("article", { class: "pane" }, html("h1", {}, source.label), head, notice, grid);
 
   function select(key, layer) {
     state.selected = key === state.selected && layer === undefined ? "" : key;
@@ -44,12 +44,12 @@ export function pane(source, onSelect) {
 
   function show(view) {
     state.view = view;
-    gone.replaceChildren();
+    notice.replaceChildren();
     grid.hidden = head.hidden = false;
     head.replaceChildren(...heading(view));
     grid.classList.toggle("plain", !view.prompt);
     detail.root.hidden = !view.prompt;
-    [layers, hops, timeline].forEach((one) => one.measure()); // all of them before any is drawn: one layout
+    [layers, hops, timeline].forEach((panel) => panel.measure()); // all before any is drawn: one layout
     drawSelection();
     timeline.show(view.prompt);
     times.show(view.prompt);
@@ -57,14 +57,14 @@ export function pane(source, onSelect) {
     world.show(view);
   }
 
-  function say(words) {
+  function showMessage(words) {
     state.view = null;
     grid.hidden = head.hidden = true;
-    gone.replaceChildren(absent(words));
+    notice.replaceChildren(absent(words));
   }
 
-  function differs(parted) {
-    root.classList.toggle("differs", parted);
+  function differs(isDifferent) {
+    root.classList.toggle("differs", isDifferent);
   }
 
   function redraw() {
@@ -75,18 +75,18 @@ export function pane(source, onSelect) {
     state.selected = key;
   }
 
-  return { root, show, say, redraw, preset, differs, reveal: () => memory.reveal(state.selected) };
+  return { root, show, showMessage, redraw, preset, differs, reveal: () => memory.reveal(state.selected) };
 }
 
 function heading(view) {
   const result = html("span", { class: view.ok ? "result ok" : "result no" }, view.ok ? "✓ done" : "✗ failed");
   const action = html("p", { class: "action" }, html("b", {}, view.skill), result, html("span", { class: "message" }, view.message));
-  const asked = html("p", { class: "instruction" }, view.instruction);
-  const told = html("p", { class: "tags" }, goal(view.goal), ...tags(view));
-  const found = [html("div", { class: "said" }, asked, action), told];
-  if (view.end) found.push(ended(view.end));
-  if (view.crash) found.push(html("details", { class: "crash" }, html("summary", {}, "The episode crashed behind this step"), html("pre", {}, view.crash)));
-  return found;
+  const instruction = html("p", { class: "instruction" }, view.instruction);
+  const summary = html("p", { class: "tags" }, goal(view.goal), ...tags(view));
+  const elements = [html("div", { class: "said" }, instruction, action), summary];
+  if (view.end) elements.push(outcome(view.end));
+  if (view.crash) elements.push(html("details", { class: "crash" }, html("summary", {}, "The episode crashed after this step"), html("pre", {}, view.crash)));
+  return elements;
 }
 
 function goal(conditions) {
@@ -100,16 +100,16 @@ function goal(conditions) {
 }
 
 function tags(view) {
-  const found = [`task ${view.task + 1}, its step ${view.step + 1}`];
-  if (view.prompt?.cold) found.push("cold: first prompt after a reset");
-  for (const flip of view.prompt?.flips ?? []) found.push(`group ${flip.group} became ${flip.static ? "static" : "dynamic"}`);
-  if (view.restarted) found.push("the simulator was restarted");
-  if (view.understood) found.push(`understood: ${view.understood}`);
-  if (view.focus) found.push(`wrote first: ${view.focus}`);
-  return found.map((words) => html("span", { class: "tag" }, words));
+  const elements = [`task ${view.task + 1}, its step ${view.step + 1}`];
+  if (view.prompt?.cold) elements.push("cold: first prompt after a reset");
+  for (const flip of view.prompt?.flips ?? []) elements.push(`group ${flip.group} became ${flip.static ? "static" : "dynamic"}`);
+  if (view.restarted) elements.push("the simulator was restarted");
+  if (view.understood) elements.push(`understood: ${view.understood}`);
+  if (view.focus) elements.push(`focus: ${view.focus}`);
+  return elements.map((words) => html("span", { class: "tag" }, words));
 }
 
-function ended(end) {
+function outcome(end) {
   const words = end.success ? "The task succeeded" : `The task failed (${end.stop})`;
   const expert = end.expert_steps ? `, the demonstration takes ${end.expert_steps}` : "";
   return html("p", { class: end.success ? "end ok" : "end no" }, `${words} after ${end.steps} steps${expert}; ${end.met} of ${end.total} conditions met.`);

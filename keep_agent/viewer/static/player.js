@@ -1,4 +1,4 @@
-// Moves through the steps of an episode, or of two side by side: slider, keys, address, and a run that still grows.
+// Player: moves through the steps of one or two episodes by slider, keys and address, and follows a growing run.
 
 import { html, widthOf } from "./draw.js";
 import { pane } from "./pane.js";
@@ -7,7 +7,7 @@ import { toolbar } from "./toolbar.js";
 import { track } from "./track.js";
 
 const POLL = 1000; // ms
-const SETTLED = 120; // ms without a move until the address is told
+const SETTLED = 120; // ms without a move until the address is updated
 const LEAP = 10; // steps, with shift
 
 // sources: { label, overview(since), step(number), picture(number) }; the last gives an address.
@@ -22,7 +22,7 @@ class Player {
     this.options = options;
     this.step = options.step ?? 0;
     this.segment = options.segment ?? "";
-    this.asked = 0; // moves so far: an answer to an earlier one is dropped
+    this.move = 0; // number of the last move: answers to earlier ones are dropped
     this.following = this.stopped = false;
     this.tapes = sources.map(tape);
     this.panes = sources.map((source) => pane(source, (key) => this.selected(key)));
@@ -35,10 +35,10 @@ class Player {
     this.bar = track(go);
     this.tools = toolbar({ go, leap: (steps) => go(this.step + steps), follow: (on) => this.follow(on) }, this.options.live);
     this.problem = html("p", { class: "problem", role: "alert", hidden: true });
-    const stage = html("main", { class: this.panes.length > 1 ? "panes two" : "panes" }, ...this.panes.map((one) => one.root));
+    const stage = html("main", { class: this.panes.length > 1 ? "panes two" : "panes" }, ...this.panes.map((item) => item.root));
     this.root.classList.add("keep-viewer");
     this.root.replaceChildren(html("nav", { class: "player" }, this.tools.root, this.bar.root), this.problem, stage);
-    this.panes.forEach((one) => one.preset(this.segment));
+    this.panes.forEach((item) => item.preset(this.segment));
     this.onKey = (event) => this.key(event);
     document.addEventListener("keydown", this.onKey);
     this.width = widthOf(this.bar.root);
@@ -47,15 +47,15 @@ class Player {
   }
 
   async begin() {
-    await Promise.all(this.tapes.map((one) => one.look()));
+    await Promise.all(this.tapes.map((item) => item.look()));
     this.drawTrack();
     await this.go(this.step);
-    this.panes.forEach((one) => one.reveal());
+    this.panes.forEach((item) => item.reveal());
     this.watch();
   }
 
   get count() {
-    return Math.max(...this.tapes.map((one) => one.outlines.length));
+    return Math.max(...this.tapes.map((item) => item.outlines.length));
   }
 
   async go(wanted) {
@@ -63,32 +63,32 @@ class Player {
     if (this.step < this.count - 1) this.tools.following((this.following = false));
     this.bar.at(this.step);
     this.tools.at(this.step, this.count);
-    const mine = ++this.asked;
-    const views = await Promise.all(this.tapes.map((one) => one.view(this.step)));
-    if (mine !== this.asked || this.stopped) return; // somebody has moved on
-    views.forEach((view, index) => (view.words ? this.panes[index].say(view.words) : this.panes[index].show(view)));
+    const mine = ++this.move;
+    const views = await Promise.all(this.tapes.map((item) => item.view(this.step)));
+    if (mine !== this.move || this.stopped) return; // another move came first
+    views.forEach((view, index) => (view.words ? this.panes[index].showMessage(view.words) : this.panes[index].show(view)));
     this.mark(views);
     this.drawn = this.step;
     this.moved();
     this.root.dispatchEvent(new CustomEvent("keep-step", { detail: this.step }));
-    requestAnimationFrame(() => setTimeout(() => this.prefetch(mine))); // behind the frame that shows this step
+    requestAnimationFrame(() => setTimeout(() => this.prefetch(mine))); // after the frame that shows this step
   }
 
   prefetch(mine) {
-    if (mine !== this.asked || this.stopped) return;
-    this.tapes.forEach((one) => [this.step + 1, this.step - 1].forEach(one.prefetch));
+    if (mine !== this.move || this.stopped) return;
+    this.tapes.forEach((item) => [this.step + 1, this.step - 1].forEach(item.prefetch));
   }
 
-  // Browsers refuse a new address many times a second. It names what is drawn, not what is still on its way.
+  // Updates the address to the drawn step, after a pause, since browsers refuse frequent changes.
   moved() {
     clearTimeout(this.telling);
     this.telling = setTimeout(() => this.options.onMove?.(this.drawn, this.segment), SETTLED);
   }
 
-  // Two runs that part here say so.
-  mark([one, other]) {
-    const parted = other !== undefined && (one.skill !== other.skill || one.ok !== other.ok);
-    this.panes.forEach((each) => each.differs(parted));
+  // Marks the panes where two runs differ.
+  mark([first, second]) {
+    const isDifferent = second !== undefined && (first.skill !== second.skill || first.ok !== second.ok);
+    this.panes.forEach((each) => each.differs(isDifferent));
   }
 
   selected(key) {
@@ -102,12 +102,12 @@ class Player {
   }
 
   drawTrack() {
-    const longest = this.tapes.reduce((one, other) => (other.outlines.length > one.outlines.length ? other : one));
+    const longest = this.tapes.reduce((first, second) => (second.outlines.length > first.outlines.length ? second : first));
     this.bar.draw(longest.outlines, differing(this.tapes));
     this.tools.at(this.step, this.count);
-    const told = this.tapes.map((one) => one.problem).filter(Boolean);
-    this.problem.hidden = !told.length;
-    this.problem.textContent = told.join(" ");
+    const problems = this.tapes.map((item) => item.problem).filter(Boolean);
+    this.problem.hidden = !problems.length;
+    this.problem.textContent = problems.join(" ");
   }
 
   async watch() {
@@ -118,11 +118,11 @@ class Player {
   }
 
   async look() {
-    const changed = (await Promise.all(this.tapes.map((one) => one.look()))).some(Boolean);
+    const changed = (await Promise.all(this.tapes.map((item) => item.look()))).some(Boolean);
     if (!changed || this.stopped) return;
     this.drawTrack();
     if (this.following) await this.go(this.count - 1);
-    else if (this.tapes.some((one) => !one.has(this.step))) await this.go(this.step);
+    else if (this.tapes.some((item) => !item.has(this.step))) await this.go(this.step);
   }
 
   key(event) {
@@ -135,13 +135,13 @@ class Player {
     this.go(wanted);
   }
 
-  // For another width alone: what is drawn anew under the pointer loses a click.
+  // Redraws for another width only: an element that is replaced under the pointer loses a click.
   resized() {
     const width = widthOf(this.bar.root);
     if (width === this.width) return;
     this.width = width;
     this.drawTrack();
-    this.panes.forEach((one) => one.redraw());
+    this.panes.forEach((item) => item.redraw());
   }
 
   stop() {

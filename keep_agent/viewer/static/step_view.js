@@ -1,4 +1,4 @@
-// The NiceGUI element around the player.
+// NiceGUI element of the player.
 
 import { play, remote } from "keep-viewer";
 

@@ -1,4 +1,4 @@
-// What is known of one source: outlines of all its steps, and the steps looked at lately.
+// Cache of one source: outlines of all its steps, and the steps that were shown lately.
 
 const KEPT = 80; // steps
 
@@ -6,7 +6,7 @@ export function tape(source) {
   const known = new Map();
   const self = { outlines: [], problem: "", status: "", crash: "", look, view, prefetch, has };
 
-  // Asks for what is new. Did anything change?
+  // Reads new outlines; returns whether anything changed.
   async function look() {
     try {
       return take(await source.overview(self.outlines.length));
@@ -17,12 +17,12 @@ export function tape(source) {
     }
   }
 
-  function take(told) {
-    if (told.steps < self.outlines.length) return restart(); // the file was replaced
-    const changed = told.outlines.length > 0 || told.problem !== self.problem || told.status !== self.status;
-    if (changed) known.delete(self.outlines.length - 1); // it may tell of the end now
-    self.outlines.push(...told.outlines);
-    [self.problem, self.status, self.crash] = [told.problem, told.status, told.crash];
+  function take(update) {
+    if (update.steps < self.outlines.length) return restart(); // the file was replaced
+    const changed = update.outlines.length > 0 || update.problem !== self.problem || update.status !== self.status;
+    if (changed) known.delete(self.outlines.length - 1); // it may hold the task's outcome now
+    self.outlines.push(...update.outlines);
+    [self.problem, self.status, self.crash] = [update.problem, update.status, update.crash];
     return changed;
   }
 
@@ -37,20 +37,20 @@ export function tape(source) {
     return known.has(step);
   }
 
-  // A step to show, or why there is none, as { words }.
+  // Returns a step, or the reason why there is none as { words }.
   function view(step) {
-    if (step >= self.outlines.length) return Promise.resolve({ words: ended() });
-    if (!known.has(step)) known.set(step, source.step(step).catch((error) => failed(step, error)));
+    if (step >= self.outlines.length) return Promise.resolve({ words: reason() });
+    if (!known.has(step)) known.set(step, source.step(step).catch((error) => forget(step, error)));
     if (known.size > KEPT) known.delete(known.keys().next().value);
     return known.get(step);
   }
 
-  function failed(step, error) {
+  function forget(step, error) {
     known.delete(step);
     return { words: error.message };
   }
 
-  function ended() {
+  function reason() {
     if (self.outlines.length) return `This episode has only ${self.outlines.length} steps.`;
     return self.crash ? `No step was taken: the episode crashed.\n${self.crash}` : "No step was taken yet.";
   }
@@ -62,10 +62,10 @@ export function tape(source) {
   return self;
 }
 
-// Steps where two runs did not choose alike or it did not go alike, or where only one of them goes on.
+// Returns the steps where two runs differ in skill or outcome, or that only one of them has.
 export function differing(tapes) {
   if (tapes.length < 2) return [];
-  const [one, other] = tapes.map((each) => each.outlines);
-  const steps = Array.from({ length: Math.max(one.length, other.length) }, (_, step) => step);
-  return steps.filter((step) => one[step]?.skill !== other[step]?.skill || one[step]?.ok !== other[step]?.ok);
+  const [first, second] = tapes.map((each) => each.outlines);
+  const steps = Array.from({ length: Math.max(first.length, second.length) }, (_, step) => step);
+  return steps.filter((step) => first[step]?.skill !== second[step]?.skill || first[step]?.ok !== second[step]?.ok);
 }

@@ -1,4 +1,4 @@
-// Loads and computations on one clock, a lane per layer: a slice has to be there when its layer begins.
+// Timeline of loads and computations, a lane per layer: a block's slice has to be loaded when its layer begins.
 
 import { absent, bytes, count, html, legend, milliseconds, panel, svg, ticks, widthOf } from "./draw.js";
 
@@ -7,7 +7,7 @@ const RIGHT = 10;
 const BOTTOM = 20;
 
 export function timelinePanel() {
-  const { root, body, note } = panel("Load and compute", "ms since the first of them");
+  const { root, body, note } = panel("Load and compute", "ms since the first load or computation");
   const chart = html("div", { class: "chart" });
   const readout = html("p", { class: "readout" });
   const keys = legend([
@@ -24,11 +24,11 @@ export function timelinePanel() {
   }
 
   function show(prompt) {
-    const there = prompt && (prompt.loads.length > 0 || prompt.computes.length > 0);
-    readout.hidden = keys.hidden = !there;
-    note.textContent = there ? summary(prompt) : "";
+    const shown = prompt && (prompt.loads.length > 0 || prompt.computes.length > 0);
+    readout.hidden = keys.hidden = !shown;
+    note.textContent = shown ? summary(prompt) : "";
     readout.textContent = "Point at a bar for its times.";
-    chart.replaceChildren(there ? drawn(prompt, width, readout) : absent("The trace holds no times of loads and computations here."));
+    chart.replaceChildren(shown ? draw(prompt, width, readout) : absent("The trace holds no times of loads and computations for this step."));
   }
 
   return { root, show, measure };
@@ -44,7 +44,7 @@ function span(prompt) {
   return Math.max(...ends, 0.001);
 }
 
-function drawn(prompt, width, readout) {
+function draw(prompt, width, readout) {
   const layers = Math.max(prompt.active_rows.length, ...prompt.loads.map(([, last]) => last), 1);
   const height = Math.max(3, Math.min(12, Math.floor(150 / layers)));
   const total = span(prompt);
@@ -72,17 +72,17 @@ function times(start, end) {
 }
 
 function axes(total, layers, width, x, y, height) {
-  const found = [];
+  const shapes = [];
   for (const time of ticks(total, 6)) {
-    found.push(svg("path", { d: `M${x(time)} ${y(0)}V${y(layers)}`, class: "tick" }));
+    shapes.push(svg("path", { d: `M${x(time)} ${y(0)}V${y(layers)}`, class: "tick" }));
     const late = x(time) > width - 40;
-    found.push(svg("text", { x: x(time), y: y(layers) + 14, "text-anchor": late ? "end" : "middle" }, Number(time.toPrecision(6)).toString()));
+    shapes.push(svg("text", { x: x(time), y: y(layers) + 14, "text-anchor": late ? "end" : "middle" }, Number(time.toPrecision(6)).toString()));
   }
   for (const layer of ticks(layers - 1, 5).filter((each) => Number.isInteger(each))) {
-    found.push(svg("text", { x: LEFT - 6, y: y(layer) + height / 2 + 4, "text-anchor": "end" }, String(layer)));
+    shapes.push(svg("text", { x: LEFT - 6, y: y(layer) + height / 2 + 4, "text-anchor": "end" }, String(layer)));
   }
   const middle = y(layers / 2);
-  found.push(svg("text", { x: 10, y: middle, class: "axis", transform: `rotate(-90 10 ${middle})`, "text-anchor": "middle" }, "layer"));
-  found.push(svg("text", { x: LEFT - 6, y: y(layers) + 14, "text-anchor": "end" }, "ms"));
-  return found;
+  shapes.push(svg("text", { x: 10, y: middle, class: "axis", transform: `rotate(-90 10 ${middle})`, "text-anchor": "middle" }, "layer"));
+  shapes.push(svg("text", { x: LEFT - 6, y: y(layers) + 14, "text-anchor": "end" }, "ms"));
+  return shapes;
 }

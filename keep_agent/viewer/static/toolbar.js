@@ -1,4 +1,4 @@
-// Buttons, the step's number, and whether to follow a run that grows.
+// Toolbar: buttons, the step's number, and a switch to follow a growing run.
 
 import { html } from "./draw.js";
 

@@ -1,4 +1,4 @@
-// The slider with what stands out above it: how much was computed, failures, task borders, flips, differences.
+// Slider with marks above it: computed share, failed skills, task borders, flips, differences.
 
 import { html, legend, svg, widthOf } from "./draw.js";
 
@@ -35,25 +35,25 @@ export function track(onMove) {
 function shapes(outlines, differing, x) {
   const wide = Math.min(THUMB, Math.max(1, x(1) - x(0) - 1));
   const path = (kind, steps, shape) => svg("path", { class: kind, d: steps.map(shape).join("") });
-  const numbered = outlines.map((one, step) => ({ ...one, number: step }));
-  const pick = (test) => numbered.filter(test).map((one) => one.number);
-  const bars = numbered.filter((one) => one.computed !== null);
-  const border = (one) => one.number > 0 && one.task !== outlines[one.number - 1].task;
+  const numbered = outlines.map((outline, step) => ({ ...outline, number: step }));
+  const pick = (test) => numbered.filter(test).map((outline) => outline.number);
+  const bars = numbered.filter((outline) => outline.computed !== null);
+  const border = (outline) => outline.number > 0 && outline.task !== outlines[outline.number - 1].task;
   return [
     path("differs", differing, (step) => `M${x(step) - wide / 2 - 0.5} 0h${wide + 1}v${HEIGHT}h${-wide - 1}z`),
-    path("computed", bars, (one) => `M${x(one.number) - wide / 2} ${HEIGHT}v${-Math.max(1, one.computed * 22)}h${wide}V${HEIGHT}z`),
+    path("computed", bars, (outline) => `M${x(outline.number) - wide / 2} ${HEIGHT}v${-Math.max(1, outline.computed * 22)}h${wide}V${HEIGHT}z`),
     path("border", pick(border), (step) => `M${(x(step) + x(step - 1)) / 2} 0V${HEIGHT}`),
-    path("flip", pick((one) => one.flips > 0), (step) => `M${x(step)} 8l3 -4l-3 -4l-3 4z`),
-    path("failed", pick((one) => !one.ok), (step) => `M${x(step) - 3} 1l6 6m0 -6l-6 6`),
+    path("flip", pick((outline) => outline.flips > 0), (step) => `M${x(step)} 8l3 -4l-3 -4l-3 4z`),
+    path("failed", pick((outline) => !outline.ok), (step) => `M${x(step) - 3} 1l6 6m0 -6l-6 6`),
   ];
 }
 
 function words(outlines, differing) {
-  const found = [];
-  if (outlines.some((one) => one.computed !== null)) found.push(["active", "share of rows x layers computed"]);
-  if (outlines.some((one) => !one.ok)) found.push(["cross", "✗ skill failed"]);
-  if (outlines.some((one) => one.flips > 0)) found.push(["diamond", "◆ a group flipped"]);
-  if (outlines.some((one, step) => step > 0 && one.task !== outlines[step - 1].task)) found.push(["line", "next task"]);
-  if (differing.length) found.push(["differs", "the runs differ"]);
-  return found;
+  const entries = [];
+  if (outlines.some((outline) => outline.computed !== null)) entries.push(["active", "share of rows x layers computed"]);
+  if (outlines.some((outline) => !outline.ok)) entries.push(["cross", "✗ skill failed"]);
+  if (outlines.some((outline) => outline.flips > 0)) entries.push(["diamond", "◆ a group flipped"]);
+  if (outlines.some((outline, step) => step > 0 && outline.task !== outlines[step - 1].task)) entries.push(["line", "next task"]);
+  if (differing.length) entries.push(["differs", "the runs differ"]);
+  return entries;
 }

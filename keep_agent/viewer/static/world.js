@@ -1,41 +1,41 @@
-// The world: a picture where the run has one, and what lies where, as far as the agent was told.
+// Panel of the world that the agent knows: pictures, if the run has some, and the tree of things.
 
 import { absent, count, html, panel } from "./draw.js";
 
 export function worldPanel(source) {
-  const { root, body, note } = panel("World", "as far as the agent was told by this step");
+  const { root, body, note } = panel("World", "the facts that the agent had received by this step");
   const pictures = html("div", { class: "pictures" });
   const agent = html("p", { class: "agent" });
   const tree = html("ul", { class: "tree" });
-  const empty = absent("Nothing was told of the world yet.");
+  const empty = absent("The agent has received no facts yet.");
   body.append(pictures, agent, tree, empty);
-  const shown = []; // what each line says, as JSON
+  const shown = []; // data of each line, as JSON
 
-  // Draws only lines that say something else than before.
+  // Draws only lines that have changed.
   function refill(lines) {
     while (tree.children.length > lines.length) tree.lastChild.remove();
     shown.length = Math.min(shown.length, lines.length);
-    lines.forEach((told, index) => {
-      const said = JSON.stringify(told);
-      if (shown[index] === said) return;
-      shown[index] = said;
-      if (tree.children[index]) tree.children[index].replaceWith(line(told));
-      else tree.append(line(told));
+    lines.forEach((data, index) => {
+      const json = JSON.stringify(data);
+      if (shown[index] === json) return;
+      shown[index] = json;
+      if (tree.children[index]) tree.children[index].replaceWith(line(data));
+      else tree.append(line(data));
     });
   }
 
   function show(view) {
     const { things, agent: place, holds } = view.world;
-    note.textContent = things.length ? `${count(things.length, "thing")}, ${things.filter((one) => one.told === view.number).length} told now` : "";
+    note.textContent = things.length ? `${count(things.length, "thing")}, ${things.filter((thing) => thing.step === view.number).length} new` : "";
     pictures.hidden = view.before === null && view.after === null;
     pictures.replaceChildren(
       ...[["before", view.before], ["after", view.after]].filter(([, number]) => number !== null)
         .map(([when, number]) => picture(source.picture(number), `${when} the skill`)),
     );
-    const where = place ? `at ${place}` : "somewhere nobody told";
-    agent.replaceChildren(html("b", {}, "agent "), `${where}, holds ${holds.length ? holds.join(", ") : "nothing"}`);
+    const location = place ? `at ${place}` : "at an unknown place";
+    agent.replaceChildren(html("b", {}, "agent "), `${location}, holds ${holds.length ? holds.join(", ") : "nothing"}`);
     empty.hidden = things.length > 0;
-    refill(things.map((one) => described(one, view)));
+    refill(things.map((thing) => describe(thing, view)));
   }
 
   return { root, show };
@@ -47,13 +47,13 @@ function picture(url, words) {
   return html("figure", {}, image, html("figcaption", {}, words));
 }
 
-function described(thing, view) {
+function describe(thing, view) {
   const here = thing.id === view.world.agent;
-  const kind = `${thing.category || "named"}${thing.told === view.number ? " told" : ""}${here ? " here" : ""}`;
+  const kind = `${thing.category || "named"}${thing.step === view.number ? " told" : ""}${here ? " here" : ""}`;
   const marks = thing.states.map((state) => ["state", state]);
-  if (thing.seen) marks.push(["state seen", "in view"]);
+  if (thing.visible) marks.push(["state seen", "in view"]);
   if (here) marks.push(["state at", "agent"]);
-  const title = thing.told < 0 ? "only named as a place" : `told at step ${thing.told + 1}`;
+  const title = thing.step < 0 ? "only named as a place" : `last fact at step ${thing.step + 1}`;
   return { id: thing.id, depth: thing.depth, kind, marks, title };
 }
 

@@ -13,7 +13,7 @@ import wandb
 
 from eval import alfred, compare
 from eval.workers import player
-from keep_agent.config.model_override import expand_model
+from keep_agent.config.model_names import expand_model
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, TRACE, find_runs

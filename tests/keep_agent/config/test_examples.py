@@ -35,12 +35,12 @@ def test_examples_reach_their_goals_as_it_is_played(setting: str) -> None:
     env = compose("wah", ["planner=expert", setting]).env
     world = spec_of(env.id)
     first = {episode.tasks[0].instruction: episode for episode in world.training(None, seed=LAST_SEED, limit=40)}
-    played = world.setting(skills=env.skills, rules=env.rules)
+    running = world.setting(skills=env.skills, rules=env.rules)
     for example in make_examples(env, 12):
         episode = first[example.instruction]
-        home = played.begin(episode)
-        assert all(played.space.execute(home, skill).ok for skill in example.skills)
-        assert goal_reached(played, home, episode.tasks[0])
+        home = running.begin(episode)
+        assert all(running.space.execute(home, skill).ok for skill in example.skills)
+        assert goal_reached(running, home, episode.tasks[0])
 
 
 def test_nobody_is_shown_what_is_played() -> None:

@@ -19,7 +19,7 @@ from memory.engine.models.load import parse_dtype
 from memory.engine.models.quantized_weights import AT_LOAD
 from planners.tiny.checkpoint import PLANNERS
 
-TAKEN = [
+VALID = [
     "planner=keep,full_recompute memory/loading=serial,next_layer eval.seed=1,2",
     "planner=cacheblend memory.recompute.ratio=0.2",
     "+planner=keep",
@@ -34,7 +34,7 @@ TAKEN = [
     "model=custom model.name=owner/name eval.frames=null",
     "env.data='a,b' eval.seed=range(1,4)",
 ]
-REFUSED = [
+INVALID = [
     ("alfred", "planer=keep", "there is no setting 'planer'; did you mean 'planner'?"),
     ("alfred", "+planer=keep", "'planer'; did you mean 'planner'?"),
     ("alfred", "++memory.recompute.hops=2", "did you mean 'memory.recompute.max_hops'?"),
@@ -58,14 +58,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("words", TAKEN)
+@pytest.mark.parametrize("words", VALID)
 def test_what_the_configs_have_is_taken(words: str) -> None:
     check_known("alfred", words.split())
 
 
-@pytest.mark.parametrize(("name", "words", "said"), REFUSED, ids=[f"{name} {words}" for name, words, _ in REFUSED])
-def test_what_they_do_not_have_is_refused(name: str, words: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("?", r"\?").replace("...", r"\.\.\.")):
+@pytest.mark.parametrize(("name", "words", "message"), INVALID, ids=[f"{name} {words}" for name, words, _ in INVALID])
+def test_what_they_do_not_have_is_refused(name: str, words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?").replace("...", r"\.\.\.")):
         check_known(name, words.split())
 
 
@@ -92,11 +92,11 @@ def test_names_that_no_model_has(name: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_the_nodes_of_a_cluster_may_have_what_is_not_here(tmp_path: Path) -> None:
     name = str(tmp_path / "run")
-    there = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
-    check_settings(compose_settings("alfred", there))
-    for here in (there[:-1], [*there[:-1], "eval.launcher=local"]):
+    overrides = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
+    check_settings(compose_settings("alfred", overrides))
+    for local in (overrides[:-1], [*overrides[:-1], "eval.launcher=local"]):
         with pytest.raises(ConfigError, match="no file or folder"):
-            compose_settings("alfred", here)
+            compose_settings("alfred", local)
 
 
 def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,13 +136,13 @@ def test_every_model_of_the_package_is_configured() -> None:
 
 
 def test_an_agent_of_a_mistyped_setting_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object) -> None:
+    def refuse(*choices: object) -> None:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(brain, "load_model", refuse)
-    for given in ({"planner": "kep"}, {"model": "planner-tin"}, {"overrides": ["prompt.style=link"]}):
+    for choices in ({"planner": "kep"}, {"model": "planner-tin"}, {"overrides": ["prompt.style=link"]}):
         with pytest.raises(ConfigError, match="did you mean"):
-            Agent.from_config(**given)
+            Agent.from_config(**choices)
 
 
 def test_words_that_are_checked_early_are_those_that_work() -> None:

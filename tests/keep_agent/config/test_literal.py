@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from keep_agent.config.literal import as_config, as_override, looked_up, quoted
-from keep_agent.config.model_override import choose_model, expand_model
+from keep_agent.config.model_names import choose_model, expand_model
 from keep_agent.errors import ConfigError
 
 MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # what means something to Hydra, OmegaConf or YAML
@@ -24,7 +24,7 @@ VALUES = st.recursive(TEXT | st.integers() | st.booleans() | st.none(), lambda i
 
 
 def parsed(override: str) -> str:
-    """What Hydra and OmegaConf make of an override's value."""
+    """Parse an override's value as Hydra and OmegaConf do."""
     value = OverridesParser.create().parse_override(override).value()
     return OmegaConf.create({"value": value}).value
 
@@ -45,9 +45,9 @@ def test_a_folder_of_any_name_is_the_model_that_is_composed(name: str) -> None:
         assert compose("agent", ["planner=keep", *choose_model(name)]).model.name == name
 
 
-@pytest.mark.parametrize(("written", "name"), [("'/a,b'", "/a,b"), ('"/it\'s"', "/it's"), ("'/${x}'", "/${x}")])
-def test_a_name_in_quotes_may_have_commas(written: str, name: str) -> None:
-    assert expand_model([f"model={written}"]) == ["model=custom", f"model.name={quoted(name)}"]
+@pytest.mark.parametrize(("argument", "name"), [("'/a,b'", "/a,b"), ('"/it\'s"', "/it's"), ("'/${x}'", "/${x}")])
+def test_a_name_in_quotes_may_have_commas(argument: str, name: str) -> None:
+    assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={quoted(name)}"]
 
 
 def test_names_without_quotes_are_parted_at_commas() -> None:

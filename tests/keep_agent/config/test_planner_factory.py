@@ -114,19 +114,19 @@ def test_generation_is_another_policy(tiny_model: Path) -> None:
     assert not result.crashed, entries[-1]
 
 
-@pytest.mark.parametrize(("learned", "asked"), [(True, None), (False, None), (False, True), (True, False)])
+@pytest.mark.parametrize(("learned", "setting"), [(True, None), (False, None), (False, True), (True, False)])
 def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
-    tiny_model: Path, tmp_path: Path, learned: bool, asked: bool | None
+    tiny_model: Path, tmp_path: Path, learned: bool, setting: bool | None
 ) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
-    said = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
-    (model / "config.json").write_text(json.dumps(said))
+    model_config = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
+    (model / "config.json").write_text(json.dumps(model_config))
     (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
-    planner = make_planner(config(model, *([] if asked is None else [f"prompt.goal={asked}"])))
+    planner = make_planner(config(model, *([] if setting is None else [f"prompt.goal={setting}"])))
     result, entries = play(planner, max_steps=2)
     steps = [entry for entry in entries if entry["event"] == "step"]
-    expected = learned if asked is None else asked
+    expected = learned if setting is None else setting
     first, second, *_ = result.steps
     assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
     planner.reset(MUG.instruction, "grounded")
@@ -175,12 +175,12 @@ def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
 
 
 def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = config(tiny_model, "model.dtype=auto").model
+    model_settings = config(tiny_model, "model.dtype=auto").model
     for features, dtype in (({"avx2": True}, torch.float32), ({"amx_bf16": True}, torch.bfloat16)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda features=features: features)
-        assert make_model(named).spec.dtype is dtype
+        assert make_model(model_settings).spec.dtype is dtype
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert make_model(named).spec.dtype is torch.float32
+    assert make_model(model_settings).spec.dtype is torch.float32
 
 
 def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of settings: a value is of the kind that ``configs`` have under its key, whoever gives it."""
+"""Kinds of settings: values have the kind that ``configs`` have under their key, from any source."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def test_every_method_is_of_their_kinds(method: str) -> None:
 
 def test_every_setting_that_is_null_has_a_kind() -> None:
     assert not [key for key, those in kinds().items() if those == {Kind.NULL} and not key.startswith(ARGUMENT)]
-    written = {path.read_text() for path in CONFIGS.rglob("*.yaml")}
+    texts = {path.read_text() for path in CONFIGS.rglob("*.yaml")}
     names = {key.rpartition(".")[2].removesuffix("[]") for keys in UNSET.values() for key in keys} - {"overrides"}
-    assert all(any(f"{name}:" in text for text in written) for name in names)
+    assert all(any(f"{name}:" in text for text in texts) for name in names)
 
 
 @pytest.mark.parametrize("override", WRONG)
 def test_a_value_of_another_kind_is_refused(override: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as refusal:
         check_settings(compose_settings("alfred", ["planner=keep", override]))
-    assert WRONG[override] in str(refused.value)
+    assert WRONG[override] in str(refusal.value)
 
 
 @pytest.mark.parametrize("words", RIGHT)
@@ -104,15 +104,15 @@ def test_where_there_are_settings_no_value_is(key: str, value: Any) -> None:
             check_kinds(plain, only=only)
 
 
-@pytest.mark.parametrize("given", ["latency.planners=5", "latency.models=[5]", "latency.churn=[alfred,x,2.5]"])
-def test_elements_of_a_list_have_kinds_too(given: str) -> None:
+@pytest.mark.parametrize("words_given", ["latency.planners=5", "latency.models=[5]", "latency.churn=[alfred,x,2.5]"])
+def test_elements_of_a_list_have_kinds_too(words_given: str) -> None:
     with pytest.raises(ConfigError, match="does not work; give"):
-        check_values(compose_settings("latency", [given]))
+        check_values(compose_settings("latency", [words_given]))
     check_values(compose_settings("latency", ["latency.models=a", "latency.segments=8", "latency.churn=[alfred,2]"]))
 
 
 def test_agents_servers_and_scenarios_are_checked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: object) -> None:
+    def refuse(*words_given: object) -> None:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(brain, "load_model", refuse)
@@ -127,5 +127,5 @@ def test_agents_servers_and_scenarios_are_checked_the_same(monkeypatch: pytest.M
 
 def test_kinds_of_values() -> None:
     values = [None, "", " ", "a", True, 1, 1.0, float("inf"), [1], {}]
-    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "OTHER", "LIST", "GROUP"]
+    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "UNKNOWN", "LIST", "GROUP"]
     assert [kind_of(value).name for value in values] == names

@@ -48,11 +48,11 @@ class Babbler(TransformersEngine):
         self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         chance = random.Random(cache.next_position)
-        drawn = [chance.randrange(first_logits.shape[-1]) for _ in range(chance.randrange(max_new_tokens + 1))]
-        stop = next((place for place, token in enumerate(drawn) if token in stop_ids), len(drawn))
-        if drawn[:stop]:
-            self.append(cache, drawn[:stop])
-        return drawn[:stop]
+        drawing = [chance.randrange(first_logits.shape[-1]) for _ in range(chance.randrange(max_new_tokens + 1))]
+        stop = next((place for place, token in enumerate(drawing) if token in stop_ids), len(drawing))
+        if drawing[:stop]:
+            self.append(cache, drawing[:stop])
+        return drawing[:stop]
 
 
 def config_of(tokenizer: PreTrainedTokenizerFast, positions: int) -> Qwen2Config:
@@ -64,8 +64,8 @@ def config_of(tokenizer: PreTrainedTokenizerFast, positions: int) -> Qwen2Config
 
 @pytest.fixture(scope="module")
 def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
-    with Babbler(from_config(config_of(tokenizer, 4000), torch.float32, seed=3), "inline") as made:
-        yield made
+    with Babbler(from_config(config_of(tokenizer, 4000), torch.float32, seed=3), "inline") as random_engine:
+        yield random_engine
 
 
 class Recorded(Story):
@@ -115,15 +115,15 @@ def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(
     turns, story = stage.play(name)
     scenario = story.scenario
     assert len(turns) == len(story.prompts) == scenario.turns
-    for agent in (key for key, one in scenario.agents.items() if one.permanent):
-        own = [
+    for agent in (key for key, item in scenario.agents.items() if item.permanent):
+        single = [
             (turn, prompt)
             for turn, (speaker, prompt) in zip(turns, story.prompts, strict=True)
             if speaker == agent and turn.agent == agent
         ]
-        assert own[0][0].origin == "cold" and own[0][0].kept == 0
-        assert {turn.memory for turn, _ in own} == {f"persist_{scenario.name}_{agent}"}
-        for (before, old), (turn, new) in pairwise(own):
+        assert single[0][0].origin == "cold" and single[0][0].kept == 0
+        assert {turn.memory for turn, _ in single} == {f"persist_{scenario.name}_{agent}"}
+        for (before, old), (turn, new) in pairwise(single):
             assert new.startswith(old)
             assert (turn.kind, turn.origin) == ("extend", "hot")
             assert before.kept + before.new <= turn.kept <= before.kept + before.new + before.generated
@@ -289,8 +289,8 @@ def test_what_does_not_work_is_one_line_and_leaves_no_run(
     Path("file").touch()
     with pytest.raises(SystemExit) as stop:
         command(*arguments)
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and problem in said and said.count("\n") == 1
+    error_text = capsys.readouterr().err
+    assert stop.value.code == 2 and problem in error_text and error_text.count("\n") == 1
     assert not Path("outputs").exists()
 
 

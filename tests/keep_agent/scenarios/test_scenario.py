@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,12 @@ GOOD: dict[str, Any] = {
 
 def changed(*path: str | int, to: Any) -> dict[str, Any]:
     """GOOD with another value at a place."""
-    made = deepcopy(GOOD)
-    inner: Any = made
+    changed_content = deepcopy(GOOD)
+    inner: Any = changed_content
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = to
-    return made
+    return changed_content
 
 
 def test_a_scenario_is_read() -> None:
@@ -94,9 +93,9 @@ def test_the_longest_names_are_good_for_files() -> None:
         (changed("agents", "ada", "name", to="you"), "agents", "ada cannot be called 'you'"),
         (changed("agents", "dan", to={"system": "x"}), "agents", "dan takes part in no phase"),
         (changed("phases", to=[]), "phases", "no list of one or more"),
-        (changed("phases", 1, "name", to="tea"), "phases[1].name", "a phase before is called tea"),
+        (changed("phases", 1, "name", to="tea"), "phases[1].name", "an earlier phase is called tea"),
         (changed("phases", 0, "participants", to=["ada", "eve"]), "phases[0].participants[1]", "'eve' is no agent"),
-        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "stands here twice"),
+        (changed("phases", 0, "participants", to=["ada", "ada"]), "phases[0].participants[1]", "is there twice"),
         (changed("phases", 0, "participants", to="ada"), "phases[0].participants", "no list"),
         (changed("phases", 0, "speakers", to=["cat"]), "phases[0].speakers[0]", "'cat' is no participant"),
         (changed("phases", 0, "rounds", to=0), "phases[0].rounds", "use 1 or more"),
@@ -124,9 +123,9 @@ def test_what_does_not_work_is_refused_with_its_place(content: dict[str, Any], p
     [
         ("${lunch.messages[ben]}", "'lunch' is no phase before this text is read; there are: tea"),
         ("${walk.messages[ben]}", "'walk' is no phase before this text is read; there are: tea"),
-        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; those who did: ada, ben"),
+        ("${tea.messages[cat]}", "'cat' heard nothing of phase 'tea'; agents that did: ada, ben"),
         ("${tea.messages[dog]}", "'dog' heard nothing of phase 'tea'"),
-        ("${tea.messages[ada]}", "what ada heard would be read by ben; put it in instructions.ada"),
+        ("${tea.messages[ada]}", "ben would read what ada heard; put it in instructions.ada"),
         ("${tea.words[ben]}", "asks for 'words'"),
         ("${tea.messages}", "is no template; write ${PHASE.messages[AGENT]}"),
         ("${tea.messages[ben]", "is no template"),
@@ -142,13 +141,13 @@ def test_templates_that_cannot_be_filled_are_refused_at_load(template: str, prob
 
 
 def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> None:
-    with pytest.raises(DataError, match=r"opening: what ben heard would be read by cat, ada, ben"):
+    with pytest.raises(DataError, match=r"opening: cat, ada, ben would read what ben heard"):
         make_scenario(changed("phases", 1, "opening", to="${tea.messages[ben]}"))
     with pytest.raises(DataError, match=r"system: 'tea' is no phase before this text is read; there are: none"):
         make_scenario(changed("agents", "ben", "system", to="${tea.messages[ben]}"))
     deaf = changed("phases", 0, "speakers", to=["ada"])
     deaf["phases"][0]["audience"] = {"ada": ["ada"]}
-    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; those who did: ada"):
+    with pytest.raises(DataError, match="'ben' heard nothing of phase 'tea'; agents that did: ada"):
         make_scenario(deaf)
 
 
@@ -156,7 +155,7 @@ def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> Non
     ("text", "problem"),
     [
         ("name: [", "is no YAML"),
-        ("name: tea\nname: walk\n", "'name' stands here twice"),
+        ("name: tea\nname: walk\n", "'name' is there twice"),
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("about: 2024-02-30\n", "is no YAML .*day is out of range"),
         ("about: !!bool perhaps\n", "is no YAML"),
@@ -193,14 +192,7 @@ def test_the_file_of_a_scenario_is_found_before_a_name(tmp_path: Path, monkeypat
     assert find_scenario("gossip").name == "handover"
 
 
-@pytest.fixture(params=[lambda: find_scenario("handover"), lambda: make_scenario(GOOD)])
-def any_scenario(request: pytest.FixtureRequest) -> Any:
-    make: Callable[[], Any] = request.param
-    return make()
-
-
-def test_speakers_hear_themselves(any_scenario: Any) -> None:
-    for phase in any_scenario.phases:
+def test_speakers_hear_themselves() -> None:
+    for phase in (*find_scenario("handover").phases, *make_scenario(GOOD).phases):
         for speaker in phase.speakers:
-            assert speaker in phase.audience(speaker)
-            assert set(phase.audience(speaker)) <= set(phase.participants)
+            assert {speaker} <= set(phase.audience(speaker)) <= set(phase.participants)

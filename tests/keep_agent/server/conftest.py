@@ -19,17 +19,17 @@ from keep_agent.server.chat.anthropic import AnthropicRoutes
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import GenerateRoutes
 from keep_agent.server.chat.openai import OpenAIRoutes
-from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.chat.unsupported_routes import elsewhere_router
+from keep_agent.server.chat.unsupported_routes import unsupported_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import ScenarioRoutes
+from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
-from tests.keep_agent.server.serving import Served, patient, serving
+from tests.keep_agent.server.serving import LiveServer, patient, serving
 
 MODEL = "tiny"
 TOKENS = Tokens(
@@ -59,8 +59,8 @@ def engine(chat: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(chat), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4000,
     )  # fmt: skip
-    with TransformersEngine(from_config(config, torch.float32, seed=2), "inline") as made:
-        yield made
+    with TransformersEngine(from_config(config, torch.float32, seed=2), "inline") as make:
+        yield make
 
 
 Build = Callable[..., Whole]
@@ -71,7 +71,7 @@ Serve = Callable[..., Any]
 def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
     """A new app on the one engine; knobs are the memories'."""
 
-    def made(
+    def make(
         tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
@@ -87,11 +87,11 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await talks.close()
 
         routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
-        routers += [elsewhere_router(), ScenarioRoutes(scenarios, talks, limiter).router]
+        routers += [unsupported_router(), ScenarioRoutes(scenarios, talks, limiter).router]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, limiter, metrics)
 
-    return made
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -99,23 +99,23 @@ def serve(build: Build) -> Serve:
     """The same, served."""
 
     @contextmanager
-    def made(token: str | None = None, **knobs: Any) -> Iterator[tuple[Served, Whole]]:
+    def make(token: str | None = None, **knobs: Any) -> Iterator[tuple[LiveServer, Whole]]:
         whole = build(**knobs)
-        with serving(whole.app, token) as served:
-            yield served, whole
+        with serving(whole.app, token) as server:
+            yield server, whole
 
-    return made
+    return make
 
 
 @pytest.fixture(scope="module")
-def served(serve: Serve) -> Iterator[Served]:
+def server(serve: Serve) -> Iterator[LiveServer]:
     """An open server."""
-    with serve() as (made, _):
-        yield made
+    with serve() as (make, _):
+        yield make
 
 
 @pytest.fixture(scope="module")
-def guarded(serve: Serve) -> Iterator[Served]:
+def guarded(serve: Serve) -> Iterator[LiveServer]:
     """A server with tokens; its client has the one for all agents."""
-    with serve("token-all", tokens=TOKENS) as (made, _):
-        yield made
+    with serve("token-all", tokens=TOKENS) as (make, _):
+        yield make

@@ -19,8 +19,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 
-from keep_agent.server.limits.refusable_socket import RefusableSocket
 from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.uvicorn_protocols import RefusableSocket
 from tests.sockets import connect
 from tests.waiting import PATIENCE
 
@@ -31,7 +31,7 @@ def patient(limits: Limits) -> Limits:
 
 
 @dataclass(frozen=True)
-class Served:
+class LiveServer:
     port: int
     http: httpx.Client
 
@@ -41,34 +41,34 @@ class Served:
 
     @contextmanager
     def socket(self, seconds: float = PATIENCE) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), seconds) as made:
-            yield made
+        with socket.create_connection(("127.0.0.1", self.port), seconds) as instance:
+            yield instance
 
     def raw(self, *parts: bytes, pause: float = 0.0, seconds: float = PATIENCE) -> bytes:
         """All that is answered to ``parts`` until the server ends the connection."""
-        with self.socket(seconds) as made:
+        with self.socket(seconds) as instance:
             for part in parts:
-                made.sendall(part)
+                instance.sendall(part)
                 time.sleep(pause)
-            return all_of(made)
+            return all_of(instance)
 
     def websocket(self, path: str, **headers: str) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers)
 
     def denied(self, path: str, **headers: str) -> Response:
         """The answer that refuses a websocket."""
-        with pytest.raises(InvalidStatus) as refused, self.websocket(path, **headers):
+        with pytest.raises(InvalidStatus) as refusal, self.websocket(path, **headers):
             pass
-        return refused.value.response
+        return refusal.value.response
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def all_of(made: socket.socket) -> bytes:
+def all_of(instance: socket.socket) -> bytes:
     got = b""
-    while part := made.recv(65536):
+    while part := instance.recv(65536):
         got += part
     return got
 
@@ -78,26 +78,26 @@ def status(answer: bytes) -> int:
 
 
 def post(path: str, body: bytes, **headers: str) -> bytes:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)), **given}
+    arguments = {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)), **arguments}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 @contextmanager
-def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any) -> Iterator[Served]:
+def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any) -> Iterator[LiveServer]:
     """``app`` behind a free port, as `keep-agent serve` would have it.
 
     :param grace: seconds for requests in the works when the server is to end
     """
-    given = {
+    arguments = {
         "ws": RefusableSocket,
         "log_level": "warning",
         "timeout_keep_alive": int(PATIENCE),
         "timeout_graceful_shutdown": grace,
         "ws_ping_interval": None,
     }
-    server = uvicorn.Server(uvicorn.Config(app, port=0, **given | knobs))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, **arguments | knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -107,7 +107,7 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
     headers = {} if token is None else bearer(token)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE) as client:
-            yield Served(port, client)
+            yield LiveServer(port, client)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -116,10 +116,10 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
 
 def events(text: str) -> list[tuple[str, Any]]:
     """Names and data of server-sent events; what is no JSON stays text."""
-    found = []
+    result = []
     for block in text.split("\n\n"):
         lines = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
         if "data" in lines:
             data = lines["data"]
-            found.append((lines.get("event", ""), data if data == "[DONE]" else json.loads(data)))
-    return found
+            result.append((lines.get("event", ""), data if data == "[DONE]" else json.loads(data)))
+    return result

@@ -1,4 +1,4 @@
-"""``keep-agent serve`` and ``view``: what is wrong with an address or a file is said before a model is loaded."""
+"""``keep-agent serve`` and ``view``: invalid addresses and files are refused before a model is loaded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from fastapi import FastAPI
 
 from keep_agent.server.auth.tokens import VARIABLE
 from keep_agent.server.command import _config
-from keep_agent.server.folder_lock import claimed
-from keep_agent.server.limits.refusable_socket import RefusableSocket
-from keep_agent.server.limits.timed_protocol import TimedProtocol
+from keep_agent.server.folder_lock import lock_folder
+from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import Settings
 from tests.keep_agent.viewer.traces import opening, write
 
@@ -30,8 +29,8 @@ main()
 """
 
 
-def refused(*arguments: str) -> str:
-    """What a command says on standard error where none of `HEAVY` can be imported."""
+def refusal(*arguments: str) -> str:
+    """Return the error message of a command for which none of `HEAVY` can be imported."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -44,30 +43,30 @@ def test_requests_and_websockets_are_of_our_own_protocols() -> None:
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+def used_port() -> Iterator[int]:
+    """A port in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_said_first(taken: int, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_first(used_port: int, tmp_path: Path) -> None:
     write(tmp_path, [opening()])
     for command in (("serve", "--folder", str(tmp_path / "server")), ("view", str(tmp_path), "--no-browser")):
-        assert f"127.0.0.1:{taken} cannot be had" in refused(*command, "--port", str(taken))
+        assert f"127.0.0.1:{used_port} cannot be used" in refusal(*command, "--port", str(used_port))
     assert not (tmp_path / "server").exists()
 
 
 def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
     file, port = tmp_path / "tokens.json", ("--port", "0")
-    assert "no token is needed" in refused("serve", "--host", "0.0.0.0", *port)
-    assert f"{file} does not exist" in refused("serve", "--tokens", str(file), *port)
+    assert "no token is needed" in refusal("serve", "--host", "0.0.0.0", *port)
+    assert f"{file} does not exist" in refusal("serve", "--tokens", str(file), *port)
     file.write_text("{")
-    assert f"{file} is not JSON" in refused("serve", "--tokens", str(file), *port)
-    assert "requests=0 does not work; give a number above 0" in refused("serve", "--requests", "0", *port)
-    assert "things=99999999999999 does not work; give a whole" in refused("serve", "--things", "9" * 14, *port)
-    assert "env.thor=5 takes the place of settings" in refused("serve", "env.thor=5", *port)
-    assert "planner=random has no model" in refused("serve", "planner=random", *port)
-    with claimed(tmp_path / "server"):
-        assert "another server or agent is at work" in refused("serve", "--folder", str(tmp_path / "server"), *port)
+    assert f"{file} is not JSON" in refusal("serve", "--tokens", str(file), *port)
+    assert "requests=0 does not work; give a number above 0" in refusal("serve", "--requests", "0", *port)
+    assert "things=99999999999999 does not work; give a whole" in refusal("serve", "--things", "9" * 14, *port)
+    assert "env.thor=5 takes the place of settings" in refusal("serve", "env.thor=5", *port)
+    assert "planner=random has no model" in refusal("serve", "planner=random", *port)
+    with lock_folder(tmp_path / "server"):
+        assert "another server or agent is at work" in refusal("serve", "--folder", str(tmp_path / "server"), *port)
     write(tmp_path, [opening()])
-    assert "without a password" in refused("view", str(tmp_path), "--host", "0.0.0.0")
+    assert "without a password" in refusal("view", str(tmp_path), "--host", "0.0.0.0")

@@ -23,12 +23,12 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import DataError
 from keep_agent.server.app import make_app
-from keep_agent.server.chat.server_sent_events import event, telling
+from keep_agent.server.chat.server_sent_events import event, with_error_event
 from keep_agent.server.planning.routes import Planner
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, events, serving
+from tests.keep_agent.server.planning.conftest import SETTINGS, SKILLS
+from tests.keep_agent.server.serving import LiveServer, events, serving
 from tests.waiting import PATIENCE, until
 
 REQUESTS = 8
@@ -58,27 +58,29 @@ class Stuck:
         await anyio.to_thread.run_sync(self.released.wait, limiter=anyio.CapacityLimiter(1))
 
     async def stream(self) -> StreamingResponse:
-        async def told() -> AsyncIterator[bytes]:
+        async def parts() -> AsyncIterator[bytes]:
             yield event({}, "ready")
             self.entered += 1
             await asyncio.Event().wait()
 
-        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+        return StreamingResponse(with_error_event("/stream", parts()), media_type="text/event-stream")
 
 
 @contextmanager
-def ended_under_load(app: FastAPI, asked: Callable[[Served], Any], busy: Callable[[], bool]) -> Iterator[list[Any]]:
-    """What ``asked`` gives, several times at once, of a server that is told to end when it is ``busy``."""
+def ended_under_load(
+    app: FastAPI, send_request: Callable[[LiveServer], Any], busy: Callable[[], bool]
+) -> Iterator[list[Any]]:
+    """Yield the results of parallel calls to a server that ends when it is ``busy``."""
     with ThreadPoolExecutor(REQUESTS) as pool:
-        with serving(app, grace=0, log_config=None) as served:
-            asking = [pool.submit(asked, served) for _ in range(REQUESTS)]
+        with serving(app, grace=0, log_config=None) as server:
+            futures = [pool.submit(send_request, server) for _ in range(REQUESTS)]
             until(busy)
-        yield [one.result() for one in asking]
+        yield [future.result() for future in futures]
 
 
-def sent(served: Served, path: str, **more: Any) -> httpx.Response:
-    """By a client of its own, which outlives the server."""
-    return httpx.post(f"{served.url}{path}", timeout=PATIENCE, **more)
+def sent(server: LiveServer, path: str, **more: Any) -> httpx.Response:
+    """Send a request by a client of its own, which outlives the server."""
+    return httpx.post(f"{server.url}{path}", timeout=PATIENCE, **more)
 
 
 def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -90,7 +92,7 @@ def test_a_server_that_ends_answers_what_still_runs(path: str, caplog: pytest.Lo
     stuck = Stuck()
     app = make_app([stuck.router], tokens=OPEN)
     with caplog.at_level(logging.INFO), ended_under_load(
-        app, lambda served: sent(served, path), lambda: stuck.entered == REQUESTS
+        app, lambda server: sent(server, path), lambda: stuck.entered == REQUESTS
     ) as answers:  # fmt: skip
         stuck.released.set()
         assert [answer.status_code for answer in answers] == [503] * REQUESTS
@@ -99,21 +101,20 @@ def test_a_server_that_ends_answers_what_still_runs(path: str, caplog: pytest.Lo
     assert not tracebacks(caplog)
 
 
-def cut_off(served: Served) -> None:
+def cut_off(server: LiveServer) -> None:
     with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
-        sent(served, "/stream")
+        sent(server, "/stream")
 
 
-def closed(served: Served) -> None:
-    with served.websocket("/socket") as socket, pytest.raises(ConnectionClosed):
+def closed(server: LiveServer) -> None:
+    with server.websocket("/socket") as socket, pytest.raises(ConnectionClosed):
         socket.recv()
 
 
 @pytest.mark.parametrize("ends", [cut_off, closed])
 def test_a_stream_or_socket_that_a_server_gives_up_ends(
-    ends: Callable[[Served], None], caplog: pytest.LogCaptureFixture
+    ends: Callable[[LiveServer], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So that nobody takes half an answer for a whole one."""
     stuck = Stuck()
     app = make_app([stuck.router], tokens=OPEN)
     with caplog.at_level(logging.INFO), ended_under_load(app, ends, lambda: stuck.entered == REQUESTS) as answers:
@@ -124,13 +125,13 @@ def test_a_stream_or_socket_that_a_server_gives_up_ends(
 def test_plans_that_a_server_gives_up_are_answered_and_kept(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client sends them again, with the number of the decision they come after."""
-    begun, released, plan = threading.Semaphore(0), threading.Event(), DurableAgent.plan
+    """Check that a client can send them again, with the number of the last decision."""
+    started, released, plan = threading.Semaphore(0), threading.Event(), DurableAgent.plan
 
-    def slow(agent: DurableAgent, *asked: Any) -> Any:
-        begun.release()
+    def slow(agent: DurableAgent, *send_request: Any) -> Any:
+        started.release()
         released.wait()
-        return plan(agent, *asked)
+        return plan(agent, *send_request)
 
     monkeypatch.setattr(DurableAgent, "plan", slow)
     ending = Planner.thread
@@ -144,19 +145,19 @@ def test_plans_that_a_server_gives_up_are_answered_and_kept(
     body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
     app = service(tiny_model, tmp_path)
 
-    def asked(served: Served) -> httpx.Response:
-        return sent(served, "/v1/agents/kitchen/plan", json=body)
+    def send_request(server: LiveServer) -> httpx.Response:
+        return sent(server, "/v1/agents/kitchen/plan", json=body)
 
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(2) as pool:
-        with serving(app, grace=0, log_config=None) as served:
-            served.http.post("/v1/agents", json={"id": "kitchen"})
-            asking = [pool.submit(asked, served) for _ in range(2)]
-            for _ in asking:
-                assert begun.acquire(timeout=PATIENCE)
-        assert [one.result().status_code for one in asking] == [503, 503]
+        with serving(app, grace=0, log_config=None) as server:
+            server.http.post("/v1/agents", json={"id": "kitchen"})
+            futures = [pool.submit(send_request, server) for _ in range(2)]
+            for _ in futures:
+                assert started.acquire(timeout=PATIENCE)
+        assert [future.result().status_code for future in futures] == [503, 503]
     assert not tracebacks(caplog)
-    with serving(service(tiny_model, tmp_path)) as served:
-        assert asked(served).json()["number"] == 1
+    with serving(service(tiny_model, tmp_path)) as server:
+        assert send_request(server).json()["number"] == 1
 
 
 def service(model: Path, folder: Path) -> FastAPI:
@@ -168,7 +169,7 @@ def exhausted() -> OSError:
 
 
 def hidden() -> None:
-    """An error of ours that a lack of descriptors led to."""
+    """Raise a DataError that a lack of descriptors caused."""
     try:
         raise exhausted()
     except OSError as error:
@@ -191,15 +192,15 @@ def test_a_lack_of_file_descriptors_is_answered_with_503(
 
     @router.post("/stream", response_model=None)
     async def stream() -> StreamingResponse:
-        async def told() -> AsyncIterator[bytes]:
+        async def parts() -> AsyncIterator[bytes]:
             yield event({}, "ready")
             fail()
 
-        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+        return StreamingResponse(with_error_event("/stream", parts()), media_type="text/event-stream")
 
-    with serving(make_app([router], tokens=OPEN), log_config=None) as served:
-        answer = served.http.post("/whole")
+    with serving(make_app([router], tokens=OPEN), log_config=None) as server:
+        answer = server.http.post("/whole")
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Unavailable")
         assert int(answer.headers["retry-after"]) > 0 and "file descriptor" in answer.json()["error"]["message"]
-        assert events(served.http.post("/stream").text)[-1][1] == answer.json() | {"status": 503}
+        assert events(server.http.post("/stream").text)[-1][1] == answer.json() | {"status": 503}
     assert not tracebacks(caplog)

@@ -1,4 +1,4 @@
-"""Many at once, and those who leave in the middle: nobody waits for them, no agent stays busy."""
+"""Load: many requests at once, and clients that disconnect: no request waits for them, no agent stays busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keep_agent.server.limits.request_limits import Limits
 from memory.engine.base import Engine
 from memory.engine.models.special_tokens import SpecialTokens
 from tests.keep_agent.server.conftest import Serve, Whole
-from tests.keep_agent.server.serving import Served, events, post
+from tests.keep_agent.server.serving import LiveServer, events, post
 from tests.waiting import PATIENCE, until
 
 PATH = "/v1/agents/{}/generate"
@@ -24,12 +24,12 @@ LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}
 
 
 def idle(whole: Whole) -> bool:
-    return not whole.conversations._works and whole.limiter.inside == 0
+    return not whole.conversations._running and whole.limiter.inside == 0
 
 
-def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
+def talked(server: LiveServer, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
     body = {"prompt": f"{agent}: find a mug, 2.", "tokens": tokens, **more}
-    return httpx.post(served.url + PATH.format(agent), json=body, timeout=PATIENCE)
+    return httpx.post(server.url + PATH.format(agent), json=body, timeout=PATIENCE)
 
 
 class Passes:
@@ -51,9 +51,9 @@ class Passes:
 
 @pytest.fixture
 def passes(engine: Engine) -> Iterator[Passes]:
-    counted = Passes()
-    with engine.decoder.layers[0].mlp.register_forward_hook(counted):
-        yield counted
+    count = Passes()
+    with engine.decoder.layers[0].mlp.register_forward_hook(count):
+        yield count
 
 
 def endless_words(whole: Whole) -> None:
@@ -63,91 +63,80 @@ def endless_words(whole: Whole) -> None:
 
 @pytest.fixture(scope="module")
 def endless(serve: Serve) -> Any:
-    with serve() as (served, whole):
+    with serve() as (server, whole):
         endless_words(whole)
-        yield served, whole
+        yield server, whole
 
 
-def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole], passes: Passes) -> None:
-    served, whole = endless
-    looks, ended = list[int](), threading.Event()
+def test_sixty_streams_hold_up_no_other_request(endless: tuple[LiveServer, Whole], passes: Passes) -> None:
+    server, whole = endless
+    looks, finished = list[int](), threading.Event()
     passes.hold(lambda: sum(inside > 0 for inside in looks) > 1)
 
     def look() -> None:
-        """What is answered while streams go on: each look ends before they do."""
-        while not ended.is_set():
-            assert served.http.get("/healthz").status_code == 200
-            assert served.http.get("/metrics").status_code == 200
+        """Send quick requests while streams run."""
+        while not finished.is_set():
+            assert server.http.get("/healthz").status_code == 200
+            assert server.http.get("/metrics").status_code == 200
             looks.append(whole.limiter.inside)
 
     with ThreadPoolExecutor(61) as pool:
         looking = pool.submit(look)
-        told = list(pool.map(lambda n: talked(served, f"s{n}", stream=True), range(60)))
-        ended.set()
+        answers = list(pool.map(lambda n: talked(server, f"s{n}", stream=True), range(60)))
+        finished.set()
         looking.result()
-    assert {answer.status_code for answer in told} == {200}
-    assert all(events(answer.text)[-2][1]["generated"] == 30 for answer in told)
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(events(answer.text)[-2][1]["generated"] == 30 for answer in answers)
     assert sum(inside > 0 for inside in looks) > 1, looks
-    alone = talked(served, "alone", prompt="s7: find a mug, 2.").json()
-    assert alone["text"] == events(told[7].text)[-2][1]["text"]  # as if nobody else had been there
+    alone = talked(server, "alone", prompt="s7: find a mug, 2.").json()
+    assert alone["text"] == events(answers[7].text)[-2][1]["text"]
     until(lambda: idle(whole))
 
 
-def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]) -> None:
-    served, _ = endless
+def test_requests_of_one_agent_wait_for_each_other(endless: tuple[LiveServer, Whole]) -> None:
+    server, _ = endless
     with ThreadPoolExecutor(5) as pool:
-        told = [answer.json() for answer in pool.map(lambda _: talked(served, "one"), range(5))]
-    assert len({answer["text"] for answer in told}) == 1
-    assert sorted(answer["origin"] for answer in told) == ["cold", *["hot"] * 4]
+        answers = [answer.json() for answer in pool.map(lambda _: talked(server, "one"), range(5))]
+    assert len({answer["text"] for answer in answers}) == 1
+    assert sorted(answer["origin"] for answer in answers) == ["cold", *["hot"] * 4]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], passes: Passes, stream: bool) -> None:
-    served, whole = endless
-    path, works = PATH.format(f"left-{stream}"), whole.conversations._works
-    passes.hold(lambda: any(one.turn._cancelled for one in list(works.values())))
-    with served.socket() as made:
-        made.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
-        heard = b""
-        while stream and b"data:" not in heard:  # a first piece: then the prompt is computed
-            heard += made.recv(1000)
+def test_who_leaves_in_the_middle_frees_the_agent(
+    endless: tuple[LiveServer, Whole], passes: Passes, stream: bool
+) -> None:
+    server, whole = endless
+    path, works = PATH.format(f"left-{stream}"), whole.conversations._running
+    passes.hold(lambda: any(item.turn._is_cancelled for item in list(works.values())))
+    with server.socket() as connection:
+        connection.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
+        data = b""
+        while stream and b"data:" not in data:  # a first piece: then the prompt is computed
+            data += connection.recv(1000)
         until(lambda: whole.limiter.inside == 1)
-    again = served.http.post(path, json=LONG | {"tokens": 1})
+    again = server.http.post(path, json=LONG | {"tokens": 1})
     assert again.status_code == 200 and passes.count < LONG["tokens"]
     if stream:
         assert again.json()["kept"] > 0  # what was computed is not lost
     until(lambda: idle(whole))
 
 
-def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Served, Whole], passes: Passes) -> None:
-    served, whole = endless
-    left = threading.Event()
-    passes.hold(left.is_set)
-    with served.socket() as first:
-        first.sendall(post(PATH.format("queue"), json.dumps(LONG | {"stream": True}).encode()))
-        assert b"200 OK" in first.recv(1000)
-        with served.socket() as second:
-            second.sendall(post(PATH.format("queue"), json.dumps(LONG).encode()))
-            until(lambda: whole.limiter.inside == 2)
-        until(lambda: whole.limiter.inside == 1)
-        left.set()
-    until(lambda: idle(whole))
-
-
-def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[Served, Whole], passes: Passes) -> None:
-    served, whole = endless
-    path, left = PATH.format("long"), threading.Event()
-    passes.hold(left.is_set)
-    with served.socket() as first:
+def test_who_leaves_while_it_waits_gives_its_place_back_at_once(
+    endless: tuple[LiveServer, Whole], passes: Passes
+) -> None:
+    server, whole = endless
+    path, released = PATH.format("long"), threading.Event()
+    passes.hold(released.is_set)
+    with server.socket() as first:
         first.sendall(post(path, json.dumps(LONG | {"stream": True}).encode()))
         assert b"200 OK" in first.recv(1000)
-        with served.socket() as second, served.socket() as third:
+        with server.socket() as second, server.socket() as third:
             for waiting, stream in ((second, True), (third, False)):
                 waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
             until(lambda: whole.limiter.inside == 3)
         until(lambda: whole.limiter.inside == 1)
-        assert len(whole.conversations._works) == 1
-        left.set()
+        assert len(whole.conversations._running) == 1
+        released.set()
         assert first.recv(1000)  # which goes on
     until(lambda: idle(whole))
 
@@ -155,64 +144,64 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[S
 def test_one_agent_cannot_shut_others_out(serve: Serve, passes: Passes) -> None:
     refused_both = threading.Event()
     passes.hold(refused_both.is_set)
-    with serve(limits=Limits(requests=4, per_agent=2)) as (served, whole):
+    with serve(limits=Limits(requests=4, per_agent=2)) as (server, whole):
         endless_words(whole)
-        with served.socket() as first, served.socket() as second:
+        with server.socket() as first, server.socket() as second:
             for waiting in (first, second):
                 waiting.sendall(post(PATH.format("greedy"), json.dumps(LONG).encode()))
             until(lambda: whole.limiter.inside == 2)
             for stream in (True, False):
-                refused = talked(served, "greedy", stream=stream)
-                assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
-                assert int(refused.headers["retry-after"]) >= 1
+                refusal = talked(server, "greedy", stream=stream)
+                assert refusal.status_code == 429 and "this agent" in refusal.json()["error"]["message"]
+                assert int(refusal.headers["retry-after"]) >= 1
             refused_both.set()
-            assert talked(served, "modest", 1).status_code == 200
+            assert talked(server, "modest", 1).status_code == 200
         until(lambda: idle(whole))
-        assert talked(served, "greedy", 1).status_code == 200
+        assert talked(server, "greedy", 1).status_code == 200
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(endless: tuple[Served, Whole], passes: Passes) -> None:
-    served, whole = endless
-    with served.socket() as made:
-        made.sendall(post(PATH.format("deaf"), json.dumps(LONG | {"stream": True, "tokens": 200}).encode()))
-        until(lambda: passes.count)  # it has begun: what is inside may be gone before anybody looks
-        until(lambda: not whole.conversations._works)
-        assert talked(served, "deaf", 1).status_code == 200
+def test_a_client_that_does_not_read_frees_its_agent(endless: tuple[LiveServer, Whole], passes: Passes) -> None:
+    server, whole = endless
+    with server.socket() as connection:
+        connection.sendall(post(PATH.format("deaf"), json.dumps(LONG | {"stream": True, "tokens": 200}).encode()))
+        until(lambda: passes.count)  # it has begun: the limiter may be empty again
+        until(lambda: not whole.conversations._running)
+        assert talked(server, "deaf", 1).status_code == 200
 
 
 def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, request: pytest.FixtureRequest) -> None:
-    refused = threading.Event()  # until then nobody who is inside gets on, so that it is full however late others come
+    refusal = threading.Event()  # until then no admitted request continues, so that the limiter stays full
 
     def hold(*_: Any) -> None:
-        assert refused.wait(PATIENCE)
+        assert refusal.wait(PATIENCE)
 
-    def tried(number: int) -> httpx.Response:
-        answer = talked(served, f"a{number}", 60)
+    def attempt(number: int) -> httpx.Response:
+        answer = talked(server, f"a{number}", 60)
         if answer.status_code == 429:
-            refused.set()
+            refusal.set()
         return answer
 
-    with serve(limits=Limits(requests=2)) as (served, whole):
+    with serve(limits=Limits(requests=2)) as (server, whole):
         endless_words(whole)
         request.addfinalizer(engine.decoder.layers[0].mlp.register_forward_hook(hold).remove)
         with ThreadPoolExecutor(8) as pool:
-            told = list(pool.map(tried, range(8)))
-        codes = sorted(answer.status_code for answer in told)
+            answers = list(pool.map(attempt, range(8)))
+        codes = sorted(answer.status_code for answer in answers)
         assert codes[0] == 200 and codes[-1] == 429
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in told if answer.status_code == 429)
-        assert all(answer.json()["error"]["type"] == "Busy" for answer in told if answer.status_code == 429)
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
+        assert all(answer.json()["error"]["type"] == "Busy" for answer in answers if answer.status_code == 429)
         until(lambda: idle(whole))
-        assert talked(served, "later").status_code == 200
+        assert talked(server, "later").status_code == 200
 
 
 def test_a_server_that_closes_says_so_and_ends(serve: Serve, passes: Passes) -> None:
-    told: list[httpx.Response] = []
-    with serve() as (served, whole):
-        passes.hold(lambda: whole.conversations._closed)
+    answers: list[httpx.Response] = []
+    with serve() as (server, whole):
+        passes.hold(lambda: whole.conversations._is_closed)
         endless_words(whole)
-        waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
+        waiting = threading.Thread(target=lambda: answers.append(talked(server, "last", 3000)))
         waiting.start()
         until(lambda: whole.limiter.inside == 1)
     waiting.join(PATIENCE)
     assert not waiting.is_alive() and passes.count < 3000
-    assert not told or told[0].status_code in (500, 503)
+    assert not answers or answers[0].status_code in (500, 503)

@@ -1,4 +1,4 @@
-"""Whatever fits the description of the whole server, and much that does not, gets an answer it describes."""
+"""OpenAPI description of the whole server: valid and invalid requests get the answers that it describes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from schemathesis.specs.openapi.checks import (
 
 from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.auth.tokens import Tokens
-from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.service import make_service
-from keep_agent.server.settings import Settings
+from keep_agent.server.settings import ChatLimits, Settings
 from tests.keep_agent.server.chat.test_vendors import ambiguous_names
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
@@ -31,7 +30,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 MODES = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 EVERY = list(HealthCheck)
 AGENT = re.compile(r"[\w.-]{1,64}")
-SERVED = ("/v1/chat/completions", "/v1/messages", "/v1/agents/{agent}/generate", "/v1/agents/{agent}/plan")
+PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/agents/{agent}/generate", "/v1/agents/{agent}/plan")
 SMALL = ChatLimits(max_tokens=8, tokens=4, scenario_tokens=8, scenario_turns=8, scenarios=1000)
 
 
@@ -40,30 +39,30 @@ SMALL = ChatLimits(max_tokens=8, tokens=4, scenario_tokens=8, scenario_turns=8, 
 def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Tokens, examples: int) -> None:
     token = None if tokens.open else "token-all"
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    answered: dict[str, set[int]] = {}
+    statuses: dict[str, set[int]] = {}
     brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
     app = make_service(brain, tmp_path, tokens, Settings(chat=SMALL, viewer=False))
-    with serving(app, token) as served:
-        model = served.http.get("/v1/models").json()["data"][0]["id"]
-        described = served.http.get("/openapi.json").json()
-        assert ambiguous_names(described) == []
-        scores = described["components"]["schemas"]["Decided"]["properties"]["scores"]
+    with serving(app, token) as server:
+        model = server.http.get("/v1/models").json()["data"][0]["id"]
+        schema_json = server.http.get("/openapi.json").json()
+        assert ambiguous_names(schema_json) == []
+        scores = schema_json["components"]["schemas"]["Decided"]["properties"]["scores"]
         del scores["items"]  # pairs, whose description schemathesis takes for invalid
 
         def ask(case: schemathesis.Case) -> None:
             if isinstance(case.body, dict) and "model" in case.body:
-                case.body["model"] = model  # else hardly anything gets that far
+                case.body["model"] = model
             if AGENT.fullmatch(str(case.path_parameters.get("agent", "/"))):
-                case.path_parameters["agent"] = "kitchen"  # else nobody would be there to be asked
-            answer = case.call_and_validate(base_url=served.url, headers=headers, checks=CHECKS, timeout=PATIENCE)
-            answered.setdefault(case.operation.label, set()).add(answer.status_code)
+                case.path_parameters["agent"] = "kitchen"
+            answer = case.call_and_validate(base_url=server.url, headers=headers, checks=CHECKS, timeout=PATIENCE)
+            statuses.setdefault(case.operation.label, set()).add(answer.status_code)
 
-        schema = schemathesis.openapi.from_dict(described)
+        schema = schemathesis.openapi.from_dict(schema_json)
         for result in schema.get_all_operations():
-            served.http.post("/v1/agents", json={"id": "kitchen"})  # it may have been deleted
+            server.http.post("/v1/agents", json={"id": "kitchen"})  # it may have been deleted
             cases = [result.ok().as_strategy(generation_mode=mode) for mode in MODES]
             known = settings(max_examples=examples, database=None, suppress_health_check=EVERY)
             known(given(case=one_of(cases))(ask))()
-        assert served.http.get("/healthz").status_code == 200
-    assert len(answered) >= 20
-    assert any(200 in answered[f"POST {path}"] for path in SERVED), answered  # some examples do get that far
+        assert server.http.get("/healthz").status_code == 200
+    assert len(statuses) >= 20
+    assert any(200 in statuses[f"POST {path}"] for path in PATHS), statuses  # some examples do get that far

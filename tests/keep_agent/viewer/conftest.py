@@ -1,4 +1,4 @@
-"""Runs to look at: a real one with the bundled model, a real one with pictures and no model, and a synthetic one."""
+"""Fixtures of runs: one of the bundled model, one with pictures and no model, and a synthetic one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shared(factory: pytest.TempPathFactory) -> Path:
     """The folder that all processes of a test run have in common, or the only one's own."""
-    own = factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    single = factory.getbasetemp()
+    return single.parent if "PYTEST_XDIST_WORKER" in os.environ else single
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +51,11 @@ def random_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two episodes without a model, with a picture of every step; it fails."""
     run = RunFolder.create(tmp_path_factory.mktemp("random") / "run", {"planner": {"name": "random"}})
     for index, task in enumerate((MUG, APPLE)):
-        played = episode(task)
-        env = Pictured(AlfredEnv(skills="lota", observability="full", episodes=[played], max_steps=4))
-        frames = Frames(played.id, "png")
+        running = episode(task)
+        env = Pictured(AlfredEnv(skills="lota", observability="full", episodes=[running], max_steps=4))
+        frames = Frames(running.id, "png")
         planner = RandomPlanner()
-        result, entries = run_episode(env, planner, played, index=index, skills="lota", seed=0, frames=frames)
+        result, entries = run_episode(env, planner, running, index=index, skills="lota", seed=0, frames=frames)
         run.commit(result, entries, frames)
     return run.path
 

@@ -1,4 +1,4 @@
-"""The pages in a real headless Chromium, before the command that serves them."""
+"""The viewer's pages in a headless Chromium, served by the real command."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def runs(keep_run: Path, random_run: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    with serving(runs) as found:
-        yield found
+    with serving(runs) as served_at:
+        yield served_at
 
 
 def until(driver: WebDriver, test: Callable[[], object], what: str) -> None:
@@ -64,7 +64,7 @@ def script(driver: WebDriver, code: str) -> object:
 
 
 def text(driver: WebDriver, selector: str) -> str:
-    """Of the first such element, as it is drawn; empty if there is none."""
+    """Return the text of the first matching element; empty if there is none."""
     return driver.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
 
 
@@ -92,7 +92,7 @@ def page(address: str, run: str, root: Path, **more: object) -> str:
     return f"{address}/episode?run={run}&episode={quote(key)}" + "".join(f"&{name}={more[name]}" for name in more)
 
 
-def opened(driver: WebDriver, url: str) -> None:
+def open_page(driver: WebDriver, url: str) -> None:
     driver.get_log("browser")
     driver.get(url)
     until(driver, lambda: text(driver, ".keep-viewer .action"), "a step")
@@ -121,7 +121,7 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
     run = run_of(runs / "keep")
     episode = next(iter(run.index.refresh().values()))
     last = len(episode.places) - 1
-    opened(chrome, page(address, "keep", runs))
+    open_page(chrome, page(address, "keep", runs))
     for pressed, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
         keys(chrome, pressed)
         at_step(chrome, number)
@@ -140,7 +140,7 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
 
 
 def test_the_address_names_the_step_that_is_drawn(chrome: WebDriver, address: str, runs: Path) -> None:
-    opened(chrome, page(address, "keep", runs))
+    open_page(chrome, page(address, "keep", runs))
     at_step(chrome, 0)
     last = len(next(iter(run_of(runs / "keep").index.refresh().values())).places) - 1
     chrome.execute_script(
@@ -164,13 +164,13 @@ def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, addr
         if (entry := run.index.entry(episode, number))["hops"] and entry["hops"][0]["edges"]
     )
     target = entry["hops"][0]["edges"][0][1]
-    opened(chrome, page(address, "keep", runs, step=number))
+    open_page(chrome, page(address, "keep", runs, step=number))
     block = chrome.find_element(By.CSS_SELECTOR, f".layers-panel rect[data-key='{target}']")
     ActionChains(chrome).move_to_element(block).click().perform()
     until(chrome, lambda: text(chrome, ".detail-panel b") == target, "the segment")
     assert text(chrome, ".detail-panel pre") == episode.texts.versions(number, target)[-1][1]
-    chosen = sum(target in [edge[1] for edge in hop["edges"]] for hop in entry["hops"])
-    assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == chosen
+    count_chosen = sum(target in [edge[1] for edge in hop["edges"]] for hop in entry["hops"])
+    assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == count_chosen
     assert text(chrome, ".memory .line.selected span:nth-child(2)") == target
     until(chrome, lambda: query(chrome).get("segment") == target, "the address")
     chrome.execute_script("document.querySelector('.scroller').scrollTop = 0")
@@ -181,39 +181,39 @@ def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, addr
 
 
 def test_a_deep_link_is_the_step_it_names_also_when_reloaded(chrome: WebDriver, address: str, runs: Path) -> None:
-    opened(chrome, page(address, "keep", runs, step=2, segment="did_1"))
+    open_page(chrome, page(address, "keep", runs, step=2, segment="did_1"))
     at_step(chrome, 2)
     keys(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 3)
-    told = text(chrome, ".keep-viewer header.step")
+    header = text(chrome, ".keep-viewer header.step")
     chrome.refresh()
     until(chrome, lambda: text(chrome, ".keep-viewer .action"), "a step")
     at_step(chrome, 3)
-    assert text(chrome, ".keep-viewer header.step") == told
+    assert text(chrome, ".keep-viewer header.step") == header
     assert query(chrome)["segment"] == "did_1"
 
 
-def test_a_step_is_drawn_anew_for_another_width_alone(chrome: WebDriver, address: str, runs: Path) -> None:
-    opened(chrome, page(address, "keep", runs))
-    kept = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+def test_a_step_is_redrawn_for_another_width_only(chrome: WebDriver, address: str, runs: Path) -> None:
+    open_page(chrome, page(address, "keep", runs))
+    before = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
     chrome.execute_script("document.querySelector('.track-box').style.height = '99px'")
     framed(chrome)
-    assert script(chrome, "document.querySelector('.layers-panel svg')") == kept
+    assert script(chrome, "document.querySelector('.layers-panel svg')") == before
     chrome.execute_script("document.querySelector('.keep-viewer').style.width = '900px'")
     framed(chrome)
-    drawn = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
-    assert drawn != kept
-    assert int(drawn.get_attribute("width")) < 900
+    redrawn = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+    assert redrawn != before
+    assert int(redrawn.get_attribute("width")) < 900
 
 
 def test_two_runs_move_together_and_their_differences_are_marked(chrome: WebDriver, address: str, runs: Path) -> None:
-    opened(chrome, page(address, "keep", runs, other="cacheblend"))
+    open_page(chrome, page(address, "keep", runs, other="cacheblend"))
     keys(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 1)
-    skills = {name: [one.skill for one in outlines(runs / name)] for name in ("keep", "cacheblend")}
-    shown = script(chrome, "[...document.querySelectorAll('.action b')].map((each) => each.textContent)")
-    assert shown == [skills["keep"][1], skills["cacheblend"][1]]
-    opened(chrome, page(address, "keep", runs, other="random", other_episode=quote(first_key(runs / "random"))))
+    skills = {name: [item.skill for item in outlines(runs / name)] for name in ("keep", "cacheblend")}
+    skills_shown = script(chrome, "[...document.querySelectorAll('.action b')].map((each) => each.textContent)")
+    assert skills_shown == [skills["keep"][1], skills["cacheblend"][1]]
+    open_page(chrome, page(address, "keep", runs, other="random", other_episode=quote(first_key(runs / "random"))))
     differ = script(chrome, "document.querySelector('.marks .differs').getAttribute('d')")
     assert differ, "two other episodes do differ"
     assert len(chrome.find_elements(By.CSS_SELECTOR, ".pane.differs")) == 2
@@ -241,22 +241,22 @@ def first_key(run: Path) -> str:
 
 
 def test_pictures_are_shown_before_and_after(chrome: WebDriver, address: str, runs: Path) -> None:
-    opened(chrome, page(address, "random", runs, step=1))
+    open_page(chrome, page(address, "random", runs, step=1))
     widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
     until(chrome, lambda: script(chrome, widths) == [8, 8], "two pictures")
-    assert "No model decided here" in text(chrome, ".layers-panel")
+    assert "This planner has no model" in text(chrome, ".layers-panel")
 
 
 def test_nothing_leaves_this_machine(chrome: WebDriver, address: str, runs: Path) -> None:
     chrome.get_log("performance")
     chrome.get(f"{address}/")
     until(chrome, lambda: chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr"), "the list")
-    opened(chrome, page(address, "random", runs, step=1))
+    open_page(chrome, page(address, "random", runs, step=1))
     keys(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 2)
     origin = "{0.scheme}://{0.netloc}/".format(urlsplit(address))
-    asked = [json.loads(line["message"])["message"] for line in chrome.get_log("performance")]
-    urls = [one["params"]["request"]["url"] for one in asked if one["method"] == "Network.requestWillBeSent"]
+    messages = [json.loads(line["message"])["message"] for line in chrome.get_log("performance")]
+    urls = [item["params"]["request"]["url"] for item in messages if item["method"] == "Network.requestWillBeSent"]
     assert len(urls) > 10
     assert [url for url in urls if not url.startswith((origin, "data:", "blob:"))] == []
     assert [line for line in chrome.get_log("browser") if line["level"] == "SEVERE"] == []
@@ -266,7 +266,7 @@ def test_hostile_texts_are_shown_as_they_are(chrome: WebDriver, address: str, ru
     run = run_of(runs / "evil")
     file = write_html(run, run.index.episode(EVIL), tmp_path / "evil.html")
     for url in (f"{address}/episode?run=evil&episode={quote(EVIL)}", file.as_uri()):
-        opened(chrome, url)
+        open_page(chrome, url)
         assert EVIL in text(chrome, ".keep-viewer .action")
         assert EVIL in text(chrome, ".keep-viewer .tree")
         assert EVIL in text(chrome, ".keep-viewer .memory")
@@ -281,7 +281,7 @@ def test_hostile_texts_are_shown_as_they_are(chrome: WebDriver, address: str, ru
 def test_an_export_opens_from_a_file_and_its_slider_works(chrome: WebDriver, runs: Path, tmp_path: Path) -> None:
     run = run_of(runs / "random")
     episode = next(iter(run.index.refresh().values()))
-    opened(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
+    open_page(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
     assert chrome.current_url.startswith("file://")
     keys(chrome, Keys.END)
     last = len(episode.places) - 1
@@ -294,7 +294,7 @@ def test_an_export_opens_from_a_file_and_its_slider_works(chrome: WebDriver, run
 
 def test_a_run_that_grows_is_followed(chrome: WebDriver, address: str, runs: Path) -> None:
     run = write(runs / "live", [opening("live"), step(0, "live")])
-    opened(chrome, f"{address}/episode?run=live&episode=live")
+    open_page(chrome, f"{address}/episode?run=live&episode=live")
     append(run, step(1, "live", skill="look around"))
     until(chrome, lambda: "of 2" in text(chrome, ".toolbar"), "the second step")
     at_step(chrome, 0)

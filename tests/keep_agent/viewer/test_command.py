@@ -58,7 +58,7 @@ def test_a_damaged_trace_without_an_episode_is_named(tmp_path: Path) -> None:
 def test_without_nicegui_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nicegui", None)
     monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
-    monkeypatch.delitem(sys.modules, "keep_agent.viewer.episode_list", raising=False)
-    monkeypatch.delitem(sys.modules, "keep_agent.viewer.elements", raising=False)
+    monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
+    monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'keep-agent\[server\]'"):
         application(tmp_path)

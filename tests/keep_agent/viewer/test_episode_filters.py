@@ -1,4 +1,4 @@
-"""The list of episodes: what became of each, and what a filter leaves."""
+"""List of episodes: their statuses, and the effect of filters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASK = {"id": "t", "type": "fetch", "instruction": "Fetch it."}
         ([opening(), step(), end(True)], "open"),
     ],
 )
-def test_what_became_of_it(lines: list, status: str, tmp_path: Path) -> None:
+def test_the_status_of_an_episode(lines: list, status: str, tmp_path: Path) -> None:
     write(tmp_path, lines)
     assert [row.status for row in episode_rows(Library(tmp_path).runs())] == [status]
 

@@ -23,7 +23,7 @@ from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, 
 
 
 def content(text: str) -> dict:
-    """What an exported page carries."""
+    """Return the data of an exported page."""
     packed = re.search(r'<script type="text/plain" id="steps">(.*?)</script>', text, re.DOTALL)
     assert packed
     return json.loads(gzip.decompress(b64decode(packed[1])))
@@ -35,10 +35,10 @@ def first(run: Run):
 
 def test_the_page_carries_every_step(keep_run: Path, tmp_path: Path) -> None:
     run = run_of(keep_run)
-    told = content(write_html(run, first(run), tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
+    exported = content(write_html(run, first(run), tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
     views = [step_view(run, first(run), number).to_json() for number in range(len(first(run).places))]
-    assert told["steps"] == views
-    assert len(told["overview"]["outlines"]) == len(views)
+    assert exported["steps"] == views
+    assert len(exported["overview"]["outlines"]) == len(views)
 
 
 def test_the_page_carries_its_pictures(random_run: Path) -> None:
@@ -55,8 +55,8 @@ def test_the_page_asks_nobody_for_anything(keep_run: Path) -> None:
     assert not re.findall(r"""(?:src|href|url|@import)\s*[=(]\s*["']?(?!data:)\w+:""", text)
     namespace = "http://www.w3.org/2000/svg"
     assert all("://" not in source.replace(namespace, "") for source in [text, *sources])
-    asked = {name for source in sources for name in re.findall(r'from "([^"]+)"', source)}
-    assert asked <= set(modules), "each module that is imported is there"
+    imported = {name for source in sources for name in re.findall(r'from "([^"]+)"', source)}
+    assert imported <= set(modules), "each module that is imported is there"
     assert "keep-viewer/embedded.js" in modules
 
 
@@ -81,12 +81,12 @@ def test_a_recording_holds_the_steps(random_run: Path, keep_run: Path, tmp_path:
         run = run_of(path)
         file = write_rrd(run, first(run), tmp_path / "deep" / f"{path.name}.rrd")
         command = [sys.executable, "-m", "rerun", "rrd", "stats", str(file)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert entities <= set(re.findall(r"^(/\S+):", told, re.MULTILINE))
+        exported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert entities <= set(re.findall(r"^(/\S+):", exported, re.MULTILINE))
 
 
 def test_a_recording_is_whole_or_not_there(random_run: Path, tmp_path: Path) -> None:
-    """A step that is gone when its turn comes: the run is written anew meanwhile."""
+    """Check an export during which a step disappears, since the run is written again."""
     pytest.importorskip("rerun")
     run = run_of(random_run)
     episode = first(run)

@@ -30,20 +30,20 @@ def test_a_step_is_the_models_view(keep_run: Path) -> None:
 
 def test_a_run_that_grows_is_told_bit_by_bit(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step()])
-    http, named = client(tmp_path), {"run": ".", "episode": "e"}
-    assert http.get("/data/episode", params=named).json()["steps"] == 1
+    http, query = client(tmp_path), {"run": ".", "episode": "e"}
+    assert http.get("/data/episode", params=query).json()["steps"] == 1
     with (tmp_path / "trace.jsonl").open("a") as stream:
         stream.write(json.dumps(step(1, skill="done")) + "\n" + '{"v": 1, "ev')
-    later = http.get("/data/episode", params={**named, "since": 1}).json()
-    assert (later["steps"], [one["skill"] for one in later["outlines"]], later["problem"]) == (2, ["done"], "")
+    later = http.get("/data/episode", params={**query, "since": 1}).json()
+    assert (later["steps"], [outline["skill"] for outline in later["outlines"]], later["problem"]) == (2, ["done"], "")
     assert http.get("/data/episodes").json()[0]["steps"] == 2
 
 
 def test_a_broken_line_is_told_beside_what_can_be_read(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(), "no json"])
-    told = client(tmp_path).get("/data/episode", params={"run": ".", "episode": "e"}).json()
-    assert told["steps"] == 1
-    assert "trace.jsonl:3 is not JSON" in told["problem"]
+    body = client(tmp_path).get("/data/episode", params={"run": ".", "episode": "e"}).json()
+    assert body["steps"] == 1
+    assert "trace.jsonl:3 is not JSON" in body["problem"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What became of a segment, told from units, layers and texts."""
+"""States of segments, derived from units, layers and texts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from keep_agent.viewer.segments import ranks_of, segment_views
 from tests.keep_agent.viewer.traces import prompt
 
 
-def texts(*told: tuple[int, str, str | None]) -> History[str]:
+def texts(*changes: tuple[int, str, str | None]) -> History[str]:
     history: History[str] = History()
-    for step, id, text in told:
+    for step, id, text in changes:
         history.add(step, id, text)
     return history
 
 
 def with_last_layers(*last: int, hit: tuple[bool, bool] = (True, True)) -> dict[str, Any]:
     entry = prompt()
-    for segment, unit, layer, served in zip(entry["segments"], entry["units"], last, hit, strict=True):
-        segment["last_layer"], unit["hit"] = layer, served
+    for segment, unit, layer, is_hit in zip(entry["segments"], entry["units"], last, hit, strict=True):
+        segment["last_layer"], unit["hit"] = layer, is_hit
     return entry
 
 
@@ -36,28 +36,34 @@ def test_a_miss_is_changed_only_where_the_text_is_another_one_now() -> None:
     entry = with_last_layers(1, 1, hit=(False, False))
     assert states(entry, texts((0, "a", "one"), (0, "b", "one")), 0) == ["fresh", "fresh"], "seen for the first time"
     history = texts((0, "a", "one"), (0, "b", "one"), (3, "a", "two"))
-    assert states(entry, history, 3) == ["changed", "fresh"], "b's group had to be encoded anew"
+    assert states(entry, history, 3) == ["changed", "fresh"], "b's group had to be encoded again"
     assert states(entry, history, 4) == ["fresh", "fresh"]
 
 
 def test_kind_unit_and_text_are_found_by_rows() -> None:
-    one, other = segment_views(prompt(), texts((0, "a", "text of a"), (2, "b", "text of b")), 2)
-    assert (one.kind, one.first_unit, one.last_unit, one.text, one.written) == ("static", 0, 0, "text of a", 0)
-    assert (other.kind, other.first_unit, other.text, other.written) == ("dynamic", 1, "text of b", 2)
-    assert one.block == "0123456789abcdef"
+    first, second = segment_views(prompt(), texts((0, "a", "text of a"), (2, "b", "text of b")), 2)
+    assert (first.kind, first.first_unit, first.last_unit, first.text, first.written) == (
+        "static",
+        0,
+        0,
+        "text of a",
+        0,
+    )
+    assert (second.kind, second.first_unit, second.text, second.written) == ("dynamic", 1, "text of b", 2)
+    assert first.block == "0123456789abcdef"
 
 
 def test_a_segment_across_blocks_counts_the_rows_that_were_served() -> None:
     blocks = [{"kind": "prefix", "start": 1, "tokens": 2, "hit": True, "block": "x"}]
     blocks.append({"kind": "prefix", "start": 3, "tokens": 4, "hit": False, "block": ""})
-    one, other = segment_views(prompt(units=blocks), texts(), 0)
-    assert (one.first_unit, one.last_unit, one.from_block, one.state, one.block) == (0, 1, 2, "fresh", "")
-    assert (other.first_unit, other.from_block, other.kind) == (1, 0, "prefix")
+    first, second = segment_views(prompt(units=blocks), texts(), 0)
+    assert (first.first_unit, first.last_unit, first.from_block, first.state, first.block) == (0, 1, 2, "fresh", "")
+    assert (second.first_unit, second.from_block, second.kind) == (1, 0, "prefix")
 
 
 def test_rows_in_no_unit_have_none() -> None:
-    one, _ = segment_views(prompt(units=[]), texts(), 0)
-    assert (one.first_unit, one.kind, one.state, one.from_block) == (-1, "", "fresh", 0)
+    first, _ = segment_views(prompt(units=[]), texts(), 0)
+    assert (first.first_unit, first.kind, first.state, first.from_block) == (-1, "", "fresh", 0)
 
 
 def test_older_versions_in_a_transcript_keep_their_text_and_have_no_rank() -> None:
@@ -78,7 +84,7 @@ def test_ranks_are_by_the_mass_received_at_each_layer() -> None:
         {"layer": 2, "hops": 1, "edges": [["", "a", 0.1], ["", "b", 0.2], ["b", "a", 0.3]]},
         {"layer": 5, "hops": 1, "edges": [["", "b", 0.4]]},
     ]
-    found = ranks_of(hops)
-    assert [(layer, rank) for layer, rank, _ in found["a"]] == [(2, 1)]
-    assert [(layer, rank) for layer, rank, _ in found["b"]] == [(2, 2), (5, 1)]
-    assert abs(found["a"][0][2] - 0.4) < 1e-9
+    result = ranks_of(hops)
+    assert [(layer, rank) for layer, rank, _ in result["a"]] == [(2, 1)]
+    assert [(layer, rank) for layer, rank, _ in result["b"]] == [(2, 2), (5, 1)]
+    assert abs(result["a"][0][2] - 0.4) < 1e-9

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.keep_agent.viewer.traces import EVIL, opening, step, write
 
-ASKED = """
+SCRIPT = """
 import json, sys, threading
 from pathlib import Path
 from fastapi import FastAPI
@@ -54,15 +54,15 @@ print(json.dumps(found))
 
 def test_the_viewer_lives_beside_other_routes(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(instruction=EVIL)])
-    command = [sys.executable, "-c", ASKED, str(tmp_path)]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {path: code for path, (code, _) in found.items()} == dict.fromkeys(found, 200) | {"again": 0}
-    assert found["/api"][1] == '"other"'
-    assert "has served a viewer already" in found["again"][1]
-    assert "no run '..'" in html.unescape(found["/look/episode?run=..&episode=e"][1])
-    listed = found["/look/"][1]
-    assert "onerror" in listed, "the hostile instruction is in the list"
-    assert EVIL not in listed
-    assert not re.search(r"<img[^>]*onerror", listed)
-    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", listed)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert {path: code for path, (code, _) in answers.items()} == dict.fromkeys(answers, 200) | {"again": 0}
+    assert answers["/api"][1] == '"other"'
+    assert "has served a viewer before" in answers["again"][1]
+    assert "no run '..'" in html.unescape(answers["/look/episode?run=..&episode=e"][1])
+    page = answers["/look/"][1]
+    assert "onerror" in page, "the hostile instruction is in the list"
+    assert EVIL not in page
+    assert not re.search(r"<img[^>]*onerror", page)
+    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page)

@@ -18,8 +18,8 @@ from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, 
 
 
 def steps_of(run: Run) -> list[tuple[EpisodeIndex, StepView]]:
-    found = run.index.refresh().values()
-    return [(each, step_view(run, each, number)) for each in found for number in range(len(each.places))]
+    episodes = run.index.refresh().values()
+    return [(index, step_view(run, index, number)) for index in episodes for number in range(len(index.places))]
 
 
 def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
@@ -28,7 +28,7 @@ def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
 
     from planners.tiny.checkpoint import BUNDLED
 
-    tokenizer, run, seen = PreTrainedTokenizerFast.from_pretrained(BUNDLED), run_of(keep_run), 0
+    tokenizer, run, count = PreTrainedTokenizerFast.from_pretrained(BUNDLED), run_of(keep_run), 0
     for episode, view in steps_of(run):
         tokens = run.index.entry(episode, view.number)["token_ids"]
         assert view.prompt is not None
@@ -36,8 +36,8 @@ def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
             assert segment.text is not None
             encoded = tokenizer.encode(segment.text, add_special_tokens=False)
             assert encoded == tokens[segment.start : segment.stop]
-            seen += 1
-    assert seen > 100
+            count += 1
+    assert count > 100
 
 
 def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
@@ -97,13 +97,13 @@ def test_an_overview_tells_only_what_is_new(synthetic: Path) -> None:
 
 def test_the_synthetic_trace_has_the_fields_of_a_real_one(keep_run: Path) -> None:
     real = [entry for entry in read_trace(keep_run / "trace.jsonl") if entry["event"] == "step"]
-    made = [entry for entry in entries(Size(3, 4, 10)) if entry["event"] == "step"]
-    assert all(set(entry) == set(real[0]) for entry in made)
-    assert set(made[0]["timings"]) == set(real[0]["timings"])
+    synthetic_steps = [entry for entry in entries(Size(3, 4, 10)) if entry["event"] == "step"]
+    assert all(set(entry) == set(real[0]) for entry in synthetic_steps)
+    assert set(synthetic_steps[0]["timings"]) == set(real[0]["timings"])
     for name in ("units", "segments", "hops"):
-        assert set(made[0][name][0]) == set(next(entry[name][0] for entry in real if entry[name]))
+        assert set(synthetic_steps[0][name][0]) == set(next(entry[name][0] for entry in real if entry[name]))
     for name in ("loads", "computes"):
-        assert len(made[0][name][0]) == len(next(entry[name][0] for entry in real if entry[name]))
+        assert len(synthetic_steps[0][name][0]) == len(next(entry[name][0] for entry in real if entry[name]))
 
 
 def test_a_step_with_numbers_that_json_does_not_have_is_named(tmp_path: Path) -> None:

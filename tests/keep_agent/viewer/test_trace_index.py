@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
+from keep_agent.viewer.history import History
 from keep_agent.viewer.trace_index import TraceIndex
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, step, write
 
@@ -31,12 +32,12 @@ def read(index: TraceIndex) -> dict[str, list[Any]]:
 
 
 def by_line(path: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    episodes: dict[str, list[Any]] = {}
     for entry in read_trace(path):
-        steps = found.setdefault(entry["episode"], [])
+        steps = episodes.setdefault(entry["episode"], [])
         if entry["event"] == "step":
             steps.append(entry)
-    return found
+    return episodes
 
 
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
@@ -50,8 +51,8 @@ def test_a_file_that_grows_in_any_pieces_reads_as_a_whole_one(
         with path.open("ab") as stream:
             stream.write(WHOLE[at:cut])
         at = cut
-        ended = WHOLE[:cut].count(b"\n")
-        assert sum(len(steps) for steps in read(index).values()) == sum(b'"step"' in line for line in LINES[:ended])
+        complete = WHOLE[:cut].count(b"\n")
+        assert sum(len(steps) for steps in read(index).values()) == sum(b'"step"' in line for line in LINES[:complete])
     assert read(index) == by_line(path)
     assert not index.problem
 
@@ -65,14 +66,14 @@ def test_a_real_run_reads_as_line_by_line(keep_run: Path) -> None:
 def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = TraceIndex(synthetic / TRACE)
     index.refresh()
-    taken: list[int] = []
-    monkeypatch.setattr(index, "_take", lambda place, entry: taken.append(place.number))
+    numbers: list[int] = []
+    monkeypatch.setattr(index, "_take", lambda place, entry: numbers.append(place.number))
     index.refresh()
-    assert taken == []
+    assert numbers == []
     with (synthetic / TRACE).open("a") as stream:
         stream.write(json.dumps(step(99, "long-1")) + "\n")
     index.refresh()
-    assert len(taken) == 1
+    assert len(numbers) == 1
 
 
 def test_a_torn_last_line_waits(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ def test_a_file_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step(), step(1)])
     index = TraceIndex(run / TRACE)
     assert len(index.episode("e").places) == 2
-    other = write(tmp_path / "other", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
-    (other / TRACE).replace(run / TRACE)
+    replacement = write(tmp_path / "other", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
+    (replacement / TRACE).replace(run / TRACE)
     assert {key: len(steps) for key, steps in read(index).items()} == {"f": 3}
 
 
@@ -161,13 +162,40 @@ def test_a_missing_file_has_no_episodes_yet(tmp_path: Path) -> None:
 
 def test_an_episode_played_twice_is_two(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [opening(), step(), crash(), opening(), step(), step(1)]) / TRACE)
-    found = index.refresh()
-    assert {key: len(episode.places) for key, episode in found.items()} == {"e": 1, "e#2": 2}
-    assert found["e"].crash is not None
-    assert found["e#2"].crash is None
-    assert found["e#2"].id == "e"
+    episodes = index.refresh()
+    assert {key: len(episode.places) for key, episode in episodes.items()} == {"e": 1, "e#2": 2}
+    assert episodes["e"].crash is not None
+    assert episodes["e#2"].crash is None
+    assert episodes["e#2"].id == "e"
 
 
 def test_steps_without_an_opening_are_shown_all_the_same(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [step(5, "late", instruction="Now.")]) / TRACE)
-    assert index.episode("late").asked == "Now."
+    assert index.episode("late").instruction == "Now."
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc"), st.none() | st.text(max_size=2)), max_size=30)
+
+
+def replayed(changes: list[tuple[int, str, str | None]], last: int) -> dict[str, str]:
+    state = {id: value for since, id, value in changes if since <= last}
+    return {id: value for id, value in state.items() if value is not None}
+
+
+@given(changes=CHANGES)
+def test_it_is_a_replay(changes: list[tuple[int, str, str | None]]) -> None:
+    changes.sort(key=lambda change: change[0])
+    history: History[str] = History()
+    for since, id, value in changes:
+        history.add(since, id, value)
+    for number in range(-1, 11):
+        assert dict(history.at(number)) == replayed(changes, number)
+
+
+def test_versions_are_the_texts_so_far() -> None:
+    history: History[str] = History()
+    for number, value in enumerate(["one", None, "two"]):
+        history.add(number, "a", value)
+    assert history.versions(1, "a") == [(0, "one")]
+    assert history.versions(2, "a") == [(0, "one"), (2, "two")]
+    assert history.versions(2, "b") == []

@@ -1,4 +1,4 @@
-"""The containment tree, from what was told by a step."""
+"""Containment tree of the facts up to a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keep_agent.viewer.history import History
 from keep_agent.viewer.world import World, world
 
 
-def told(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
+def history_of(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
     history: History[Entry] = History()
     for step, fact in facts:
         history.add(step, fact["id"], None if fact.get("gone") else fact)
@@ -20,8 +20,8 @@ def fact(id: str, place: str = "", category: str = "object", **more: Any) -> dic
     return {"id": id, "category": category, "type": "thing", **({"place": place} if place else {}), **more}
 
 
-def lines(seen: World) -> list[tuple[str, int]]:
-    return [(thing.id, thing.depth) for thing in seen.things]
+def lines(view: World) -> list[tuple[str, int]]:
+    return [(thing.id, thing.depth) for thing in view.things]
 
 
 FRIDGE = fact("fridge_1", "kitchen_1", "receptacle", states=["closed"])
@@ -29,36 +29,36 @@ ROBOT = fact("agent", "fridge_1", "agent", holds="egg_1", sees=["milk_1"])
 
 
 def test_things_stand_below_what_holds_them() -> None:
-    history = told((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
+    history = history_of((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
     assert lines(world(history, 0)) == [("kitchen_1", 0), ("fridge_1", 1), ("milk_1", 2), ("shelf_1", 0)]
     kitchen, fridge, *_ = world(history, 0).things
-    assert (kitchen.category, kitchen.told) == ("", -1)
+    assert (kitchen.category, kitchen.step) == ("", -1)
     assert fridge.states == ("closed",)
 
 
 def test_the_agent_is_somewhere_and_what_it_holds_lies_nowhere() -> None:
-    history = told((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
-    seen = world(history, 1)
-    assert (seen.agent, seen.holds) == ("fridge_1", ("egg_1",))
-    assert "egg_1" not in [thing.id for thing in seen.things]
-    assert [thing.id for thing in seen.things if thing.seen] == ["milk_1"]
+    history = history_of((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
+    view = world(history, 1)
+    assert (view.agent, view.holds) == ("fridge_1", ("egg_1",))
+    assert "egg_1" not in [thing.id for thing in view.things]
+    assert [thing.id for thing in view.things if thing.visible] == ["milk_1"]
     assert (world(history, 0).agent, world(history, 0).holds) == ("", ())
 
 
 def test_a_step_back_is_the_world_of_that_step() -> None:
-    history = told(
+    history = history_of(
         (0, FRIDGE), (0, fact("egg_1", "fridge_1")), (2, fact("egg_1", "table_1")), (3, {**fact("egg_1"), "gone": True})
     )
     assert ("egg_1", 2) in lines(world(history, 1))
     assert ("egg_1", 1) in lines(world(history, 2))
     assert "egg_1" not in dict(lines(world(history, 3)))
-    assert [thing.told for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
+    assert [thing.step for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
 
 
 def test_a_circle_is_cut() -> None:
-    history = told((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
+    history = history_of((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
     assert sorted(dict(lines(world(history, 0)))) == ["a", "b", "c"]
 
 
 def test_nothing_told_is_nothing_shown() -> None:
-    assert world(told(), 0) == World((), "", ())
+    assert world(history_of(), 0) == World((), "", ())

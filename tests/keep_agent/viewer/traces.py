@@ -23,9 +23,9 @@ def step(number: int = 0, episode: str = "e", **more: Any) -> dict[str, Any]:
 
 
 def end(success: bool, task: int = 0, episode: str = "e") -> dict[str, Any]:
-    told = {"id": "t", "type": "x", "instruction": "Go.", "success": success, "met": int(success), "total": 1}
-    told |= {"steps": 1, "expert_steps": 1, "stop": "success" if success else "max_steps"}
-    return {"v": SCHEMA, "event": "task", "episode": episode, "task": task} | told
+    outcome = {"id": "t", "type": "x", "instruction": "Go.", "success": success, "met": int(success), "total": 1}
+    outcome |= {"steps": 1, "expert_steps": 1, "stop": "success" if success else "max_steps"}
+    return {"v": SCHEMA, "event": "task", "episode": episode, "task": task} | outcome
 
 
 def crash(episode: str = "e") -> dict[str, Any]:
@@ -60,5 +60,5 @@ def write(folder: Path, entries: Iterable[Any]) -> Path:
 
 def run_of(folder: Path) -> Run:
     """The one run below a folder."""
-    (found,) = Library(folder).runs()
-    return found
+    (run,) = Library(folder).runs()
+    return run

@@ -95,7 +95,7 @@ for number in range(20):
 
 def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
-    writers = [subprocess.Popen([sys.executable, "-c", ADDS, str(file), str(one)]) for one in range(4)]
+    writers = [subprocess.Popen([sys.executable, "-c", ADDS, str(file), str(item)]) for item in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4
     assert {entry.access.name for entry in read_tokens(file)} == {f"{a}-{b}" for a in range(4) for b in range(20)}
 
@@ -147,23 +147,23 @@ def test_the_environment_has_one_for_all_agents(tmp_path: Path) -> None:
     assert load_tokens(None, {}).open
     tokens = load_tokens(None, {VARIABLE: "long-and-random"})
     assert not tokens.open and tokens.find("long-and-random").all  # type: ignore[union-attr]
-    for nothing in ("", " ", "a b", "é"):
+    for missing in ("", " ", "a b", "é"):
         with pytest.raises(ConfigError, match=VARIABLE):
-            load_tokens(None, {VARIABLE: nothing})
+            load_tokens(None, {VARIABLE: missing})
     add_token(tmp_path / "f", Entry(Access("n", frozenset({"a"})), digest("of-a")))
-    both = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
-    assert both.find("of-a") == Access("n", frozenset({"a"})) and both.find("long-and-random") is not None
+    combined = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
+    assert combined.find("of-a") == Access("n", frozenset({"a"})) and combined.find("long-and-random") is not None
     assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]
 
 
 def test_scopes() -> None:
-    one, two = Access("1", frozenset({"a"})), Access("2", frozenset({"a", "b"}))
-    assert (one.only, two.only, Access("all").only, Access("none", frozenset()).only) == ("a", None, None, None)
-    with pytest.raises(Forbidden) as there:
-        one.require("b")
+    item, two = Access("1", frozenset({"a"})), Access("2", frozenset({"a", "b"}))
+    assert (item.only, two.only, Access("all").only, Access("none", frozenset()).only) == ("a", None, None, None)
+    with pytest.raises(Forbidden) as present:
+        item.require("b")
     with pytest.raises(Forbidden) as nowhere:
-        one.require("../nobody")
-    assert str(there.value) == str(nowhere.value)
+        item.require("../unknown")
+    assert str(present.value) == str(nowhere.value)
     with pytest.raises(Forbidden):
         two.require_all()
 
@@ -176,8 +176,8 @@ def test_a_public_address_takes_tokens(host: str) -> None:
 
 
 def test_a_name_that_stands_for_a_public_address_takes_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.7", 0))]
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    result = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.7", 0))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: result)
     with pytest.raises(ConfigError, match=VARIABLE):
         check_bind("robot.example", Tokens(open=True))
 

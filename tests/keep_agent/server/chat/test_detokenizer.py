@@ -36,45 +36,45 @@ def bytewise(chat: PreTrainedTokenizerFast) -> TokenizerCoder:
 
 def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode(TEXT).ids
-    told, words = pieces(bytewise, ids)
-    assert "".join(told) == TEXT and BROKEN not in "".join(told)
+    texts, words = pieces(bytewise, ids)
+    assert "".join(texts) == TEXT and BROKEN not in "".join(texts)
     assert words.whole == (ids, TEXT)
-    assert len([piece for piece in told if piece]) > 20
+    assert len([piece for piece in texts if piece]) > 20
 
 
 def test_a_character_that_lacks_bytes_is_left_out(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode("ab🙂").ids
-    told, words = pieces(bytewise, ids[:-1])
-    assert "".join(told) == "ab"
+    texts, words = pieces(bytewise, ids[:-1])
+    assert "".join(texts) == "ab"
     assert words.whole == (ids[:2], "ab")
 
 
 def test_bytes_that_are_no_character_hold_nothing_up(bytewise: TokenizerCoder) -> None:
     start = bytewise.encode("🙂").ids[:1]
-    told, _ = pieces(bytewise, [*start, *bytewise.encode("abc").ids])
-    assert "".join(told) == f"{BROKEN}abc"
-    told, _ = pieces(bytewise, start * 40)
-    assert len("".join(told)) >= 30
+    texts, _ = pieces(bytewise, [*start, *bytewise.encode("abc").ids])
+    assert "".join(texts) == f"{BROKEN}abc"
+    texts, _ = pieces(bytewise, start * 40)
+    assert len("".join(texts)) >= 30
 
 
 @given(st.data())
 def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(2, 319), max_size=30))
     stops = tuple(data.draw(st.lists(st.text("abo .2\ufffd", min_size=1, max_size=3), max_size=3)))
-    told, words = pieces(bytewise, ids, stops)
-    said = "".join(told)
+    texts, words = pieces(bytewise, ids, stops)
+    text_so_far = "".join(texts)
     whole = bytewise.decode(ids)
     if words.stop is None:
-        assert whole.startswith(said) and set(whole[len(said) :]) <= {BROKEN}
-        assert not any(stop in said for stop in stops)
+        assert whole.startswith(text_so_far) and set(whole[len(text_so_far) :]) <= {BROKEN}
+        assert not any(stop in text_so_far for stop in stops)
     else:
-        assert (said + words.stop) in whole and not any(stop in said for stop in stops)
-    kept, text = words.whole
-    assert ids[: len(kept)] == kept and said.startswith(text)
-    assert bytewise.decode(kept) == text
+        assert (text_so_far + words.stop) in whole and not any(stop in text_so_far for stop in stops)
+    remaining, text = words.whole
+    assert ids[: len(remaining)] == remaining and text_so_far.startswith(text)
+    assert bytewise.decode(remaining) == text
     row = TokenText()
-    row.extend(kept, bytewise, text)
-    assert row.text == text and row.ids == kept
+    row.extend(remaining, bytewise, text)
+    assert row.text == text and row.ids == remaining
 
 
 def test_both_tokenizers_say_what_they_say_at_once(coder: TokenizerCoder) -> None:
@@ -84,8 +84,8 @@ def test_both_tokenizers_say_what_they_say_at_once(coder: TokenizerCoder) -> Non
 
 def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCoder) -> None:
     words = Detokenizer(bytewise, ["xyz", "yq"])
-    told = [words.feed(token) for text in ("a", "x", "y", "a", "x", "y", "q") for token in bytewise.encode(text).ids]
-    assert told == ["a", "", "", "xya", "", "", "x"]
+    texts = [words.feed(token) for text in ("a", "x", "y", "a", "x", "y", "q") for token in bytewise.encode(text).ids]
+    assert texts == ["a", "", "", "xya", "", "", "x"]
     assert words.stop == "yq" and words.flush() == ""
     assert words.feed(5) == ""
 
@@ -93,12 +93,12 @@ def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCod
 def test_hidden_tokens_have_no_text_wherever_they_stand(coder: TokenizerCoder) -> None:
     """Also within a character, or a stop. What the rows say is not what is shown then."""
     ids = coder.encode(TEXT).ids
-    shown, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
+    visible, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
     hidden = max(ids) + 1
     for place in range(len(ids) + 1):
-        given = [*ids[:place], hidden, hidden, *ids[place:]]
-        told, words = pieces(coder, given, hidden={hidden})
-        assert "".join(told) == shown and words.count == len(given)
-        tokens, said = words.whole
-        assert tokens == given[: len(tokens)] and (said is None) == (hidden in tokens)
-        assert "".join(pieces(coder, given, ("done",), {hidden})[0]) == stopped
+        tokens_in = [*ids[:place], hidden, hidden, *ids[place:]]
+        texts, words = pieces(coder, tokens_in, hidden={hidden})
+        assert "".join(texts) == visible and words.count == len(tokens_in)
+        tokens, text_so_far = words.whole
+        assert tokens == tokens_in[: len(tokens)] and (text_so_far is None) == (hidden in tokens)
+        assert "".join(pieces(coder, tokens_in, ("done",), {hidden})[0]) == stopped

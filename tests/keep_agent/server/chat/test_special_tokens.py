@@ -27,11 +27,11 @@ class Talks:
 
     def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerFast, special: SpecialTokens) -> None:
         self.memories = AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE)
-        self._made = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
+        self._talks = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
 
     def say(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:
-            generation = self._made.say(GenerationRequest(agent, lambda: text, MOST))
+            generation = self._talks.say(GenerationRequest(agent, lambda: text, MOST))
             await generation.begin()
             return "".join([piece async for piece in generation.pieces()]), generation
 
@@ -60,16 +60,16 @@ def test_an_answer_that_begins_with_a_special_token_goes_on(
 ) -> None:
     first = plain[0]
     text, generation = talk(special(ends=(), hidden={first})).say("hidden", PROMPT)
-    assert generation.ended is not None and generation.ended.reason == "length"
-    shown = [token for token in plain if token != first]
-    assert text and chat.decode(shown).startswith(text)
+    assert generation.end is not None and generation.end.reason == "length"
+    state = [token for token in plain if token != first]
+    assert text and chat.decode(state).startswith(text)
 
 
 def test_only_an_end_ends_an_answer(talk: Talk, plain: list[int]) -> None:
     end = next(token for token in plain if token != plain[0])
     _, generation = talk(special(ends={end}, hidden={plain[0]})).say("ended", PROMPT)
-    assert generation.ended is not None and generation.ended.reason == "stop"
-    assert generation.ended.generated == plain.index(end)
+    assert generation.end is not None and generation.end.reason == "stop"
+    assert generation.end.generated == plain.index(end)
 
 
 def test_hidden_tokens_are_never_taken_for_text_that_lacks_them(talk: Talk, plain: list[int]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from keep_agent.server.auth.tokens import OPEN, Access
-from keep_agent.server.chat.caller import BadAgent, agent_of
-from tests.keep_agent.server.chat.test_chat import ANTHROPIC, OPENAI, anthropic, asked, openai
+from keep_agent.server.chat.request_fields import BadAgent, agent_of
+from tests.keep_agent.server.chat.test_chat import ANTHROPIC, OPENAI, anthropic, openai, send
 from tests.keep_agent.server.conftest import TOKENS, Build, Serve
-from tests.keep_agent.server.serving import Served
+from tests.keep_agent.server.serving import LiveServer
 
 NEUTRAL_MESSAGE = {
     "name": None, "refusal": None, "tool_calls": None, "annotations": [], "audio": None, "function_call": None,
@@ -28,31 +28,33 @@ def cached(answer: dict[str, Any]) -> int:
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def ambiguous_names(described: dict[str, Any]) -> list[str]:
+def ambiguous_names(description: dict[str, Any]) -> list[str]:
     """Schemas whose title is not their name, and operations that share an id.
 
     Generators name a class after a schema's title: where two share it, they drop every path that uses the second.
     """
-    schemas = described["components"]["schemas"].items()
-    operations = Counter(one["operationId"] for path in described["paths"].values() for one in path.values())
+    schemas = description["components"]["schemas"].items()
+    operations = Counter(item["operationId"] for path in description["paths"].values() for item in path.values())
     shared = [name for name, count in operations.items() if count > 1]
     return [name for name, schema in schemas if schema.get("title") != name] + shared
 
 
-def test_the_message_of_our_own_reply_is_accepted_as_an_official_client_dumps_it(served: Served) -> None:
-    first = asked(served, OPENAI, openai("dumped"))
+def test_the_message_of_our_own_reply_is_accepted_as_an_official_client_dumps_it(server: LiveServer) -> None:
+    first = send(server, OPENAI, openai("dumped"))
     reply = {**NEUTRAL_MESSAGE, **first["choices"][0]["message"]}
     assert reply["refusal"] is None
-    said = [*openai("dumped")["messages"], reply, {"role": "user", "content": "and then?"}]
-    second = asked(served, OPENAI, openai("dumped") | {"messages": said})
+    messages = [*openai("dumped")["messages"], reply, {"role": "user", "content": "and then?"}]
+    second = send(server, OPENAI, openai("dumped") | {"messages": messages})
     assert cached(second) >= first["usage"]["prompt_tokens"]
 
 
-def test_the_content_of_our_own_reply_is_accepted_by_the_other_format(served: Served) -> None:
-    block = asked(served, ANTHROPIC, anthropic("blocks"))["content"][0] | {"citations": None, "cache_control": None}
-    said = [*anthropic("blocks")["messages"], {"role": "assistant", "content": [block]}]
-    said.append({"role": "user", "content": [{"type": "text", "text": "on", "cache_control": {"type": "ephemeral"}}]})
-    asked(served, ANTHROPIC, anthropic("blocks") | {"messages": said})
+def test_the_content_of_our_own_reply_is_accepted_by_the_other_format(server: LiveServer) -> None:
+    block = send(server, ANTHROPIC, anthropic("blocks"))["content"][0] | {"citations": None, "cache_control": None}
+    messages = [*anthropic("blocks")["messages"], {"role": "assistant", "content": [block]}]
+    messages.append(
+        {"role": "user", "content": [{"type": "text", "text": "on", "cache_control": {"type": "ephemeral"}}]}
+    )
+    send(server, ANTHROPIC, anthropic("blocks") | {"messages": messages})
 
 
 @pytest.mark.parametrize(
@@ -63,20 +65,20 @@ def test_the_content_of_our_own_reply_is_accepted_by_the_other_format(served: Se
         {"reasoning_effort": "none", "prompt_cache_retention": "24h", "metadata": {"a": None}},
     ],
 )
-def test_null_is_absent_at_every_depth(served: Served, more: dict[str, Any]) -> None:
-    plain = asked(served, OPENAI, openai("plain", max_tokens=1))
-    given = openai("nulls", max_tokens=1, **more)
-    given["messages"] = [
-        {"role": "user", "content": [{"type": "text", "text": given["messages"][0]["content"], "annotations": None}]}
+def test_null_is_absent_at_every_depth(server: LiveServer, more: dict[str, Any]) -> None:
+    plain = send(server, OPENAI, openai("plain", max_tokens=1))
+    request = openai("nulls", max_tokens=1, **more)
+    request["messages"] = [
+        {"role": "user", "content": [{"type": "text", "text": request["messages"][0]["content"], "annotations": None}]}
     ]
-    assert asked(served, OPENAI, given)["choices"] == plain["choices"]
+    assert send(server, OPENAI, request)["choices"] == plain["choices"]
 
 
-def test_null_is_absent_in_anthropic_requests(served: Served) -> None:
+def test_null_is_absent_in_anthropic_requests(server: LiveServer) -> None:
     more = {"system": None, "tools": None, "container": None, "thinking": {"type": "disabled", "budget_tokens": None}}
-    asked(served, ANTHROPIC, anthropic("nulls", **more))
-    assert "citations" in asked(
-        served, ANTHROPIC, anthropic("nulls", system=[{"type": "text", "text": "x", "citations": [1]}]), 400
+    send(server, ANTHROPIC, anthropic("nulls", **more))
+    assert "citations" in send(
+        server, ANTHROPIC, anthropic("nulls", system=[{"type": "text", "text": "x", "citations": [1]}]), 400
     )["error"]["message"]  # fmt: skip
 
 
@@ -84,24 +86,24 @@ def test_null_is_absent_in_anthropic_requests(served: Served) -> None:
     ("field", "value"),
     [("tool_calls", [{"id": "1"}]), ("refusal", "no"), ("audio", {"id": "1"}), ("name", "ann"), ("unheard_of", 0)],
 )
-def test_what_has_an_effect_is_refused_by_name_inside_a_message(served: Served, field: str, value: Any) -> None:
+def test_what_has_an_effect_is_refused_by_name_inside_a_message(server: LiveServer, field: str, value: Any) -> None:
     message = {"role": "assistant", "content": "x", field: value}
-    refused = asked(served, OPENAI, openai("no") | {"messages": [message]}, 400)["error"]
-    assert refused["message"].startswith(f"{field} is not supported: leave it out")
+    refusal = send(server, OPENAI, openai("no") | {"messages": [message]}, 400)["error"]
+    assert refusal["message"].startswith(f"{field} is not supported: leave it out")
 
 
-def test_only_an_assistants_message_may_lack_content(served: Served) -> None:
-    said = [{"role": "assistant", "content": None}, *openai("none")["messages"]]
-    asked(served, OPENAI, openai("none") | {"messages": said})
-    error = asked(served, OPENAI, openai("none") | {"messages": [{"role": "user", "content": None}]}, 422)["error"]
+def test_only_an_assistants_message_may_lack_content(server: LiveServer) -> None:
+    messages = [{"role": "assistant", "content": None}, *openai("none")["messages"]]
+    send(server, OPENAI, openai("none") | {"messages": messages})
+    error = send(server, OPENAI, openai("none") | {"messages": [{"role": "user", "content": None}]}, 422)["error"]
     assert "content" in error["message"]
 
 
 @pytest.mark.parametrize("field", ["prompt_cache_key", "safety_identifier"])
-def test_newer_fields_for_a_user_name_the_agent_where_nothing_else_does(served: Served, field: str) -> None:
-    asked(served, OPENAI, unnamed(openai("")) | {field: f"by-{field}"})
-    assert cached(asked(served, OPENAI, openai(f"by-{field}"))) > 0
-    assert cached(asked(served, OPENAI, openai(f"not-{field}", **{field: f"by-{field}"}))) == 0
+def test_newer_fields_for_a_user_name_the_agent_where_nothing_else_does(server: LiveServer, field: str) -> None:
+    send(server, OPENAI, unnamed(openai("")) | {field: f"by-{field}"})
+    assert cached(send(server, OPENAI, openai(f"by-{field}"))) > 0
+    assert cached(send(server, OPENAI, openai(f"not-{field}", **{field: f"by-{field}"}))) == 0
 
 
 NO_IDS = ["my app: v1/é", "hash@x.y", "x" * 5000, "", "..", "nul", "a\n", "persist_1", "coord_x"]
@@ -113,48 +115,48 @@ def test_a_hint_that_cannot_be_an_id_counts_as_not_given(text: str) -> None:
     assert agent_of(OPEN, None, None, hints=hints) == "kitchen"
     assert agent_of(OPEN, "hall", None, hints=hints) == "hall"
     assert agent_of(Access("one", frozenset({"b"})), None, None, hints=[text]) == "b"
-    with pytest.raises(BadAgent, match="whose memory is it"):
+    with pytest.raises(BadAgent, match="names no agent"):
         agent_of(OPEN, None, None, hints=[text, None])
 
 
 def test_newer_fields_for_a_user_name_only_agents_that_the_token_may_use(serve: Serve) -> None:
     body = unnamed(openai("")) | {"safety_identifier": "stranger"}
-    with serve("token-a", tokens=TOKENS) as (served, _):
-        asked(served, OPENAI, body)
-        assert cached(asked(served, OPENAI, openai("a"))) > 0
-    with serve("token-ab", tokens=TOKENS) as (served, _):
-        assert "X-Agent-ID" in asked(served, OPENAI, body, 400)["error"]["message"]
-        asked(served, OPENAI, body | {"prompt_cache_key": "b"})
+    with serve("token-a", tokens=TOKENS) as (server, _):
+        send(server, OPENAI, body)
+        assert cached(send(server, OPENAI, openai("a"))) > 0
+    with serve("token-ab", tokens=TOKENS) as (server, _):
+        assert "X-Agent-ID" in send(server, OPENAI, body, 400)["error"]["message"]
+        send(server, OPENAI, body | {"prompt_cache_key": "b"})
 
 
-def test_a_model_can_be_looked_up(served: Served) -> None:
-    found = served.http.get("/v1/models/tiny").json()
-    assert found == served.http.get("/v1/models").json()["data"][0] and found["id"] == "tiny"
-    missing = served.http.get("/v1/models/org/other")
+def test_a_model_can_be_looked_up(server: LiveServer) -> None:
+    model = server.http.get("/v1/models/tiny").json()
+    assert model == server.http.get("/v1/models").json()["data"][0] and model["id"] == "tiny"
+    missing = server.http.get("/v1/models/org/other")
     assert missing.status_code == 404 and "'tiny'" in missing.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("go_on", [False, True])
-def test_the_tokens_of_a_prompt_are_counted_as_they_are_used(served: Served, go_on: bool) -> None:
+def test_the_tokens_of_a_prompt_are_counted_as_they_are_used(server: LiveServer, go_on: bool) -> None:
     body = anthropic(f"counted-{go_on}", system="Be brief.")
     if go_on:
         body["messages"] = [*body["messages"], {"role": "assistant", "content": "2. find"}]
     prompt = {name: body[name] for name in ("model", "messages", "system")}
-    counted = asked(served, f"{ANTHROPIC}/count_tokens", prompt | {"tools": None})
-    usage = asked(served, ANTHROPIC, body)["usage"]
-    assert counted == {"input_tokens": usage["cache_creation_input_tokens"]}
-    refused = asked(served, f"{ANTHROPIC}/count_tokens", prompt | {"model": "other"}, 404)
-    assert (refused["type"], refused["error"]["type"]) == ("error", "not_found_error")
+    token_count = send(server, f"{ANTHROPIC}/count_tokens", prompt | {"tools": None})
+    usage = send(server, ANTHROPIC, body)["usage"]
+    assert token_count == {"input_tokens": usage["cache_creation_input_tokens"]}
+    refusal = send(server, f"{ANTHROPIC}/count_tokens", prompt | {"model": "other"}, 404)
+    assert (refusal["type"], refusal["error"]["type"]) == ("error", "not_found_error")
 
 
 def test_counting_tokens_tells_a_limited_token_nothing_of_agents(serve: Serve) -> None:
     """The number is the same whatever agents remember, and none is awoken or made."""
     body = anthropic("b")
     prompt = {name: body[name] for name in ("model", "messages")}
-    with serve("token-ab", tokens=TOKENS) as (served, whole):
-        before = asked(served, f"{ANTHROPIC}/count_tokens", prompt)
-        asked(served, ANTHROPIC, body)
-        with_header = asked(served, f"{ANTHROPIC}/count_tokens", prompt, **{"X-Agent-ID": "b"})
+    with serve("token-ab", tokens=TOKENS) as (server, whole):
+        before = send(server, f"{ANTHROPIC}/count_tokens", prompt)
+        send(server, ANTHROPIC, body)
+        with_header = send(server, f"{ANTHROPIC}/count_tokens", prompt, **{"X-Agent-ID": "b"})
         assert before == with_header
         assert whole.conversations.memories.stats()["agents"] == 1
 
@@ -162,16 +164,16 @@ def test_counting_tokens_tells_a_limited_token_nothing_of_agents(serve: Serve) -
 @pytest.mark.parametrize(
     ("path", "use"), [("/v1/responses", OPENAI), ("/v1/responses/resp_1/cancel", OPENAI), ("/v1/completions", OPENAI)]
 )
-def test_what_is_not_served_names_what_to_use(served: Served, path: str, use: str) -> None:
-    answer = served.http.post(path, json={"model": "tiny", "input": "hello"})
+def test_what_is_not_served_names_what_to_use(server: LiveServer, path: str, use: str) -> None:
+    answer = server.http.post(path, json={"model": "tiny", "input": "hello"})
     error = answer.json()["error"]
     assert answer.status_code == 404 and use in error["message"]
     assert {"type", "message", "param", "code"} == error.keys()
-    batches = served.http.post("/v1/messages/batches", json={}).json()
+    batches = server.http.post("/v1/messages/batches", json={}).json()
     assert batches["type"] == "error" and ANTHROPIC in batches["error"]["message"]
 
 
 def test_generators_find_one_name_for_each_schema_and_operation(build: Build) -> None:
-    described = build().app.openapi()
-    assert ambiguous_names(described) == []
-    assert {OPENAI, ANTHROPIC, f"{ANTHROPIC}/count_tokens", "/v1/models/{model}"} <= described["paths"].keys()
+    description = build().app.openapi()
+    assert ambiguous_names(description) == []
+    assert {OPENAI, ANTHROPIC, f"{ANTHROPIC}/count_tokens", "/v1/models/{model}"} <= description["paths"].keys()

@@ -1,4 +1,4 @@
-"""Bodies that are too large, too slow, too deep, or no JSON anybody should read; and too many requests at once."""
+"""Request limits: bodies that are too large, too slow, too deep, or no valid JSON; and too many requests at once."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ from keep_agent.server.auth.access_rules import access_of
 from keep_agent.server.error_handlers import Busy
 from keep_agent.server.limits import concurrency_limiter as limiter
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.json_scan import BadJson, check_json
-from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.request_limits import BadJson, Limits, check_json
 from keep_agent.server.planning.websocket import SocketRoutes
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.serving import Served, post, serving, status
+from tests.keep_agent.server.serving import LiveServer, post, serving, status
 from tests.waiting import PATIENCE, FakeTime
 
 LIMITS = Limits(body_bytes=10_000, depth=8, large={"/large": 100_000})
@@ -52,7 +51,7 @@ async def large(request: Request) -> int:
     return len(await request.body())
 
 
-ended = threading.Event()
+stream_ended = threading.Event()
 
 
 class Endless(StreamingResponse):
@@ -60,7 +59,7 @@ class Endless(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            ended.set()
+            stream_ended.set()
 
 
 @router.get("/endless", response_class=Response)
@@ -73,15 +72,15 @@ async def endless() -> Endless:
 
 
 @pytest.fixture(scope="module")
-def bounded() -> Iterator[Served]:
-    with serving(make_app([router], tokens=OPEN, limits=LIMITS)) as made:
-        yield made
+def bounded() -> Iterator[LiveServer]:
+    with serving(make_app([router], tokens=OPEN, limits=LIMITS)) as connection:
+        yield connection
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Served]:
-    with serving(make_app([router], tokens=OPEN, limits=HASTY)) as made:
-        yield made
+def hasty() -> Iterator[LiveServer]:
+    with serving(make_app([router], tokens=OPEN, limits=HASTY)) as connection:
+        yield connection
 
 
 def chunks(size: int, count: int) -> Iterator[bytes]:
@@ -94,7 +93,7 @@ def peak() -> int:
 
 
 @pytest.mark.parametrize("path", ["/json", "/large", "/nothing"])
-def test_a_hundred_megabytes_are_refused_and_never_held(bounded: Served, path: str) -> None:
+def test_a_hundred_megabytes_are_refused_and_never_held(bounded: LiveServer, path: str) -> None:
     before = peak()
     answer = bounded.http.post(path, content=chunks(1 << 16, 1600))
     assert answer.status_code == 413, answer.text
@@ -104,13 +103,13 @@ def test_a_hundred_megabytes_are_refused_and_never_held(bounded: Served, path: s
     assert peak() - before < 30e6
 
 
-def test_a_length_that_is_too_large_is_refused_before_anything_is_sent(bounded: Served) -> None:
+def test_a_length_that_is_too_large_is_refused_before_anything_is_sent(bounded: LiveServer) -> None:
     assert status(bounded.raw(post("/json", b"", Content_Length="20000"))) == 413
     answer = bounded.raw(post("/json", b"", Content_Length="99999999999999999999999", Expect="100-continue"))
     assert status(answer) in (400, 413) and b"100 Continue" not in answer
 
 
-def test_a_limit_of_a_path_is_its_own(bounded: Served) -> None:
+def test_a_limit_of_a_path_is_its_own(bounded: LiveServer) -> None:
     assert bounded.http.post("/large", content=b"x" * 100_000).json() == 100_000
     assert bounded.http.post("/large", content=b"x" * 100_001).status_code == 413
     assert bounded.http.post("/json", json={"a": "x" * 9_000}).status_code == 200
@@ -119,11 +118,11 @@ def test_a_limit_of_a_path_is_its_own(bounded: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/json", "/large"])
 @pytest.mark.parametrize("sent", [b"", b'{"a":'])
-def test_a_client_that_promises_more_than_it_sends_is_left(hasty: Served, path: str, sent: bytes) -> None:
+def test_a_client_that_promises_more_than_it_sends_is_left(hasty: LiveServer, path: str, sent: bytes) -> None:
     assert status(hasty.raw(post(path, sent, Content_Length="100"))) == 408
 
 
-def test_a_client_that_drips_is_left(hasty: Served) -> None:
+def test_a_client_that_drips_is_left(hasty: LiveServer) -> None:
     head = post("/json", b"", Content_Length="1000")
     try:
         answer = hasty.raw(head, *[b" "] * 20, pause=0.1)
@@ -132,16 +131,16 @@ def test_a_client_that_drips_is_left(hasty: Served) -> None:
     assert status(answer) == 408
 
 
-def test_a_client_that_takes_nothing_is_left(hasty: Served) -> None:
-    with hasty.socket() as made:
-        made.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert ended.wait(PATIENCE)
+def test_a_client_that_takes_nothing_is_left(hasty: LiveServer) -> None:
+    with hasty.socket() as connection:
+        connection.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert stream_ended.wait(PATIENCE)
         assert hasty.http.get("/healthz").status_code == 200
 
 
-def test_a_client_that_goes_away_in_the_middle_harms_nobody(bounded: Served) -> None:
-    with bounded.socket() as made:
-        made.sendall(post("/json", b"{", Content_Length="100"))
+def test_a_client_that_goes_away_in_the_middle_harms_nobody(bounded: LiveServer) -> None:
+    with bounded.socket() as connection:
+        connection.sendall(post("/json", b"{", Content_Length="100"))
     assert bounded.http.post("/json", json={}).json() == {}
 
 
@@ -155,7 +154,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("body", BAD, ids=repr)
-def test_what_is_no_sound_json_is_refused(bounded: Served, body: bytes) -> None:
+def test_what_is_no_sound_json_is_refused(bounded: LiveServer, body: bytes) -> None:
     answer = bounded.http.post("/json", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert set(answer.json()["error"]) == {"type", "message"}
@@ -169,7 +168,7 @@ GOOD = [
 
 @pytest.mark.parametrize("body", GOOD, ids=repr)
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_sound_json_gets_through(bounded: Served, body: dict[str, Any], ascii_only: bool) -> None:
+def test_sound_json_gets_through(bounded: LiveServer, body: dict[str, Any], ascii_only: bool) -> None:
     content = json.dumps(body, ensure_ascii=ascii_only).encode()
     answer = bounded.http.post("/json", content=content, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()) == (200, body)
@@ -202,7 +201,7 @@ def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: b
 
 @pytest.mark.parametrize("part", [b"[", b'"', b"\\", b'"\\', b"\\n", b"[]", b'"a",', b"1e1,", b"\\ud83d\\ude00"])
 def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
-    """It would not in the time that a test may take if it went back over what it has read."""
+    """Check that the scan is linear: otherwise the test would time out."""
     with suppress(BadJson):
         check_json(part * ((1 << 20) // len(part)), 100, 1 << 20)
 
@@ -221,7 +220,7 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 
 def test_all_the_things_of_an_agent_can_be_told_at_once() -> None:
-    """As the client writes them; refused, an agent that may remember so many could not be told."""
+    """Check that the largest number of things fits into one observation, as the client writes it."""
     rows = [
         fields_of(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)
     ]
@@ -234,7 +233,7 @@ def test_limits_of_nothing_are_refused() -> None:
         with pytest.raises(ConfigError, match="above 0"):
             Limits(**knobs)
     for numbers in ((0,), (1, 0)):
-        with pytest.raises(ConfigError, match="lets nobody in"):
+        with pytest.raises(ConfigError, match="admits no request"):
             ConcurrencyLimiter(*numbers)
 
 
@@ -244,17 +243,17 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytes
     async def main() -> None:
         limiter = ConcurrencyLimiter(2)
         async with limiter.entered(), limiter.entered():
-            with pytest.raises(Busy) as refused:
+            with pytest.raises(Busy) as refusal:
                 async with limiter.entered():
                     pass
-            assert refused.value.headers["Retry-After"] == "1"
+            assert refusal.value.headers["Retry-After"] == "1"
             clock.sleep(2.2)
         assert limiter.inside == 0
         async with limiter.entered(), limiter.entered():
-            with pytest.raises(Busy) as refused:
+            with pytest.raises(Busy) as refusal:
                 async with limiter.entered():
                     pass
-        assert refused.value.headers["Retry-After"] == "2"
+        assert refusal.value.headers["Retry-After"] == "2"
         with pytest.raises(ZeroDivisionError):
             async with limiter.entered():
                 raise ZeroDivisionError
@@ -266,7 +265,7 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytes
 
 def test_the_gate_lets_in_so_many_of_one_agent() -> None:
     async def main() -> None:
-        limiter = ConcurrencyLimiter(5, each=2)
+        limiter = ConcurrencyLimiter(5, share=2)
         async with limiter.entered("a"), limiter.entered("a"), limiter.entered("b"):
             with pytest.raises(Busy, match="this agent at once: 2"):
                 async with limiter.entered("a"):
@@ -280,14 +279,12 @@ def test_the_gate_lets_in_so_many_of_one_agent() -> None:
     anyio.run(main)
 
 
-def test_a_validation_error_does_not_repeat_what_was_sent(bounded: Served) -> None:
+def test_a_validation_error_does_not_repeat_what_was_sent(bounded: LiveServer) -> None:
     answer = httpx.post(f"{bounded.url}/json", json=["my secret"], timeout=PATIENCE)
     assert answer.status_code == 422 and "secret" not in answer.text
 
 
 def test_a_websocket_that_takes_no_answer_is_ended() -> None:
-    """It holds a share of the planning that all need."""
-
     class Stuck:
         async def send_text(self, text: str) -> None:
             await anyio.sleep_forever()
@@ -298,5 +295,5 @@ def test_a_websocket_that_takes_no_answer_is_ended() -> None:
 
 
 def test_who_may_see_what_takes_no_thread() -> None:
-    """Slow requests may have taken them all."""
+    """Check for a coroutine, since slow requests may hold all threads."""
     assert iscoroutinefunction(access_of)

@@ -1,4 +1,4 @@
-"""Models of requests: whatever is wrong with a body, and however often, is one error."""
+"""Request models: a wrong body gives one error, for any number of wrong values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from keep_agent.server.chat.anthropic_format import Messages
+from keep_agent.server.chat.anthropic import Messages
 from keep_agent.server.chat.generate import Generate
-from keep_agent.server.chat.ignored_fields import VendorModel
-from keep_agent.server.chat.openai_format import Completion
+from keep_agent.server.chat.openai import Completion
+from keep_agent.server.chat.request_fields import VendorModel
 from keep_agent.server.limits.strict_models import First, Strict
 from keep_agent.server.planning.schemas import FactRow, Observe, Plan
 
@@ -26,7 +26,7 @@ def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def lists_without_end(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Lists in an annotation that do not end at their first wrong item."""
-    if get_origin(annotation) is list and not any(isinstance(one, First) for one in metadata):
+    if get_origin(annotation) is list and not any(isinstance(item, First) for item in metadata):
         yield annotation
     for part in get_args(annotation):
         if not isinstance(part, First):
@@ -34,9 +34,9 @@ def lists_without_end(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterat
 
 
 def test_every_list_of_a_request_ends_at_its_first_wrong_item() -> None:
-    asked = [*models(Strict), *models(VendorModel)]
-    assert {Observe, Plan, Generate, Completion, Messages} <= set(asked)
-    for model in asked:
+    request_models = [*models(Strict), *models(VendorModel)]
+    assert {Observe, Plan, Generate, Completion, Messages} <= set(request_models)
+    for model in request_models:
         for name, field in model.model_fields.items():
             assert not [*lists_without_end(field.annotation, tuple(field.metadata))], f"{model.__name__}.{name}"
 
@@ -61,7 +61,6 @@ TALK = {"model": "m", "max_tokens": 1}
     ],
 )
 def test_one_error_for_very_many_wrong_values(model: type[BaseModel], body: dict[str, Any]) -> None:
-    """Each took a millisecond of the event loop, in which nobody else was answered."""
     with pytest.raises(ValidationError) as caught:
         model.model_validate(body)
     assert caught.value.error_count() <= 4  # of a union, those of each kind

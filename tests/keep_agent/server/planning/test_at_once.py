@@ -1,7 +1,8 @@
-"""Requests of planning at once, so many and no more, and what comes through a socket."""
+"""Parallel planning requests up to the limits, and planning over websockets."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ import pytest
 from keep_agent.agent.client import Client
 from keep_agent.agent.durable import DurableAgent
 from keep_agent.server.planning.registry import Registry
-from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, bearer, post
+from keep_agent.server.planning.websocket import OVERHEAD, Inbox
+from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
+from tests.keep_agent.server.serving import LiveServer, bearer, post
 from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
@@ -24,95 +26,92 @@ from tests.waiting import PATIENCE, until
 def test_more_requests_than_allowed_are_told_when_to_come_again(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the client does: nothing is lost."""
     settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
-    refused, plan = list[int](), DurableAgent.plan
+    refusals, plan = list[int](), DurableAgent.plan
 
-    def slowly(agent: DurableAgent, *given: Any, **more: Any) -> Any:
-        until(lambda: refused)  # so that requests meet, however late their threads are
-        return plan(agent, *given, **more)
+    def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
+        until(lambda: refusals)  # so that requests meet, however late their threads are
+        return plan(agent, *arguments, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve(settings=settings) as served, Client(served.url, timeout=PATIENCE, patience=PATIENCE) as client:
+    with serve(settings=settings) as server, Client(server.url, timeout=PATIENCE, patience=PATIENCE) as client:
         agents = [client.agent(f"robot-{number}") for number in range(6)]
         client.agent("hasty")  # plans on both sides of an observation are remembered, too
 
         def rush() -> None:
             for _ in range(20):
-                answer = served.http.post("/v1/agents/hasty/plan", json={"instruction": "go", "skills": SKILLS})
+                answer = server.http.post("/v1/agents/hasty/plan", json={"instruction": "go", "skills": SKILLS})
                 if answer.status_code == 429:
-                    refused.append(int(answer.headers["retry-after"]))
+                    refusals.append(int(answer.headers["retry-after"]))
 
         at_once(*[rush] * 4, *(partial(agent.observe, [MUG]) for agent in agents))
-        assert refused and min(refused) >= 1
+        assert refusals and min(refusals) >= 1
         assert [agent.about().segments for agent in agents] == [1] * 6
 
 
 @contextmanager
-def halfway(served: Served, agent: str, token: str) -> Iterator[None]:
+def halfway(server: LiveServer, agent: str, token: str) -> Iterator[None]:
     """A request of planning is in the works, until its body is there."""
     path = f"/v1/agents/{agent}/memory"
-    with served.socket() as made:
-        made.sendall(post(path, b"", Content_Length="1000", **bearer(token)).replace(b"POST", b"PUT", 1))
-        until(lambda: "keep_agent_plans_inside 1.0" in served.http.get("/metrics").text)
+    with server.socket() as instance:
+        instance.sendall(post(path, b"", Content_Length="1000", **bearer(token)).replace(b"POST", b"PUT", 1))
+        until(lambda: "keep_agent_plans_inside 1.0" in server.http.get("/metrics").text)
         yield
 
 
 def test_planning_and_talking_do_not_shut_each_other_out(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
-    with serve(SCOPED, settings, ALL) as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        with halfway(served, "kitchen", ALL):
-            assert served.http.get("/v1/agents").status_code == 429
-            asked = {"prompt": "go to cabinet_1", "tokens": 1}
-            assert served.http.post("/v1/agents/kitchen/generate", json=asked).status_code == 200
+    with serve(SCOPED, settings, ALL) as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
+        with halfway(server, "kitchen", ALL):
+            assert server.http.get("/v1/agents").status_code == 429
+            body = {"prompt": "go to cabinet_1", "tokens": 1}
+            assert server.http.post("/v1/agents/kitchen/generate", json=body).status_code == 200
 
 
 def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) -> None:
-    """And whoever may not use it does not learn of them."""
     settings = replace(SETTINGS, limits=replace(SETTINGS.limits, per_agent=1))
-    with serve(SCOPED, settings, ALL) as served:
+    with serve(SCOPED, settings, ALL) as server:
         for agent in ("kitchen", "garage"):
-            served.http.post("/v1/agents", json={"id": agent})
-        with halfway(served, "garage", ALL):
-            refused = served.http.get("/v1/agents/garage")
-            assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
-            assert served.http.get("/v1/agents/kitchen").status_code == 200
-            foreign = served.http.get("/v1/agents/garage", headers=bearer(KITCHEN))
+            server.http.post("/v1/agents", json={"id": agent})
+        with halfway(server, "garage", ALL):
+            refusals = server.http.get("/v1/agents/garage")
+            assert refusals.status_code == 429 and "this agent" in refusals.json()["error"]["message"]
+            assert server.http.get("/v1/agents/kitchen").status_code == 200
+            foreign = server.http.get("/v1/agents/garage", headers=bearer(KITCHEN))
             assert foreign.status_code == 403
 
 
 def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else as many threads as there are handshakes would wake agents at once."""
     woken, go, wake = [], threading.Event(), Registry._wake
 
-    def slowly(registry: Registry, name: str, *given: Any) -> Any:
+    def slowly(registry: Registry, name: str, *arguments: Any) -> Any:
         woken.append(name)
         assert go.wait(PATIENCE)
-        return wake(registry, name, *given)
+        return wake(registry, name, *arguments)
 
     monkeypatch.setattr(Registry, "_wake", slowly)
-    with serve(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))) as served:
+    with serve(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))) as server:
         for name in ("kitchen", "garage"):
-            served.http.post("/v1/agents", json={"id": name})
-        looking = threading.Thread(target=lambda: served.http.get("/v1/agents/garage"))
+            server.http.post("/v1/agents", json={"id": name})
+        looking = threading.Thread(target=lambda: server.http.get("/v1/agents/garage"))
         looking.start()
         until(lambda: bool(woken))
-        assert served.denied("/v1/agents/kitchen/socket").status_code == 429
+        assert server.denied("/v1/agents/kitchen/socket").status_code == 429
         assert woken == ["garage"]
         go.set()
         looking.join()
-        with served.websocket("/v1/agents/kitchen/socket") as socket:
+        with server.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
             assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
 
 
 def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        with served.websocket("/v1/agents/kitchen/socket") as socket:
+    with serve() as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
+        with server.websocket("/v1/agents/kitchen/socket") as socket:
 
             def say(**message: Any) -> dict[str, Any]:
                 socket.send(json.dumps(message))
@@ -140,66 +139,123 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
 def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that nobody reads keeps the pong behind it from being read: the server would end the connection."""
-    begun, go, plan = threading.Event(), threading.Event(), DurableAgent.plan
+    """Check pings behind unread messages, without whose pongs the connection would end."""
+    started, go, plan = threading.Event(), threading.Event(), DurableAgent.plan
 
-    def slowly(agent: DurableAgent, *given: Any, **more: Any) -> Any:
-        begun.set()
+    def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
+        started.set()
         assert go.wait(PATIENCE)
-        return plan(agent, *given, **more)
+        return plan(agent, *arguments, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        with served.websocket("/v1/agents/kitchen/socket") as socket:
+    with serve() as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
+        with server.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
-            assert begun.wait(PATIENCE)
+            assert started.wait(PATIENCE)
             for _ in range(3):
                 socket.send(json.dumps({"type": "observe", "facts": []}))
                 assert socket.ping().wait(PATIENCE)
             go.set()
-            said = [json.loads(socket.recv(PATIENCE))["type"] for _ in range(5)]
-        assert said[-3:] == ["observed"] * 3 and "observed" not in said[:-3]
+            reply_types = [json.loads(socket.recv(PATIENCE))["type"] for _ in range(5)]
+        assert reply_types[-3:] == ["observed"] * 3 and "observed" not in reply_types[:-3]
 
 
 def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, sockets=4, agent_sockets=2)
-    with serve(SCOPED, settings, ALL) as served, ExitStack() as held:
+    with serve(SCOPED, settings, ALL) as server, ExitStack() as sockets:
         for name in ("kitchen", "garage", "attic"):
-            served.http.post("/v1/agents", json={"id": name})
+            server.http.post("/v1/agents", json={"id": name})
 
-        def opened(name: str, token: str) -> None:
-            held.enter_context(served.websocket(f"/v1/agents/{name}/socket", **bearer(token)))
+        def open_page(name: str, token: str) -> None:
+            sockets.enter_context(server.websocket(f"/v1/agents/{name}/socket", **bearer(token)))
 
-        def refused(name: str, token: str) -> str:
-            answer = served.denied(f"/v1/agents/{name}/socket", **bearer(token))
+        def refusals(name: str, token: str) -> str:
+            answer = server.denied(f"/v1/agents/{name}/socket", **bearer(token))
             assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
             return json.loads(answer.body)["error"]["message"]
 
         for _ in range(2):
-            opened("garage", ALL)
-        assert "of this agent" in refused("garage", ALL)
-        opened("attic", ALL)
-        assert "of this token" in refused("kitchen", ALL)
-        opened("kitchen", KITCHEN)
-        assert "websockets at once" in refused("kitchen", KITCHEN)
+            open_page("garage", ALL)
+        assert "of this agent" in refusals("garage", ALL)
+        open_page("attic", ALL)
+        assert "of this token" in refusals("kitchen", ALL)
+        open_page("kitchen", KITCHEN)
+        assert "websockets at once" in refusals("kitchen", KITCHEN)
 
 
-def test_without_tokens_nobody_shares(serve: Callable[..., Any]) -> None:
-    with serve(settings=replace(SETTINGS, sockets=2)) as served, ExitStack() as held:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
+def test_without_tokens_websockets_have_no_share_per_token(serve: Callable[..., Any]) -> None:
+    with serve(settings=replace(SETTINGS, sockets=2)) as server, ExitStack() as sockets:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
         for _ in range(2):
-            held.enter_context(served.websocket("/v1/agents/kitchen/socket"))
+            sockets.enter_context(server.websocket("/v1/agents/kitchen/socket"))
 
 
-def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:
-    with serve(SCOPED) as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"}, headers=bearer(KITCHEN))
-        for name, head in (("kitchen", bearer("guess")), ("garage", bearer(KITCHEN)), ("kitchen", {})):
-            assert served.denied(f"/v1/agents/{name}/socket", **head).status_code in (401, 403)
-        with served.websocket("/v1/agents/kitchen/socket", **bearer(KITCHEN)) as socket:
-            socket.send(json.dumps({"type": "observe", "facts": []}))
-            assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        assert served.denied("/v1/agents/kitchen/socket", Origin="http://evil.example").status_code == 403
+def test_messages_come_in_order_and_no_more_than_there_is_room_for() -> None:
+    async def talk() -> None:
+        inbox, sizes, inside, received = Inbox(10 + 2 * OVERHEAD), [4, 6, 1, 199, 1], [], []
+
+        async def put() -> None:
+            for number, size in enumerate(sizes):
+                await inbox.put(bytes([number]) * size)
+                inside.append(size)
+            await inbox.close()
+
+        putting = asyncio.create_task(put())
+        while len(inside) < 2:
+            await asyncio.sleep(0)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert inside == [4, 6], "the third has to wait"
+        async for message in inbox:
+            received.append((message[0], len(message)))
+            waiting = inside[len(received) :]
+            assert sum(waiting) + OVERHEAD * len(waiting) <= 10 + 2 * OVERHEAD or waiting == [199]
+        await putting
+        assert received == list(enumerate(sizes))
+
+    asyncio.run(talk())
+
+
+def test_empty_messages_take_room_and_leave_others_their_turn() -> None:
+    async def talk() -> None:
+        inbox, turns = Inbox(10 * OVERHEAD), 0
+        putting = asyncio.create_task(_put(inbox, 11))
+        for _ in range(99):
+            await asyncio.sleep(0)
+        assert not putting.done(), "the eleventh has to wait"
+
+        async def rest() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        working = asyncio.create_task(rest())
+        received = [turns async for _ in inbox]  # each is answered at once
+        assert len(received) == 11 and len(set(received)) > 5
+        working.cancel()
+        await putting
+
+    asyncio.run(talk())
+
+
+async def _put(inbox: Inbox, count: int) -> None:
+    for _ in range(count):
+        await inbox.put(b"")
+    await inbox.close()
+
+
+def test_the_end_is_heard_by_who_waits() -> None:
+    async def talk() -> list[bytes]:
+        inbox = Inbox(10)
+        reading = asyncio.create_task(_all(inbox))
+        await asyncio.sleep(0)
+        await inbox.close()
+        return await reading
+
+    assert asyncio.run(talk()) == []
+
+
+async def _all(inbox: Inbox) -> list[bytes]:
+    return [message async for message in inbox]

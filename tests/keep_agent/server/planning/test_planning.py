@@ -1,4 +1,4 @@
-"""Planning agents behind a real server: what is answered, and to whom."""
+"""Planning agents on a real server: answers, and access to them."""
 
 from __future__ import annotations
 
@@ -10,61 +10,67 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.client import Client, ServerError
+from keep_agent.agent.client import Client, ServerError, lines
 from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
-from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, bearer, events, post, serving, status
+from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
+from tests.keep_agent.server.serving import LiveServer, bearer, events, post, serving, status
+from tests.laws.prompts import broken
+from tests.waiting import PATIENCE
 
 
 def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain], tmp_path: Path) -> None:
-    """Behind a server an agent decides what it decides here; its memory goes to and fro."""
+    """Check that an agent decides alike on a server and locally, with memories exchanged."""
     brain = make_brain()
-    here = Agent(brain.planner("kitchen"))
-    with serve() as served, Client(served.url) as client:
-        there = client.agent("kitchen")
-        for agent in (here, there):
+    agent_here = Agent(brain.planner("kitchen"))
+    with serve() as server, Client(server.url) as client:
+        agent_there = client.agent("kitchen")
+        for agent in (agent_here, agent_there):
             agent.observe([MUG, Fact("cabinet_1", "receptacle", "cabinet")])
         for number in range(1, 4):
             ready: list[Any] = []
-            found, same = there.plan("get the mug", SKILLS, ready.append), here.plan("get the mug", SKILLS)
-            assert (found.skill, found.number) == (same.skill, number)
-            assert found.warnings == same.warnings != (), "nothing was told of the agent itself"
-            assert dict(found.scores) == pytest.approx(dict(same.scores), abs=1e-3)
-            assert ready[0]["timings"].keys() <= found.trace["timings"].keys()
-            for agent in (here, there):
+            decision_there, same = (
+                agent_there.plan("get the mug", SKILLS, ready.append),
+                agent_here.plan("get the mug", SKILLS),
+            )
+            assert (decision_there.skill, decision_there.number) == (same.skill, number)
+            assert decision_there.warnings == same.warnings != (), "there is no fact about the agent itself"
+            assert dict(decision_there.scores) == pytest.approx(dict(same.scores), abs=1e-3)
+            assert ready[0]["timings"].keys() <= decision_there.trace["timings"].keys()
+            for agent in (agent_here, agent_there):
                 agent.report(Outcome(False, "stuck"))
-        assert there.about().decisions == 3
-        there.save(tmp_path / "memory")
-        here.load(tmp_path / "memory")
-        there.load(tmp_path / "memory")
+        assert agent_there.about().decisions == 3
+        agent_there.save(tmp_path / "memory")
+        agent_here.load(tmp_path / "memory")
+        agent_there.load(tmp_path / "memory")
         assert (
-            there.plan("get it", SKILLS, trace="full").trace["token_ids"]
-            == here.plan("get it", SKILLS).trace["token_ids"]
+            agent_there.plan("get it", SKILLS, trace="full").trace["token_ids"]
+            == agent_here.plan("get it", SKILLS).trace["token_ids"]
         )
-        assert not there.plan("get it", SKILLS, trace="none").trace
-        there.finish(True)
+        assert not agent_there.plan("get it", SKILLS, trace="none").trace
+        agent_there.finish(True)
         assert client.agents() == ["kitchen"]
         client.delete("kitchen")
         assert client.agents() == []
         with pytest.raises(ServerError, match="no agent"):
-            there.about()
+            agent_there.about()
     brain.engine.close()
 
 
 def test_what_was_acknowledged_is_there_after_a_restart(serve: Callable[..., Any]) -> None:
-    with serve() as served, Client(served.url) as client:
+    with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
         agent.observe([MUG])
         agent.plan("get the mug", SKILLS)
-    with serve() as served, Client(served.url) as client:
+    with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
         assert (agent.about().segments, agent.about().decisions) == (1, 1)
         agent.report(Outcome(True))
@@ -72,81 +78,54 @@ def test_what_was_acknowledged_is_there_after_a_restart(serve: Callable[..., Any
 
 def test_streamed_and_whole_answers_are_the_same_and_errors_have_a_status(serve: Callable[..., Any]) -> None:
     body = {"instruction": "get the mug", "skills": SKILLS}
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        streamed = served.http.post("/v1/agents/kitchen/plan", json={**body, "stream": True})
+    with serve() as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
+        streamed = server.http.post("/v1/agents/kitchen/plan", json={**body, "stream": True})
         (_, ready), (name, decision) = events(streamed.text)
         assert name == "decision" and ready["counts"] == decision["trace"]["counts"]
-        assert served.http.post("/v1/agents/kitchen/plan", json=body).json() == decision  # asked again
+        assert server.http.post("/v1/agents/kitchen/plan", json=body).json() == decision  # asked again
         for stream in (True, False):
-            wrong = served.http.post("/v1/agents/kitchen/plan", json={**body, "skills": [], "stream": stream})
+            wrong = server.http.post("/v1/agents/kitchen/plan", json={**body, "skills": [], "stream": stream})
             assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "ConfigError")
-            none = served.http.post("/v1/agents/nobody/plan", json={**body, "stream": stream})
+            none = server.http.post("/v1/agents/unknown/plan", json={**body, "stream": stream})
             assert none.status_code == 404
-        assert served.http.post("/v1/agents", json={"id": "kitchen"}).status_code == 409
-
-
-def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
-    with serve(SCOPED) as served:
-        head = bearer(KITCHEN)
-        every = bearer(ALL)
-        for name in ("kitchen", "garage"):
-            assert served.http.post("/v1/agents", json={"id": name}, headers=every).status_code == 201
-        plan = {"instruction": "get it", "skills": SKILLS}
-        calls: list[tuple[str, str, Any]] = [
-            ("GET", "", None), ("DELETE", "", None), ("POST", "/observe", {"facts": []}), ("POST", "/plan", plan),
-            ("POST", "/report", {"ok": True}), ("POST", "/finish", {"success": True}), ("GET", "/memory", None),
-            ("PUT", "/memory", None), ("POST", "/generate", {"prompt": "go"}),
-        ]  # fmt: skip
-        for method, path, body in calls:
-            for name in ("garage", "attic"):  # the same whether it is there or not
-                url = f"/v1/agents/{name}{path}"
-                assert served.http.request(method, url, json=body).status_code == 401
-                wrong = served.http.request(method, url, json=body, headers=bearer("guess"))
-                assert wrong.status_code == 401 and "Bearer" in wrong.headers["www-authenticate"]
-                refused = served.http.request(method, url, json=body, headers=head)
-                assert refused.status_code == 403 and name not in refused.text
-        assert served.http.post("/v1/agents", json={"id": "garage"}, headers=head).status_code == 403
-        assert served.http.get("/v1/agents", headers=head).json() == {"agents": ["kitchen"]}
-        assert served.http.get("/v1/agents", headers=every).json() == {"agents": ["garage", "kitchen"]}
-        assert served.http.get("/metrics", headers=head).status_code == 403
-        assert served.http.get("/healthz").status_code == 200
+        assert server.http.post("/v1/agents", json={"id": "kitchen"}).status_code == 409
 
 
 def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, agents=AgentLimits(agents=1))
-    with serve(SCOPED, settings, ALL) as served:
-        assert served.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
-        assert served.http.post("/v1/agents", json={"id": "attic"}).status_code == 507
-        own = bearer(KITCHEN)
-        assert served.http.post("/v1/agents", json={"id": "kitchen"}, headers=own).status_code == 201
-        assert served.http.get("/v1/agents", headers=own).json() == {"agents": ["kitchen"]}
+    with serve(SCOPED, settings, ALL) as server:
+        assert server.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
+        assert server.http.post("/v1/agents", json={"id": "attic"}).status_code == 507
+        kitchen_only = bearer(KITCHEN)
+        assert server.http.post("/v1/agents", json={"id": "kitchen"}, headers=kitchen_only).status_code == 201
+        assert server.http.get("/v1/agents", headers=kitchen_only).json() == {"agents": ["kitchen"]}
 
 
 @pytest.fixture(scope="module")
-def standing(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+def standing(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, Path]]:
     """A server whose kitchen remembers a mug, for requests that change nothing, and its folder."""
     folder = tmp_path_factory.mktemp("standing")
     brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    with serving(make_service(brain, folder, OPEN, SETTINGS)) as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
+    with serving(make_service(brain, folder, OPEN, SETTINGS)) as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
         facts = {"facts": [{"id": "mug_1", "category": "object", "type": "mug"}]}
-        served.http.post("/v1/agents/kitchen/observe", json=facts)
-        yield served, folder
+        server.http.post("/v1/agents/kitchen/observe", json=facts)
+        yield server, folder
 
 
 BAD_IDS = ("..", "../x", "%2e%2e%2fx", "..%2f..%2fetc", "a%00b", "x" * 65, "CON", ".hidden", "a%2Fb", "a%5Cb", "ä")
 
 
 @pytest.mark.parametrize("name", BAD_IDS)
-def test_ids_are_no_paths(standing: tuple[Served, Path], name: str) -> None:
-    served, folder = standing
+def test_ids_are_no_paths(standing: tuple[LiveServer, Path], name: str) -> None:
+    server, folder = standing
     before = sorted(path for path in folder.rglob("*"))
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/plan"), ("GET", "/memory")):
-        answer = served.raw(f"{method} /v1/agents/{name}{path} HTTP/1.1\r\nHost: localhost\r\n"
+        answer = server.raw(f"{method} /v1/agents/{name}{path} HTTP/1.1\r\nHost: localhost\r\n"
                             "Connection: close\r\nContent-Length: 0\r\n\r\n".encode())  # fmt: skip
         assert 400 <= status(answer) < 500
-    assert served.http.post("/v1/agents", json={"id": name.replace("%00", "\0")}).status_code in (400, 422)
+    assert server.http.post("/v1/agents", json={"id": name.replace("%00", "\0")}).status_code in (400, 422)
     assert sorted(path for path in folder.rglob("*")) == before
 
 
@@ -160,12 +139,12 @@ def test_ids_are_no_paths(standing: tuple[Served, Path], name: str) -> None:
         b'{"facts": [{"id": "did_1", "category": "object", "type": "x"}]}',
     ],
 )  # fmt: skip
-def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[Served, Path], body: bytes) -> None:
-    served, _ = standing
-    saved = served.http.get("/v1/agents/kitchen/memory").content
-    answer = served.http.post("/v1/agents/kitchen/observe", content=body, headers={"Content-Type": "application/json"})
+def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[LiveServer, Path], body: bytes) -> None:
+    server, _ = standing
+    saved = server.http.get("/v1/agents/kitchen/memory").content
+    answer = server.http.post("/v1/agents/kitchen/observe", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
-    assert served.http.get("/v1/agents/kitchen/memory").content == saved
+    assert server.http.get("/v1/agents/kitchen/memory").content == saved
 
 
 @pytest.mark.parametrize(
@@ -187,16 +166,18 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[Served
         lambda text: whole(body_of(text)[:-1] + b',"x":[' + b"[]," * 1_100_000 + b"[]]}"),
     ],
 )  # fmt: skip
-def test_a_memory_that_cannot_be_is_refused(standing: tuple[Served, Path], change: Callable[[bytes], bytes]) -> None:
-    served, _ = standing
-    saved = served.http.get("/v1/agents/kitchen/memory").content
-    answer = served.http.put("/v1/agents/kitchen/memory", content=change(saved))
+def test_a_memory_that_cannot_be_is_refused(
+    standing: tuple[LiveServer, Path], change: Callable[[bytes], bytes]
+) -> None:
+    server, _ = standing
+    saved = server.http.get("/v1/agents/kitchen/memory").content
+    answer = server.http.put("/v1/agents/kitchen/memory", content=change(saved))
     assert answer.status_code == 400 and answer.json()["error"]["message"]
-    assert served.http.get("/v1/agents/kitchen/memory").content == saved
+    assert server.http.get("/v1/agents/kitchen/memory").content == saved
 
 
 def sealed(state: dict[str, Any]) -> bytes:
-    """With a checksum that is right."""
+    """Encode a memory with a valid checksum."""
     return whole(json.dumps(state).encode())
 
 
@@ -209,10 +190,10 @@ def body_of(text: bytes) -> bytes:
 
 
 def deep(levels: int) -> list[Any]:
-    found: list[Any] = []
+    decision_there: list[Any] = []
     for _ in range(levels):
-        found = [found]
-    return found
+        decision_there = [decision_there]
+    return decision_there
 
 
 def memory_of(text: bytes) -> dict[str, Any]:
@@ -231,39 +212,37 @@ def edited(text: bytes, key: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_plan_asked_again_is_not_made_twice(serve: Callable[..., Any]) -> None:
-    """With the number of the last decision that is known; another's is a conflict."""
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
+    with serve() as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
         body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
         for _ in range(3):
-            assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["number"] == 1
+            assert server.http.post("/v1/agents/kitchen/plan", json=body).json()["number"] == 1
             facts = [{"id": "mug_1", "category": "object", "type": "mug"}]
-            served.http.post("/v1/agents/kitchen/observe", json={"facts": facts})
+            server.http.post("/v1/agents/kitchen/observe", json={"facts": facts})
         for wrong in ({"after": 2}, {"instruction": "get the cup"}):
             for stream in (True, False):
-                answer = served.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
+                answer = server.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
                 assert (answer.status_code, answer.json()["error"]["type"]) == (409, "StaleError")
-        assert served.http.get("/v1/agents/kitchen").json()["decisions"] == 1
+        assert server.http.get("/v1/agents/kitchen").json()["decisions"] == 1
 
 
 def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
-    """In several forwards, so that memory is bounded."""
     skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(160)]
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
+    with serve() as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
         body = {"instruction": "x " * 999, "skills": skills, "trace": "none"}
-        assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["skill"] in skills
+        assert server.http.post("/v1/agents/kitchen/plan", json=body).json()["skill"] in skills
 
 
 def test_what_happened_is_recorded_for_the_viewer(serve: Callable[..., Any], tmp_path: Path) -> None:
     from keep_agent.rollout.trace import read_trace
 
-    with serve() as served, Client(served.url) as client:
+    with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
         agent.plan("get the mug", SKILLS)
         agent.report(Outcome(False, "stuck"))
         agent.finish(False)
-    with serve() as served, Client(served.url) as client:
+    with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
         agent.plan("get the cup", SKILLS)
         agent.report(Outcome(True))
@@ -278,7 +257,7 @@ def test_what_happened_is_recorded_for_the_viewer(serve: Callable[..., Any], tmp
 def test_a_client_says_what_is_wrong(serve: Callable[..., Any]) -> None:
     with Client("http://127.0.0.1:9", patience=0.1) as client, pytest.raises(ServerError, match="does not answer"):
         client.agents()
-    with serve(SCOPED) as served, Client(served.url, "guess") as client:
+    with serve(SCOPED) as server, Client(server.url, "guess") as client:
         with pytest.raises(ServerError, match="no token") as error:
             client.agents()
         assert error.value.status == 401
@@ -286,10 +265,61 @@ def test_a_client_says_what_is_wrong(serve: Callable[..., Any]) -> None:
 
 def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, limits=Limits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
-    with serve(settings=settings) as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
+    with serve(settings=settings) as server:
+        server.http.post("/v1/agents", json={"id": "kitchen"})
         head = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 100000000")
-        assert status(served.raw(head)) == 413
+        assert status(server.raw(head)) == 413
         slow = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 50")
-        assert status(served.raw(slow + b"{")) == 408
-        assert served.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413
+        assert status(server.raw(slow + b"{")) == 408
+        assert server.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413
+
+
+def test_a_plan(make_brain: Callable[[], Brain], tmp_path: Any) -> None:
+    brain = make_brain()
+    app = make_service(brain, tmp_path / "server", OPEN, SETTINGS)
+    with serving(app) as server, Client(server.url, timeout=PATIENCE) as client:
+        agent = client.agent("kitchen")
+        agent.observe([MUG])
+        with broken(brain.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as caught:
+            agent.plan("get the mug", SKILLS)
+        assert caught.value.status == httpx.codes.INTERNAL_SERVER_ERROR
+        assert caught.value.retry_after is None and agent.about().decisions == 0
+        assert agent.plan("get the mug", SKILLS).skill in SKILLS
+
+
+SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
+JOINED = "pick up note\u00adbook\u00a01, \u0645\u06cc\u200c\u0631\u0648\u0645"
+
+
+def test_a_streamed_plan_survives_every_separator(serve: Callable[..., Any]) -> None:
+    instruction, failure = f"put a mug{SEPARATORS}in the fridge", f"the{SEPARATORS}door is locked"
+    with serve() as server, Client(server.url, patience=0) as client:
+        agent = client.agent("kitchen")
+        agent.observe([Fact("\u0645\u06cc\u200c\u0631\u0648\u0645", "object", "note\u00adbook", "cabinet_1")])
+        ready: list[Any] = []
+        decision = agent.plan(instruction, [JOINED], ready.append, trace="full")
+        assert (decision.skill, decision.scores[0][0], len(ready)) == (JOINED, JOINED, 1)
+        agent.report(Outcome(False, failure))
+        trace = agent.plan(instruction, [JOINED, *SKILLS], ready.append, trace="full").trace
+        assert trace["instruction"] == instruction
+        assert agent.about().decisions == 2
+
+
+@pytest.mark.parametrize("letter", ["\u2028", "\u2029", "\x85", "\n", "\x00"])
+def test_a_separator_in_a_skill_or_a_fact_is_refused_with_a_sentence(serve: Callable[..., Any], letter: str) -> None:
+    with serve() as server, Client(server.url, patience=0) as client:
+        agent = client.agent("kitchen")
+        for call in (
+            lambda: agent.plan("get the mug", [f"go{letter}home"], lambda cost: None),
+            lambda: agent.observe([Fact(f"mug{letter}1", "object", "mug")]),
+        ):
+            with pytest.raises(ServerError) as error:
+                call()
+            assert error.value.status == 400
+
+
+def test_lines_end_at_newlines_wherever_the_parts_are_cut() -> None:
+    content = f"event: ready\ndata: {SEPARATORS}é\n\nevent: decision".encode()
+    for size in range(1, len(content) + 1):
+        parts = [content[start : start + size] for start in range(0, len(content), size)]
+        assert list(lines(parts)) == ["event: ready", f"data: {SEPARATORS}é", "", "event: decision"]

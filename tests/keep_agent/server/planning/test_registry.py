@@ -1,4 +1,4 @@
-"""Agents that are put to sleep, deleted and replaced: by whom, and what becomes of those who wait meanwhile."""
+"""Registry of agents: sleep, deletion and replacement, and the errors of requests that wait meanwhile."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
 @pytest.fixture
 def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
-    """With an agent that knows a mug."""
-    made = Registry(brain, tmp_path, trace=False)
-    made.create("kitchen")
-    with made.use("kitchen") as agent:
+    """Make a registry with an agent that knows a mug."""
+    instance = Registry(brain, tmp_path, trace=False)
+    instance.create("kitchen")
+    with instance.use("kitchen") as agent:
         agent.observe([MUG])
-    yield made
-    made.close()
+    yield instance
+    instance.close()
 
 
-def refuse(*given: Any, **more: Any) -> None:
+def refuse(*arguments: Any, **more: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
 def test_deleting_writes_and_reads_nothing(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk it is what makes room."""
     with monkeypatch.context() as patch:
-        patch.setattr("keep_agent.agent.durable.write_packed", lambda *given: pytest.fail("it was written"))
+        patch.setattr("keep_agent.agent.durable.write_packed", lambda *arguments: pytest.fail("it was written"))
         registry.delete("kitchen")
     assert not registry.names() and not registry.awake
     registry.create("kitchen")
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "_wake", lambda *given: pytest.fail("it was woken up"))
+        patch.setattr(registry, "_wake", lambda *arguments: pytest.fail("it was woken up"))
         registry.delete("kitchen")
     assert not registry.names()
 
@@ -96,7 +95,7 @@ def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, dama
 def test_a_memory_that_cannot_be_written_takes_nothing_away(
     brain: Brain, tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk a damaged agent keeps the lines that are whole: somebody may mend it by hand."""
+    """Check that a damaged agent keeps its files on a full disk, so that they can be repaired by hand."""
     registry = Registry(brain, tmp_path, trace=False)
     registry.create("kitchen")
     with registry.use("kitchen") as agent:
@@ -105,9 +104,9 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
         agent.compact()
         agent.observe([CUP])
         folder = agent.folder
-        kept = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
+        remaining = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
     registry.close()
-    broken = {**kept, damaged: kept[damaged].replace(b"1", b"7", 3) + b"x\n"}
+    broken = {**remaining, damaged: remaining[damaged].replace(b"1", b"7", 3) + b"x\n"}
     for name, content in broken.items():
         (folder / name).write_bytes(content)
     registry = Registry(brain, tmp_path, trace=False)
@@ -117,7 +116,7 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
     assert {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)} == {
         name: broken[name] for name in (MEMORY, JOURNAL)
     }
-    (folder / damaged).write_bytes(kept[damaged])  # mended
+    (folder / damaged).write_bytes(remaining[damaged])  # mended
     with registry.use("kitchen") as agent:
         assert agent.agent.segments == 2
     registry.replace("kitchen", state)
@@ -129,7 +128,6 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
 
 
 def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(registry: Registry) -> None:
-    """The folder is another process's then."""
     failed: list[BaseException] = []
 
     def use() -> None:
@@ -143,7 +141,7 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
     with entry.lock:
         threads = [threading.Thread(target=registry.close), threading.Thread(target=use)]
         threads[0].start()
-        until(lambda: registry._closed)
+        until(lambda: registry._is_closed)
         threads[1].start()
         until(lambda: entry.users)  # it comes to the lock next
     for thread in threads:
@@ -163,21 +161,20 @@ def test_who_uses_an_agent_that_is_deleted_is_told_so(registry: Registry) -> Non
 def test_who_uses_an_agent_that_is_being_deleted_is_told_so(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that it was closed and could be opened again."""
-    closed, heard = threading.Event(), threading.Event()
+    closed, received = threading.Event(), threading.Event()
     sleep = registry._put_to_sleep
 
-    def slowly(*given: Any, **more: Any) -> None:
-        sleep(*given, **more)
+    def slowly(*arguments: Any, **more: Any) -> None:
+        sleep(*arguments, **more)
         closed.set()
-        heard.wait(PATIENCE)
+        received.wait(PATIENCE)
 
     monkeypatch.setattr(registry, "_put_to_sleep", slowly)
     with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
         deleting = threading.Thread(target=registry.delete, args=("kitchen",))
         deleting.start()
         assert closed.wait(PATIENCE)
-        threading.Timer(0.05, heard.set).start()  # while it waits to be told
+        threading.Timer(0.05, received.set).start()  # while it waits to be told
         agent.observe([CUP])
     deleting.join(PATIENCE)
 
@@ -201,13 +198,13 @@ def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "text"),
     [("planner.max_new_tokens=0", "max_new_tokens=0 leaves no room"), ("planner=intentkv", "no retention head in")],
 )
-def test_what_no_planner_can_be_made_with_is_refused_at_once(tiny_model: Path, override: str, said: str) -> None:
-    """A server would start, and refuse every request. Nothing of the model is left behind."""
+def test_what_no_planner_can_be_made_with_is_refused_at_once(tiny_model: Path, override: str, text: str) -> None:
+    """Check that the settings are refused at start, and that no thread of the model remains."""
     before = set(threading.enumerate())
-    with pytest.raises((ConfigError, ModelError), match=said):
+    with pytest.raises((ConfigError, ModelError), match=text):
         brain_of([f"model={tiny_model}", "prompt.encoder=hashed", override])
-    # Nobody waits for the threads with which transformers reads weights: they may end a little later.
+    # transformers does not wait for its threads that read weights: they may end a little later
     until(lambda: set(threading.enumerate()) <= before)

@@ -14,14 +14,14 @@ from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
 
 FACTS = [Fact(f"mug_{i}", "object", "mug", f"countertop_{i}") for i in range(12)]
-HERE = Fact("agent", "agent", "agent", "fridge_1")
+ROBOT = Fact("agent", "agent", "agent", "fridge_1")
 Wake = Callable[[], Brain]
 
 
 @pytest.fixture(params=["disk", "tiers"])
 def wake(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Wake]:
     """A brain as a new process has it, over the same folder of blocks."""
-    made: list[Brain] = []
+    instance: list[Brain] = []
     storage = [f"memory/storage={request.param}"]
     if request.param == "disk":
         storage.append(f"memory.storage.folder={tmp_path}/blocks")
@@ -30,11 +30,11 @@ def wake(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> It
         storage.append(f"memory.storage.tiers=[{ram},{{_target_:memory.storage.disk.Disk,folder:'{tmp_path}/blocks'}}]")
 
     def start() -> Brain:
-        made.append(brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *storage]))
-        return made[-1]
+        instance.append(brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *storage]))
+        return instance[-1]
 
     yield start
-    for brain in made:
+    for brain in instance:
         brain.close()
 
 
@@ -48,7 +48,7 @@ def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(
     for name in ("kitchen", "bath"):
         registry.create(name)
         with registry.use(name) as agent:
-            agent.observe([HERE, *FACTS])
+            agent.observe([ROBOT, *FACTS])
             first = agent.plan("find a mug", skills)
     asleep = namespaces(brain)
     assert registry.awake == 1 and asleep["kitchen"] == asleep["bath"] > 0
@@ -66,8 +66,8 @@ def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(
     brain.close()
 
     brain = wake()
-    left = namespaces(brain)
-    assert left["bath"] > 0 and not left["kitchen"]
+    released = namespaces(brain)
+    assert released["bath"] > 0 and not released["kitchen"]
     registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
     registry.delete("bath")  # the first thing that this process does
     registry.close()

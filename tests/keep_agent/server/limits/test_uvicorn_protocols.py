@@ -13,9 +13,9 @@ import pytest
 from fastapi import APIRouter, Request, WebSocket
 
 from keep_agent.server.app import make_app
-from keep_agent.server.limits.timed_protocol import TimedProtocol
+from keep_agent.server.limits.uvicorn_protocols import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.serving import Served, post, serving, status
+from tests.keep_agent.server.serving import LiveServer, post, serving, status
 from tests.waiting import until
 
 router = APIRouter()
@@ -41,16 +41,16 @@ class Stepped(TimedProtocol):
     """Time that passes when a test says so."""
 
     seconds = 3600.0
-    seen: ClassVar[list[Stepped]] = []
-    heard = 0  # bytes
+    instances: ClassVar[list[Stepped]] = []
+    received_bytes = 0  # bytes
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self.seen.append(self)
+        self.instances.append(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self.heard += len(data)
+        self.received_bytes += len(data)
 
     def over(self) -> None:
         """The time of a request is."""
@@ -59,64 +59,64 @@ class Stepped(TimedProtocol):
     @property
     def waited_for(self) -> bool:
         """Whether the time of a request runs."""
-        return self._late is not None
+        return self._deadline is not None
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Served]:
-    with serving(make_app([router], tokens=OPEN), http=Hasty) as made:
-        yield made
+def hasty() -> Iterator[LiveServer]:
+    with serving(make_app([router], tokens=OPEN), http=Hasty) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def stepped() -> Iterator[Served]:
-    with serving(make_app([router], tokens=OPEN), http=Stepped) as made:
-        yield made
+def stepped() -> Iterator[LiveServer]:
+    with serving(make_app([router], tokens=OPEN), http=Stepped) as client:
+        yield client
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "])
-def test_who_says_nothing_or_half_a_thing_is_left(stepped: Served, sent: bytes) -> None:
-    before = len(Stepped.seen)
-    with stepped.socket() as made:
-        made.sendall(sent)
-        until(lambda: len(Stepped.seen) > before and Stepped.seen[before].heard == len(sent))
-        assert Stepped.seen[before].waited_for
-        Stepped.seen[before].over()
-        assert made.recv(10) == b""
+def test_who_says_nothing_or_half_a_thing_is_left(stepped: LiveServer, sent: bytes) -> None:
+    before = len(Stepped.instances)
+    with stepped.socket() as client:
+        client.sendall(sent)
+        until(lambda: len(Stepped.instances) > before and Stepped.instances[before].received_bytes == len(sent))
+        assert Stepped.instances[before].waited_for
+        Stepped.instances[before].over()
+        assert client.recv(10) == b""
 
 
-def test_who_drips_is_left(hasty: Served) -> None:
-    with pytest.raises(OSError), hasty.socket() as made:
+def test_who_drips_is_left(hasty: LiveServer) -> None:
+    with pytest.raises(OSError), hasty.socket() as client:
         while True:
-            made.sendall(b"x")
+            client.sendall(b"x")
             time.sleep(0.05)
 
 
-def test_who_stays_may_ask_again_and_drips_no_longer(stepped: Served) -> None:
+def test_who_stays_may_ask_again_and_drips_no_longer(stepped: LiveServer) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with stepped.socket() as made:
+    with stepped.socket() as client:
         for _ in range(3):
-            made.sendall(ask)
-            answer = HTTPResponse(made)
+            client.sendall(ask)
+            answer = HTTPResponse(client)
             answer.begin()
             assert answer.status == 200 and answer.read()
-            until(lambda: not Stepped.seen[-1].waited_for)  # between requests it may take its time
-        made.sendall(ask[:10])
-        connection = Stepped.seen[-1]
+            until(lambda: not Stepped.instances[-1].waited_for)  # between requests it may take its time
+        client.sendall(ask[:10])
+        connection = Stepped.instances[-1]
         until(lambda: connection.waited_for)
         connection.over()
-        assert made.recv(10) == b""
+        assert client.recv(10) == b""
 
 
-def test_a_socket_may_be_silent(stepped: Served) -> None:
-    with stepped.websocket("/socket") as made:
-        connection = Stepped.seen[-1]
+def test_a_socket_may_be_silent(stepped: LiveServer) -> None:
+    with stepped.websocket("/socket") as client:
+        connection = Stepped.instances[-1]
         until(lambda: not connection.waited_for)
-        made.send("still here")
-        assert made.recv() == "still here"
+        client.send("still here")
+        assert client.recv() == "still here"
 
 
-def test_a_body_with_two_ends_is_refused_and_nothing_behind_it_is_served(stepped: Served) -> None:
+def test_a_body_with_two_ends_is_refused_and_nothing_behind_it_is_served(stepped: LiveServer) -> None:
     """A proxy in front may have believed the other one."""
     smuggled = b"0\r\n\r\n" + post("/json", b"{}")
     answer = stepped.raw(post("/json", smuggled, Transfer_Encoding="chunked", Content_Length="5"))

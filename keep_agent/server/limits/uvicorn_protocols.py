@@ -1,0 +1,62 @@
+"""Protocols for uvicorn: HTTP with a time limit for a request's headers, and websockets that can be refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
+
+SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP for ``uvicorn.Config(http=...)`` that closes connections whose request never completes."""
+
+    seconds = SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Run the deadline while a request is incomplete; between requests uvicorn's keep-alive timer runs."""
+        begins = self.conn.their_state is h11.IDLE
+        lingers = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
+        waits = (begins or lingers) and not self.transport.is_closing()
+        if not waits:
+            self._cancel_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.seconds, self.timeout_keep_alive_handler)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class RefusableSocket(WebSocketsSansIOProtocol):
+    """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is refused with an answer.
+
+    uvicorn (0.54) does not count an answer by the extension ``websocket.http.response`` as the end of the handshake and
+    logs an error for each, with which any client could fill the log.
+    """
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
