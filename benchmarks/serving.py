@@ -21,8 +21,7 @@ from rich.table import Table
 
 from benchmarks.timing import timed
 from keep_agent.console import make_console
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.load import load_model
 from memory.engine.scheduler.batch import Member, merge
 from memory.engine.scheduler.request_stream import Stream

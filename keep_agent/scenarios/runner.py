@@ -12,7 +12,7 @@ from keep_agent.scenarios.transcript import Story
 from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.engine.models.special_tokens import SpecialTokens
 
 if TYPE_CHECKING:

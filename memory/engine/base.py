@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keep_agent.errors import ConfigError
-from memory.engine.worker import Priority
 
 if TYPE_CHECKING:
     import torch
 
     from memory.engine.attention.observer import AttentionObserver
-    from memory.engine.chunking import ChunkSchedule
     from memory.engine.trace import PrefillTrace
     from memory.files.block_file import BlockFile
     from memory.kv_cache.block import KVBlock
@@ -31,6 +30,36 @@ T = TypeVar("T")
 EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context a unit sees, and its token ids
 
 
+class Priority(IntEnum):
+    """Order of work on the engine's worker: lower runs first."""
+
+    EXIT = -1
+    PLAN = 0
+    BACKGROUND = 1
+    CLOSE = 2
+
+
+@dataclass(frozen=True)
+class ChunkSchedule:
+    """How many rows a pass computes: fewer, the more it reads, so that its memory stays bounded.
+
+    Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
+    of a chunk while there are fewer); new rows fewer than ``whole`` are computed at once.
+    """
+
+    whole: int = 2048
+    steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
+    rest: int = 512
+
+    def __post_init__(self) -> None:
+        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
+            raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
+
+    def size(self, cached: int, left: int) -> int:
+        """Rows of the next chunk of ``left`` rows behind ``cached``."""
+        return min(left, next((size for below, size in self.steps if cached < below), self.rest))
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
     """Abilities of an engine beyond plain prefill, scoring and decoding."""
@@ -39,7 +68,6 @@ class EngineCapabilities:
     per_layer_rows: bool = True  # fills rows anew at every layer (MemArt with ``layers=each``)
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
     quantized_caches: bool = True  # has caches whose rows rest in 4 or 8 bits
-    batching: bool = True  # decodes several caches in one forward
 
     def require(self, needed: EngineCapabilities, whose: str) -> None:
         """Refuse a caller that needs more than the engine has.
@@ -202,11 +230,7 @@ class Engine(Protocol):
     info: ModelInfo
     capabilities: EngineCapabilities
     device: torch.device
-
-    @property
-    def model_key(self) -> str:
-        """Hash of weights, dtype and configuration: the first part of every block's identity."""
-        ...
+    model_key: str  # that of ``info``
 
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
@@ -220,7 +244,7 @@ class Engine(Protocol):
     def prefill(
         self,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
@@ -229,7 +253,6 @@ class Engine(Protocol):
     ) -> PrefillResult:
         """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
 
-        :param recompute: None: every row, at every layer
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         :param slots: rows whose blocks are chosen at every layer

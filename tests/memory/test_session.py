@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.base import Engine
-from memory.engine.transfer.kv_transfer import KVTransfer
+from memory.engine.transfer.executor import KVTransfer
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod

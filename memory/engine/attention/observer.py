@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
-from memory.engine.attention.layer_attention import LayerAttention
+from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention, block_probabilities
 
 Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions and queries of an observer
 

@@ -29,7 +29,7 @@ from keep_agent.files import LOADING, loading, reason
 from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import NAME
 from memory.engine.cpu.allocator import freed_at_once
-from memory.engine.cpu.prepacked_weights import prepack
+from memory.engine.cpu.half_precision_matmul import prepack
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import check_place, refuse_adapter

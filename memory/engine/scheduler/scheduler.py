@@ -11,13 +11,11 @@ from types import TracebackType
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
-from memory.engine.scheduler.batch import Member, kind
-from memory.engine.scheduler.batch_groups import BatchGroups
+from memory.engine.base import ChunkSchedule, Engine
+from memory.engine.scheduler.batch import BatchGroups, Member, kind
 from memory.engine.scheduler.request_stream import Reason, Request, Stream, Tokens
 from memory.engine.transformers.append import ChunkedPrefill
-from memory.engine.transformers.finite_logits import most_likely
+from memory.engine.transformers.decoder import most_likely
 
 Done = Callable[[Stream, Reason], None]
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import nullcontext
 
 import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import causal_plan
-from memory.engine.base import PrefillResult
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.attention.kernels import causal_plan
+from memory.engine.base import ChunkSchedule, PrefillResult
 from memory.engine.trace import PrefillTrace
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.finite_logits import check_finite
+from memory.engine.transformers.decoder import Decoder, check_finite, check_ids, most_likely
 from memory.kv_cache.dense import WorkingCache
 
 
@@ -90,3 +89,23 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     cache.extend(places, logits, token_ids)
     return logits
+
+
+def generate(
+    decoder: Decoder, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]
+) -> list[int]:
+    """Most likely tokens until one of ``stop_ids`` (not returned) or ``max_new_tokens``; they stay in ``cache``.
+
+    :raises ModelError: logits are not finite
+    """
+    if max_new_tokens < 1:
+        raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1.")
+    tokens: list[int] = []
+    logits = first_logits
+    while len(tokens) < max_new_tokens:
+        token = most_likely(logits[-1], decoder.spec.dtype, cache)
+        if token in stop_ids:
+            break
+        tokens.append(token)
+        logits = append(decoder, cache, torch.tensor([token], device=decoder.device))
+    return tokens

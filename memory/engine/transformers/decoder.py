@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from keep_agent.errors import ConfigError
-from memory.engine.attention.function import BatchPass, CoupledPass, PromptPass
-from memory.engine.attention.layer_attention import AttentionHook
-from memory.engine.attention.rope import RopeTables
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.attention.function import AttentionHook, BatchPass, CoupledPass, PromptPass, RopeTables
 from memory.engine.cpu import half_precision_matmul as products
 from memory.engine.models.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from memory.kv_cache.dense import WorkingCache
 
 FEED_ROWS = 512  # through an MLP at once on a CPU: what lies between its products stays in the cache
 
@@ -136,3 +138,37 @@ def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
             f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
             "placeholder of an image or a sound), or use the model's own tokenizer."
         )
+
+
+def are_finite(logits: torch.Tensor) -> torch.Tensor:
+    """Whether all of ``logits`` are finite, as a tensor on their device: nobody waits for it yet."""
+    return torch.stack(logits.aminmax()).isfinite().all()
+
+
+def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
+    """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's, ``caches`` hold the rows."""
+    if not bool(are_finite(logits)):
+        raise not_finite(dtype, *caches)
+
+
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
+    """The token with the largest of ``logits`` (vocab,) behind ``caches``. The device is waited for once.
+
+    :raises ModelError: they are not finite
+    """
+    token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
+    if not finite:
+        raise not_finite(dtype, *caches)
+    return token
+
+
+def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
+    """What to say of logits that are no numbers; the rows that made them are erased."""
+    for cache in caches:
+        cache.erase()
+    name = str(dtype).removeprefix("torch.")
+    finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
+    return ModelError(
+        f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
+        f"{name} cannot hold what it computes; {finer}, or use another model."
+    )

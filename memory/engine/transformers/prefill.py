@@ -10,33 +10,32 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import PromptPass
-from memory.engine.attention.layer_attention import AttentionHook, LayerAttention
-from memory.engine.attention.masks import causal_plan
-from memory.engine.attention.rope import at_rows
+from memory.engine.attention.function import AttentionHook, PromptPass, at_rows
+from memory.engine.attention.kernels import LayerAttention, causal_plan
 from memory.engine.base import PrefillResult
 from memory.engine.trace import ComputeInterval, PrefillTrace
-from memory.engine.transfer.executor import TransferExecutor
-from memory.engine.transfer.kv_transfer import KVTransfer
-from memory.engine.transfer.link import Transport
+from memory.engine.transfer.executor import KVTransfer, TransferExecutor, Transport
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.encode import place_block, place_layer, write_keys
-from memory.engine.transformers.finite_logits import check_finite
-from memory.engine.transformers.fused_encoding import FusedEncoding
-from memory.engine.transformers.layer_output import AwaitedOutput, DeferredOutput, LayerOutput, MissingOutput
-from memory.engine.transformers.probe import LayerProbe, SegmentTable
+from memory.engine.transformers.decoder import Decoder, check_finite, check_ids
+from memory.engine.transformers.encode import FusedEncoding, place_block, place_layer, write_keys
+from memory.engine.transformers.probe import (
+    AwaitedOutput,
+    DeferredOutput,
+    LayerOutput,
+    LayerProbe,
+    MissingOutput,
+    SegmentTable,
+)
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
 from memory.prompt.layout import Layout
-from memory.stages import Capabilities, Loading, Probe, Recompute, Slots
+from memory.stages import Loading, Recompute, Slots
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
@@ -50,18 +49,6 @@ class ActiveRows:
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
     state: PromptPass
-
-
-class EveryRow:
-    """Recompute stage of a prompt without stored rows: every row at every layer."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities(reads_blocks=False)
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        return torch.arange(layout.rows, device=layout.fresh.device)
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        return active
 
 
 class WholeAttention:
@@ -113,7 +100,7 @@ class LayerwisePrefill:
         self,
         decoder: Decoder,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         transport: Transport,
         context: KVBlock | None = None,
@@ -121,10 +108,7 @@ class LayerwisePrefill:
         slots: Slots | None = None,
         seen: KVBlock | None = None,
     ) -> None:
-        """:param recompute: None: every row, at every layer
-        :param seen: what fused units see of the context
-        """
-        recompute = EveryRow() if recompute is None else recompute
+        """:param seen: what fused units see of the context"""
         self._started = time.perf_counter()
         check_layout(layout, context)
         check_ids(layout.token_ids, decoder.spec.vocab)

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.kernels import Block, block_probabilities
-from memory.engine.attention.layer_attention import LayerAttention
-from memory.engine.attention.masks import bias_of
+from memory.engine.attention.kernels import Block, LayerAttention, bias_of, block_probabilities
 from memory.engine.trace import HopReport, PrefillTrace
+from memory.engine.transfer.link import SideWorker
 from memory.engine.transformers.decoder import Decoder
-from memory.engine.transformers.fused_encoding import FusedEncoding
-from memory.engine.transformers.layer_output import LayerOutput
+from memory.engine.transformers.encode import FusedEncoding
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Layout
+
+
+class LayerOutput(Protocol):
+    """Hidden states (1, active rows, hidden) behind a layer."""
+
+    def get(self) -> torch.Tensor: ...
+
+
+@dataclass
+class DeferredOutput:
+    """Output that is computed when it is asked for."""
+
+    compute: Callable[[], torch.Tensor]
+    hidden: torch.Tensor | None = None
+
+    def get(self) -> torch.Tensor:
+        if self.hidden is None:
+            self.hidden = self.compute()
+        return self.hidden
+
+
+@dataclass
+class AwaitedOutput:
+    """Output that another thread computes."""
+
+    side: SideWorker
+    future: Future[torch.Tensor] = field(default_factory=Future)
+
+    def get(self) -> torch.Tensor:
+        hidden = self.future.result()
+        self.side.catch_up()  # the MLP is queued by then, not computed
+        return hidden
+
+
+@dataclass
+class MissingOutput:
+    """Output of a layer whose rows are chosen before it attends."""
+
+    stage: str  # for the message
+
+    def get(self) -> torch.Tensor:
+        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes behind it.")
+
 
 FEW = 4  # rows are few up to this fraction of the active ones
 

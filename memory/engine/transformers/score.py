@@ -12,10 +12,9 @@ import torch
 from keep_agent.errors import ConfigError, check_choice
 from memory.config.choices import REDUCTIONS
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import bias_of, tree_plan
+from memory.engine.attention.kernels import bias_of, tree_plan
 from memory.engine.base import ScoreResult
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.finite_logits import are_finite, not_finite
+from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, not_finite
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]

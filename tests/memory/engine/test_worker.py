@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from keep_agent.errors import ModelError
+from memory.engine.base import Priority
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transfer.link import Transport
-from memory.engine.transformers.engine import TransformersEngine
-from memory.engine.worker import TIDIED, Priority, Worker
+from memory.engine.transfer.executor import Transport
+from memory.engine.transformers.engine import TIDIED, TransformersEngine, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
@@ -101,7 +101,7 @@ def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.Mon
         pass
 
     Held.release = threading.Event()
-    monkeypatch.setattr("memory.engine.worker.Future", Held)
+    monkeypatch.setattr("memory.engine.transformers.engine.Future", Held)
     worker, gone = Worker(), []
 
     def work(rows: Rows) -> Rows:
@@ -274,7 +274,8 @@ def test_many_threads_get_the_answers_of_one() -> None:
 
 UNCLOSED = """
 import sys, threading, time, torch
-from memory.engine.worker import Priority, Worker
+from memory.engine.base import Priority
+from memory.engine.transformers.engine import Worker
 
 begun, worker = threading.Event(), Worker()
 

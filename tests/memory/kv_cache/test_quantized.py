@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.engine.models.tiny_models import FAMILIES
 from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative, tokens

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.kv_cache.quantized import BLOCK, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.kv_cache.pairs import (

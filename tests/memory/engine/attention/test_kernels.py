@@ -9,8 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import KEY_MULTIPLE, Block, device_attention, grouped_attention
-from memory.engine.attention.masks import MaskPlan, bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import (
+    KEY_MULTIPLE,
+    Block,
+    MaskPlan,
+    bias_of,
+    causal_plan,
+    device_attention,
+    grouped_attention,
+    tree_plan,
+    unit_plan,
+)
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
 

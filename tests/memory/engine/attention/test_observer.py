@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import AttentionParams, Block
-from memory.engine.attention.layer_attention import LayerAttention
+from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention
 from memory.engine.attention.observer import AttentionObserver
 from tests import beside
 

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from memory.engine.attention.kernels import Block
-from memory.engine.attention.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import Block, bias_of, causal_plan, tree_plan, unit_plan
 from memory.engine.attention.tiled import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import merge

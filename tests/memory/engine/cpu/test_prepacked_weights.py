@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from memory.engine.cpu.prepacked_weights import Prepacked, prepack
+from memory.engine.cpu.half_precision_matmul import Prepacked, prepack
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial

@@ -14,10 +14,9 @@ from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.scheduler import batched_paged as gathered_paged
+from memory.engine.scheduler import batched_cache as gathered_paged
 from memory.engine.scheduler import batched_quantized as gathered_packed
-from memory.engine.scheduler.batch import Batch, Member, merge
-from memory.engine.scheduler.batch_groups import BatchGroups
+from memory.engine.scheduler.batch import Batch, BatchGroups, Member, merge
 from memory.engine.transformers.append import append
 from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.dense import DenseCache

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
 from memory.engine.scheduler.request_stream import Reason, Stream

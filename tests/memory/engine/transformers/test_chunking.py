@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.append import ChunkedPrefill
 from memory.kv_cache.quantization import PackFormat

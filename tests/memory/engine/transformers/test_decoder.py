@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import causal_plan
+from memory.engine.attention.kernels import causal_plan
 from memory.engine.base import Engine
 from memory.engine.transformers import decoder as decoders
 from memory.kv_cache.dense import DenseCache

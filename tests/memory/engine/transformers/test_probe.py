@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention import layer_attention as attention
+from memory.engine.attention import kernels as attention
 from memory.engine.base import Engine
 from memory.engine.transformers import prefill as prefill_module
 from memory.engine.transformers.probe import joined
