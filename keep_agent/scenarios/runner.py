@@ -13,7 +13,7 @@ from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
 from memory.engine.base import ChunkSchedule
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.models.chat_template import SpecialTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -231,7 +231,7 @@ def test_packed_blocks_are_served_as_they_come_back_and_not_otherwise(kind: str,
         for p in layout.placements
     ]
     (context,) = engine.encode([(None, CONTEXT)])
-    unpacked = engine.prefill(replace(layout, placements=tuple(placed)), *stages, context, seen=context)
+    unpacked = engine.prefill(replace(layout, placements=tuple(placed)), *stages, context, unit_context=context)
     assert sum(p.hit for p in placed) > 5
     assert torch.equal(unpacked.logits, prefill.logits)
 

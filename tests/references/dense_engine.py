@@ -77,7 +77,7 @@ class DenseEngine:
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: object = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> PrefillResult:
         active = recompute.first(layout, self.info.layers)
         cache = self._cache(None, keep_raw)
@@ -86,7 +86,7 @@ class DenseEngine:
         encoded = {}
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
-                (encoded[p.fused],) = self.encode([(_joined(seen, p.behind), p.unit.token_ids)], [p.fused])
+                (encoded[p.fused],) = self.encode([(_joined(unit_context, p.behind), p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
             for layer, (k, v) in enumerate(cache.layers) if block is not None else ():

@@ -22,7 +22,7 @@ from keep_agent.server.metrics import Metrics
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
 from memory.engine.base import Engine
-from memory.engine.models.special_tokens import SpecialTokens, special_tokens
+from memory.engine.models.chat_template import SpecialTokens, special_tokens
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from keep_agent.scenarios.runner import Answer, Player
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
 from keep_agent.server.error_handlers import Unavailable
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.scheduler.scheduler import Scheduler
 
 

@@ -27,7 +27,7 @@ Angles = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # by RoPE key: cos and
 
 
 def at_rows(angles: Angles, rows: slice | torch.Tensor) -> Angles:
-    """Those of ``rows`` alone."""
+    """Select the angles of ``rows``."""
     return {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in angles.items()}
 
 
@@ -43,7 +43,7 @@ def _takes_layer_type(rotary: nn.Module) -> bool:
 
 @dataclass
 class RopeTables:
-    """cos and sin for positions 0, 1, ... by RoPE key, computed once by the model's own rotary module."""
+    """Tables of cos and sin by RoPE key for positions 0, 1, ..., computed once by the model's own rotary module."""
 
     rotary: nn.Module
     attention: nn.Module
@@ -54,7 +54,7 @@ class RopeTables:
         self._tables: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Angles of ``positions`` (rows,), all below ``top``.
+        """Return angles of ``positions`` (rows,), all below ``top``.
 
         :raises CapacityError: positions past the length up to which the model's RoPE is position independent.
         """
@@ -63,7 +63,7 @@ class RopeTables:
         return {key: (cos[positions][None], sin[positions][None]) for key, (cos, sin) in self._tables.items()}
 
     def identity(self, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Angles that leave ``rows`` rows as they are: cos 1, sin 0."""
+        """Return angles that rotate nothing: cos 1, sin 0."""
         cos, _ = next(iter(self.at(torch.zeros(1, dtype=torch.long, device=device), 1).values()))
         shape = (1, rows, cos.shape[-1])
         return cos.new_ones(shape), cos.new_zeros(shape)
@@ -117,8 +117,8 @@ NAME = "kv_memory"
 class PromptPass:
     """State of one forward over some rows of a prompt.
 
-    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are wanted (``bare``) the layers are
-    given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
+    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are needed (``bare``) the layers get
+    identity angles and rotation happens here; elsewhere the layers rotate.
     """
 
     cache: WorkingCache
@@ -137,9 +137,9 @@ class PromptPass:
 
 @dataclass(slots=True)
 class CoupledPass:
-    """Two passes in one forward: the rows of ``first``, and behind them those of ``second``, which is bare.
+    """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
 
-    In every layer ``second`` attends first; then ``between`` is called, which may give the other its keys and values.
+    In every layer ``second`` attends, then ``between`` runs, which may copy its keys and values to ``first``.
     """
 
     first: PromptPass
@@ -153,7 +153,7 @@ class CoupledPass:
 
 
 class BatchPass(Protocol):
-    """State of one forward over a row of each of several requests, which reads their caches by itself."""
+    """State of one forward over one row of each of several requests; it reads their caches."""
 
     @property
     def angles(self) -> Angles:
@@ -194,9 +194,9 @@ def memory_attention(
         return state.attend(module.layer_idx, query, key, value, params), None
     sizes = [query.shape[2] - state.second.count, state.second.count]
     first, second = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
-    behind = _prompt_attention(module, *second, params, state.second, None)
+    second_output = _prompt_attention(module, *second, params, state.second, None)
     state.between(module.layer_idx)
-    return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), behind], 1), None
+    return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), second_output], 1), None
 
 
 def _prompt_attention(
@@ -208,7 +208,7 @@ def _prompt_attention(
     state: PromptPass,
     hook: AttentionHook | None,
 ) -> torch.Tensor:
-    """Attention of one prompt's rows."""
+    """Compute the attention of one prompt's rows."""
     layer, cache = module.layer_idx, state.cache
     if state.bare:
         if hook is not None:

@@ -1,4 +1,4 @@
-"""Attention over explicit blocks: grouped matrix products on the CPU, SDPA elsewhere.
+"""Attention over explicit blocks: who sees whom, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only the keys they may see.
@@ -25,7 +25,7 @@ KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows 
 
 
 def padding(keys: int) -> int:
-    """Masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
+    """Return the masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
 
 
@@ -42,7 +42,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttentionParams:
-    """How a layer wants its attention."""
+    """Attention settings of a layer."""
 
     scale: float
     window: int | None = None
@@ -66,13 +66,13 @@ class Block:
     prefix: int = 0
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's part of keys or values ``x`` (requests * kv_heads, rows, head_dim)."""
+        """Select the block's rows of keys or values ``x`` (requests * kv_heads, rows, head_dim)."""
         body = x[:, self.k0 : self.k1]
         return torch.cat([x[:, : self.prefix], body], 1) if self.prefix else body
 
 
 def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the keys; a sink (one logit per head) takes mass and gives nothing."""
+    """Softmax over the keys; a sink (one logit per head) takes mass without a value."""
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
@@ -82,14 +82,14 @@ def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tenso
 def block_probabilities(
     q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
+    """Compute weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
     return _probabilities(q[:, :, block.q0 : block.q1], keys, block.bias, softcap, sinks)
 
 
 def _probabilities(
     q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """`block_probabilities` of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
+    """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
     scores = products.scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
@@ -109,12 +109,12 @@ def grouped_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    kept: Weights | None = None,
+    weights_out: Weights | None = None,
 ) -> torch.Tensor:
-    """Attention of ``q`` (requests, heads, rows, head_dim) over ``k``, ``v`` (requests, kv_heads, keys, head_dim).
+    """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
     Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. Where the weights of a
-    block exist as a tensor (requests * heads, rows, keys), they are appended to ``kept``.
+    block exist as a tensor (requests * heads, rows, keys), they are appended to ``weights_out``.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -126,8 +126,8 @@ def grouped_attention(
         rows = block.q1 - block.q0
         stop = block.q1 + QUERIES.lacking(q, rows)  # rows of the next block, or zeros, are padding
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
-        if kept is not None:
-            kept.append(weights[:, :rows])
+        if weights_out is not None:
+            weights_out.append(weights[:, :rows])
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
         out = products.mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
         parts.append(out[:, :, :rows].transpose(1, 2))
@@ -161,7 +161,7 @@ def device_attention(
 
 @dataclass(slots=True)
 class LayerAttention:
-    """Attention of one layer over one pass: its inputs, and its output once that is wanted.
+    """Attention of one layer over one pass: its inputs, and its output on demand.
 
     A tiled cache has no ``keys`` and ``values`` in one piece: the output is computed tile by tile, without weights.
     """
@@ -184,48 +184,48 @@ class LayerAttention:
             self.output()
         return self._weights
 
-    def output(self, sink: Weights | None = None) -> torch.Tensor:
-        """(requests, active rows, heads, head_dim); the weights go to ``sink``, if given, instead of `weights`."""
+    def output(self, weights_out: Weights | None = None) -> torch.Tensor:
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, else to `weights`."""
         if self._out is None:
-            kept = self._weights if self.keeps_weights and sink is None else sink
-            self._out = self._attend(self.query, self.blocks, kept) if self.tiles is None else self.tiles()
+            weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
+            self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()
         return self._out
 
     def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """The same shape, computed for the numbers ``rows`` alone, with their ``blocks``; other rows are finite."""
+        """Compute the output of the row numbers ``rows``, with their ``blocks``; other rows are any finite value."""
         if self._out is not None:
             return self._out
         out = self.query.new_zeros(self.query.transpose(1, 2).shape)
         out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
         return out
 
-    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], sink: Weights | None) -> torch.Tensor:
+    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], weights_out: Weights | None) -> torch.Tensor:
         params = self.params
         return grouped_attention(
-            query, self.keys, self.values, blocks, params.scale, params.softcap, params.sinks, sink
+            query, self.keys, self.values, blocks, params.scale, params.softcap, params.sinks, weights_out
         )
 
 
-SPARED = 8192  # products of a row and a key that are worth a block more
+GAP_COST = 8192  # products of a row and a key that take as long as one more block
 
 Planner = Callable[[int | None], list[Block]]
 
 
 @dataclass
 class MaskPlan:
-    """Blocks by window, made when first asked for."""
+    """Blocks by sliding window, made on first use."""
 
     planner: Planner
-    _made: dict[int | None, list[Block]] = field(default_factory=dict)
+    _blocks: dict[int | None, list[Block]] = field(default_factory=dict)
 
     def blocks(self, window: int | None) -> list[Block]:
-        if window not in self._made:
-            self._made[window] = self.planner(window)
-        return self._made[window]
+        if window not in self._blocks:
+            self._blocks[window] = self.planner(window)
+        return self._blocks[window]
 
 
 def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """0 where ``visible``, -inf elsewhere."""
+    """Make the bias: 0 where ``visible``, -inf elsewhere."""
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
@@ -263,8 +263,8 @@ def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
         return [(start, min(count, start + step)) for start in range(0, count, step)]
     places, bounds, start = rows.tolist(), [], 0
     for number in range(1, count):
-        spared = (number - start) * (places[number] - places[number - 1] - 1)
-        if number - start == step or spared > SPARED:
+        saved = (number - start) * (places[number] - places[number - 1] - 1)
+        if number - start == step or saved > GAP_COST:
             bounds.append((start, number))
             start = number
     return [*bounds, (start, count)]
@@ -294,20 +294,20 @@ def _causal_bias(
 
 
 def unit_plan(
-    lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, behind: int = 0
+    lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
 ) -> MaskPlan:
     """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
 
     Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. Of the first unit
-    ``behind`` rows more, its first, are there already: they are keys, and no query rows.
+    ``extra`` rows more, its first, are there already: they are keys, and no query rows.
     """
-    first, *others = lengths
-    return MaskPlan(partial(_unit_blocks, (behind + first, *others), behind, context, dtype, device))
+    first, *rest = lengths
+    return MaskPlan(partial(_unit_blocks, (extra + first, *rest), extra, context, dtype, device))
 
 
 def _unit_blocks(
     lengths: tuple[int, ...],
-    behind: int,
+    extra: int,
     context: int,
     dtype: torch.dtype,
     device: torch.device,
@@ -319,7 +319,7 @@ def _unit_blocks(
     total = unit.numel()
     step = _step(total, dtype, device)
     blocks = []
-    for q0 in range(behind, total, step):
+    for q0 in range(extra, total, step):
         q1, k0 = min(total, q0 + step), int(starts[q0])
         k1 = q1 + padding(context + q1 - k0)
         rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
@@ -328,7 +328,7 @@ def _unit_blocks(
         if window is not None:
             visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
         bias = bias_of(visible, dtype)
-        blocks.append(Block(q0 - behind, q1 - behind, context + k0, context + k1, bias, context))
+        blocks.append(Block(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
     return blocks
 
 
@@ -338,8 +338,8 @@ def _with_context_window(
     """Cut ``visible`` to the window and put the context's columns in front (``offsets``: row within its unit)."""
     visible = visible & (rows[:, None] - keys[None] < window)
     places = torch.arange(context, device=rows.device)
-    seen = context + offsets[:, None] - places[None] < window
-    return torch.cat([seen, visible], 1)
+    prompt_bias = context + offsets[:, None] - places[None] < window
+    return torch.cat([prompt_bias, visible], 1)
 
 
 def tree_plan(
@@ -366,9 +366,9 @@ def _tree_blocks(
     nodes, prompt, bias = ancestry.shape[0], positions.numel(), ancestry
     if window is not None:
         place = following + depth
-        seen = bias_of(positions[None] > place[:, None] - window, dtype)
+        prompt_bias = bias_of(positions[None] > place[:, None] - window, dtype)
         near = bias_of(depth[None] > depth[:, None] - window, dtype)
-        bias = torch.cat([seen, ancestry + near], 1)
+        bias = torch.cat([prompt_bias, ancestry + near], 1)
     before = bias.shape[1] - nodes  # columns of the prompt
     step = _step(nodes, dtype, depth.device)
     cuts = [(start, min(nodes, start + step)) for start in range(0, nodes, step)]

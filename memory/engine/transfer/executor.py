@@ -1,8 +1,7 @@
-"""Executes transfers: where the loading stage says what moves when, this says in what order, and keeps the times.
+"""Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
 
-The link works on one layer at a time, the one that is due first. All slices of it that wait move in one job, unless its
-turn is still to come: such a job ends after some bytes, so that what is asked for a moment later does not wait long.
-`eval.overlap` plays the same rules against given times.
+The link works on one layer at a time, the one due first. All waiting slices of the current layer move in one job; a job
+for a later layer ends after some bytes, so that urgent transfers do not wait long.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
 
 
 class Staging:
-    """Buffers that slices pass through. They grow to the largest job's, so that later ones allocate nothing."""
+    """Buffers that slices pass through; each grows to its largest job, so that later ones allocate nothing."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._turns: Counter[str] = Counter()  # jobs that left pinned memory, by name
         self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded behind the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
-        """Room for ``shape``, valid until the same ``name`` is taken again; ``like`` gives dtype and device.
+        """Return a buffer of ``shape``, valid until ``name`` is taken again; ``like`` gives dtype and device.
 
-        :param pinned: in page-locked host memory instead
+        :param pinned: use page-locked host memory
         """
         count, key = torch.Size(shape).numel(), (name, like.dtype)
-        held = self._held.get(key)
-        if held is None or held.numel() < count:
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < count:
             device = torch.device("cpu") if pinned else like.device
-            held = torch.empty(count, dtype=like.dtype, device=device, pin_memory=pinned)
-            self._held[key] = held
-        return held[:count].view(shape)
+            buffer = torch.empty(count, dtype=like.dtype, device=device, pin_memory=pinned)
+            self._buffers[key] = buffer
+        return buffer[:count].view(shape)
 
     def pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """Page-locked room for ``shape``: one of a few buffers in turn, free once the copy out of it is done."""
+        """Return the next of `BUFFERS` page-locked buffers of ``shape``, once the last copy out of it is done."""
         buffer = self._buffer(name)
         if (event := self._copied.pop(buffer, None)) is not None:
             event.synchronize()
         return self.take(buffer, shape, like, pinned=True)
 
     def in_use(self, name: str) -> None:
-        """Note that a copy out of the buffer last given by `pinned` was issued on the current stream."""
+        """Record that a copy out of the last `pinned` buffer was issued on the current stream."""
         self._copied[self._buffer(name)] = torch.cuda.current_stream().record_event()
         self._turns[name] += 1
 
@@ -75,7 +74,7 @@ class Staging:
 
 @dataclass
 class KVTransfer:
-    """Copies runs of rows of blocks; what rests packed travels packed, and is unpacked on the cache's device."""
+    """Copies runs of rows of blocks into a cache; packed rows are unpacked on the cache's device."""
 
     layout: Layout
     cache: DenseCache
@@ -84,7 +83,7 @@ class KVTransfer:
     staging: Staging
 
     def move(self, first: int, last: int, runs: Sequence[Run]) -> int:
-        """Move ``runs`` of layers ``[first, last)``; returns the bytes that travelled."""
+        """Move ``runs`` of layers ``[first, last)``; returns the bytes moved."""
         keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
         rows = self._rows(runs)
         angles = at_rows(self.angles, rows)
@@ -97,25 +96,25 @@ class KVTransfer:
 
     @cached_property
     def row_bytes(self) -> int:
-        """About what one row of a layer travels with, keys and values."""
+        """Return the approximate bytes of one row of a layer, keys and values."""
         block = next((place.block for place in self.layout.placements if place.block is not None), None)
         return 0 if block is None else block.nbytes // (block.k.shape[0] * block.tokens)
 
     def spans(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
-        """Prompt rows (start, stop) of each run."""
+        """Return the prompt rows (start, stop) of each run."""
         starts = [self.layout.placements[place].start for place, _ in runs]
         return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
 
-    def cut(self, held: Piece, first: int, last: int, start: int, stop: int) -> Piece:
-        """Layers and rows of keys or values of a block; packed ones stay packed."""
-        if isinstance(held, PackedRows):
-            return held.narrow(2, start, stop - start).layers(first, last)
-        return held[first:last, :, start:stop]
+    def cut(self, stored: Piece, first: int, last: int, start: int, stop: int) -> Piece:
+        """Select layers and rows of a block's keys or values; packed ones stay packed."""
+        if isinstance(stored, PackedRows):
+            return stored.narrow(2, start, stop - start).layers(first, last)
+        return stored[first:last, :, start:stop]
 
     def gather(self, name: str, pieces: Sequence[Piece]) -> torch.Tensor:
-        """The pieces in one tensor on the cache's device, (layers, kv_heads, rows, head_dim).
+        """Concatenate pieces on the cache's device, (layers, kv_heads, rows, head_dim).
 
-        :param name: of the buffer that may hold it, until the same name is gathered again
+        :param name: buffer of the result, which is valid until the name is gathered again
         """
         device = self.cache.k.device
         unpacked = [p.to(device)[:] if isinstance(p, PackedRows) else p for p in pieces]
@@ -136,10 +135,9 @@ class KVTransfer:
         return whole.transpose(1, 2)
 
     def _joined(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """``pieces`` in host memory as one pinned tensor (layers, rows, kv_heads, head_dim).
+        """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
 
-        One copy over the link then, and not one per block: with blocks of 40 tokens issuing the copies takes longer
-        than the copies.
+        One copy replaces one per block: for blocks of 40 tokens issuing copies takes longer than copying.
         """
         rows = [piece.transpose(1, 2) for piece in pieces]
         if len(rows) == 1 and rows[0].is_pinned():
@@ -149,16 +147,16 @@ class KVTransfer:
         return torch.cat(rows, 1, out=self.staging.pinned(name, shape, self.cache.k))
 
     def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
-        found = []
+        pieces = []
         for place, (start, stop) in runs:
             block = self.layout.placements[place].block
             if block is None:
-                raise ConfigError("the loading stage asks for a unit that has no block; fresh units are never loaded.")
-            found.append(self.cut(getattr(block, side), first, last, start, stop))
-        return found
+                raise ConfigError("the loading stage asks for a unit without a block: leave fresh units out.")
+            pieces.append(self.cut(getattr(block, side), first, last, start, stop))
+        return pieces
 
     def _rows(self, runs: Sequence[Run]) -> slice | torch.Tensor:
-        """Prompt rows of the runs in their order: a slice if they form one."""
+        """Return the prompt rows of the runs, in their order: a slice if they are contiguous."""
         spans = self.spans(runs)
         if all(stop == start for (_, stop), (start, _) in pairwise(spans)):
             return slice(spans[0][0], spans[-1][1])
@@ -171,10 +169,10 @@ IN_FLIGHT = 2  # jobs on a CUDA stream at once: more would be an order that noth
 
 @dataclass(frozen=True)
 class Transport:
-    """``link`` is one thread; without it transfers run where they are asked for. On CUDA they go to ``stream``.
+    """Threads and streams of an engine's transfers.
 
-    A job for a layer whose turn has not come moves about ``chunk`` bytes. ``beside`` chooses rows beside a layer's MLP;
-    without it that is done before the MLP, which then leaves out dropped rows.
+    ``link`` is one thread (None: transfers run at once in the caller's), ``stream`` its CUDA stream. A job for a later
+    layer moves about ``chunk`` bytes. ``beside`` chooses rows beside a layer's MLP; without it the choice comes before.
     """
 
     link: Executor | None = None
@@ -188,8 +186,7 @@ class Transport:
     def of(
         cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str, chunk: float | None = None
     ) -> Transport:
-        """``auto`` is a thread and a stream on CUDA. Elsewhere it is ``inline``, or a thread in front of a slow link:
-        host memory is as near as the working cache, and a thread would take the model's cores.
+        """Make the transport of ``kind``; ``auto`` is a stream on CUDA, a thread for a throttled link, else inline.
 
         :raises ConfigError: an unknown name, or a kind that does not work on ``device``
         """
@@ -216,12 +213,12 @@ class Transport:
 
 
 class TransferExecutor:
-    """One request's transfers. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
+    """Transfers of one request. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport) -> None:
         self.mover, self.transport = mover, transport
         self.intervals: list[LoadInterval] = []
-        self.waited = 0.0  # seconds
+        self.wait_seconds = 0.0  # seconds
         self._covered = np.zeros((layers, mover.layout.rows), dtype=bool)
         self._pending: dict[int, list[Run]] = defaultdict(list)  # by layer
         self._events: dict[int, list[torch.cuda.Event]] = defaultdict(list)
@@ -230,46 +227,46 @@ class TransferExecutor:
         self._busy = False  # whether the link's thread works for this request
         self._current: int | None = None  # the layer it moves
         self._turn = 0  # the layer that asked last
-        self._asked = [0.0] * layers  # when the layer's latest slices were
-        self._free = 0.0  # when a throttled link is done with the job before, and its next one was asked for
+        self._asked_at = [0.0] * layers  # when the layer's latest slices were
+        self._free = 0.0  # when a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
     def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
-        """Start the transfers that ``layer``'s turn brings, or put them in line."""
-        wanted = list(transfers)
-        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in wanted])
-        for transfer, (start, stop) in zip(wanted, spans, strict=True):
+        """Start the transfers scheduled at ``layer``, or queue them."""
+        transfers_now = list(transfers)
+        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers_now])
+        for transfer, (start, stop) in zip(transfers_now, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
-            for first, last, runs in _deepest(wanted):
+            for first, last, runs in _deepest(transfers_now):
                 self._run(first, last, runs)
-            self.waited += time.perf_counter() - started
+            self.wait_seconds += time.perf_counter() - started
             return
         with self._changed:
-            self._turn, now = layer, time.perf_counter()
-            for transfer in wanted:
+            self._turn, moment = layer, time.perf_counter()
+            for transfer in transfers_now:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
-                    self._asked[due] = now
+                    self._asked_at[due] = moment
             if self._pending and not self._busy:
                 self.transport.link.submit(self._drain)
-                self._busy = True  # not before: a link that takes no more work never ends it
+                self._busy = True  # after submit, which may raise
 
     def note(self, layer: int, start: float, nbytes: int) -> None:
         """Count a copy that ``layer`` itself made, and waited for, since ``start``."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
-        self.waited += end - start
+        self.wait_seconds += end - start
 
     def cover(self, rows: slice) -> None:
         """Count rows as present at every layer (the context prefix)."""
         self._covered[:, rows] = True
 
     def wait(self, layer: int, inactive: NDArray[np.bool_] | None) -> None:
-        """Return when all slices of ``layer`` are there.
+        """Wait until all slices of ``layer`` are loaded.
 
         :param inactive: (rows,) bool, the rows that must have been transferred; None if all rows are active
         :raises ConfigError: if the loading stage forgot some of them.
@@ -286,10 +283,10 @@ class TransferExecutor:
         self._raise()
         for event in self._events.pop(layer, ()):
             torch.cuda.current_stream().wait_event(event)
-        self.waited += time.perf_counter() - started
+        self.wait_seconds += time.perf_counter() - started
 
     def finish(self) -> None:
-        """Wait for everything, so that nothing writes into the cache after the prefill."""
+        """Wait for all transfers, so that nothing writes into the cache after the prefill."""
         with self._changed:
             self._changed.wait_for(lambda: not self._busy)
         self._raise()
@@ -298,7 +295,7 @@ class TransferExecutor:
                 torch.cuda.current_stream().wait_event(event)
 
     def cancel(self) -> None:
-        """Let what waits be, and return when nothing writes into the cache any more."""
+        """Drop queued transfers, and wait until nothing writes into the cache."""
         with self._changed:
             self._pending.clear()
             self._changed.wait_for(lambda: not self._busy)
@@ -310,7 +307,7 @@ class TransferExecutor:
             raise self._error
 
     def _drain(self) -> None:
-        """On the link's thread: job after job until none waits."""
+        """Run queued jobs, on the link's thread."""
         try:
             with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
                 while (layer := self._next()) is not None:
@@ -322,19 +319,19 @@ class TransferExecutor:
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
-        """The layer that is due first among those that wait."""
+        """Take the next job, of the first layer that waits; returns that layer."""
         with self._changed:
             self._current = min(self._pending, default=None)
             if self._current is None:
                 self._busy = False
             else:
                 self._job = self._take(self._current)
-                self._free = max(self._free, self._asked[self._current])
+                self._free = max(self._free, self._asked_at[self._current])
             self._changed.notify_all()
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Runs of rows, those that touch made one, in the order of rows."""
+        """Take a layer's queued runs, in order of rows; adjacent ones are joined."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._turn:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
@@ -348,8 +345,8 @@ class TransferExecutor:
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
-            begun = started if self.transport.link is None else self._free
-            self._free = self.transport.throttle.hold(begun, nbytes)
+            start = started if self.transport.link is None else self._free
+            self._free = self.transport.throttle.hold(start, nbytes)
         if self.transport.stream is not None:
             event = self.transport.stream.record_event()
             self._events[first].append(event)
@@ -360,10 +357,7 @@ class TransferExecutor:
 
 
 def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
-    """(first layer, last, runs): transfers of the same layers together, and layers of the same runs, too.
-
-    Where nothing overlaps, a job per layer would only be more calls.
-    """
+    """Group transfers into few jobs (first layer, last, runs), for transfers that overlap with nothing."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
         runs = _joined([(t.placement, t.rows) for t in group])
@@ -374,10 +368,10 @@ def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Runs that touch made one: one copy each."""
-    found: list[Run] = []
+    """Join adjacent runs."""
+    joined: list[Run] = []
     for place, (start, stop) in runs:
-        if found and found[-1][0] == place and found[-1][1][1] == start:
-            start = found.pop()[1][0]
-        found.append((place, (start, stop)))
-    return found
+        if joined and joined[-1][0] == place and joined[-1][1][1] == start:
+            start = joined.pop()[1][0]
+        joined.append((place, (start, stop)))
+    return joined

@@ -17,14 +17,14 @@ CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 
 
 
 def choose_device(device: torch.device | None) -> None:
-    """Make a GPU this thread's own: else streams that are named without a device are those of the first."""
+    """Make a GPU the thread's current device, which streams without a device refer to."""
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """A link slower than this machine's: stands in for PCIe or a disk where there is none.
+    """Simulated bandwidth of a slower link, such as PCIe or a disk.
 
     :param gigabytes: per second, 1e9 bytes each
     :param microseconds: before the first byte of a job
@@ -38,46 +38,43 @@ class Throttle:
             raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
 
     def seconds(self, nbytes: int) -> float:
-        """How long a job of so many bytes takes."""
+        """Return the duration of a job of ``nbytes``."""
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
 
     @property
     def chunk(self) -> float:
-        """Bytes of a job that others hardly wait for, and beside which its latency does not count."""
+        """Return the bytes of a short job, long enough for the latency not to count."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def hold(self, started: float, nbytes: int) -> float:
-        """Return when a job that began at ``started`` would be done, and that moment.
-
-        The next one begins there if it was waiting: waking up late is not the link's fault.
-        """
+        """Sleep until a job that began at ``started`` would end; returns that time, where a waiting job begins."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end
 
 
 class SideWorker:
-    """The worker that chooses rows while the layer's MLP is computed; on CUDA it has a stream of its own."""
+    """Thread that chooses rows while a layer's MLP is computed; on CUDA with its own stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._executor = ThreadPoolExecutor(1, "importance", choose_device, (device,))
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def submit(self, work: Any, *args: Any) -> Future[Any]:
-        """Run ``work`` behind what the caller's stream holds by now."""
+        """Run ``work`` after what is queued on the caller's stream."""
         if self._stream is not None:
             self._caller = torch.cuda.current_stream()
             self.catch_up()
         return self._executor.submit(work, *args)
 
     def catch_up(self) -> None:
-        """Let what the work does next begin behind what the caller's stream holds by now, too."""
+        """Make the worker's stream wait for what is queued on the caller's."""
         if self._stream is not None:
             self._stream.wait_stream(self._caller)
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """For the work: on this worker's stream; what it made is there at the end."""
+        """Run on this worker's stream, and wait for it at the end."""
         with torch.cuda.stream(self._stream):  # without a stream this does nothing
             try:
                 yield

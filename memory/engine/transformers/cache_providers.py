@@ -69,16 +69,16 @@ class QuantizedCacheProvider(CacheProvider):
 def compact(decoder: Decoder, cache: PagedCache) -> None:
     """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
     rows = torch.arange(cache.length, device=decoder.device)
-    moved = rows[cache.positions != rows]
-    if not moved.numel():
+    displaced = rows[cache.positions != rows]
+    if not displaced.numel():
         return
-    first = int(moved[0])
+    first = int(displaced[0])
     old, new = cache.positions[first:], rows[first:]
     top = int(old[-1]) + 1
     keys = torch.stack([cache.keys(layer)[:, first:] for layer in range(decoder.spec.layers)])
     bare = decoder.rope.rotate_layers(keys.double(), _back(decoder.rope.at(old, top)))
-    turned = decoder.rope.rotate_layers(bare, _doubled(decoder.rope.at(new, top)))
-    cache.renumber(first, turned.to(keys.dtype))
+    rotated = decoder.rope.rotate_layers(bare, _doubled(decoder.rope.at(new, top)))
+    cache.renumber(first, rotated.to(keys.dtype))
 
 
 def _back(angles: Angles) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

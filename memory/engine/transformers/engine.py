@@ -1,4 +1,4 @@
-"""Transformers engine: drives a Hugging Face model layer by layer, on the worker that owns it."""
+"""Transformers engine: drives a Hugging Face model layer by layer in one worker thread."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ from memory.engine.models.load import LoadedModel
 from memory.engine.models.model_spec import ModelSpec
 from memory.engine.transfer.executor import Transport
 from memory.engine.transfer.link import Throttle, choose_device
-from memory.engine.transformers import append as decode
-from memory.engine.transformers.append import ChunkedPrefill
+from memory.engine.transformers.append import ChunkedPrefill, generate
 from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider, compact
 from memory.engine.transformers.encode import encode, query_states
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
@@ -51,7 +50,7 @@ from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute, Slots
 
 T = TypeVar("T")
-TIDIED = 256  # pieces of work: some fifty steps of an agent
+TIDY_INTERVAL = 256  # jobs: about fifty steps of an agent
 
 
 @dataclass(order=True)
@@ -63,7 +62,7 @@ class _Job:
     threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of the caller
 
     def run(self) -> bool:
-        """Do the work and let go of it before its end is told; False if it was cancelled."""
+        """Run the work, and drop the reference to it before the future completes; False if it was cancelled."""
         work, self.work = self.work, None
         if work is None or not self.result.set_running_or_notify_cancel():
             return False
@@ -82,19 +81,19 @@ class _Job:
 
 
 class Worker:
-    """Runs submitted work one piece at a time in its own thread, under ``torch.inference_mode``.
+    """Thread that runs jobs one at a time under ``torch.inference_mode``, by priority, then in order of arrival.
 
-    Every `TIDIED` pieces it tidies up, when the result is out and before it looks for more.
+    :param tidy: called after every `TIDY_INTERVAL` jobs, once the last result is set
+    :param device: the model's; a GPU becomes the thread's current device
     """
 
     def __init__(
         self, name: str = "engine", tidy: Callable[[], None] | None = None, device: torch.device | None = None
     ) -> None:
-        """:param device: the model's; its streams are the ones the worker means"""
         self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed, self._lock = False, threading.Lock()  # so that no job comes behind the last one
+        self._closed, self._lock = False, threading.Lock()  # so that no job follows the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         _ALIVE.add(self)
@@ -112,14 +111,13 @@ class Worker:
         return future
 
     def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
-        """Run ``work`` and return its result; work that already runs here calls straight through.
+        """Run ``work`` and return its result; on the worker's own thread it runs at once.
 
-        When this returns or raises, the thread holds nothing of the work, its result or its error any more: what the
-        caller lets go of is gone at once.
+        When this returns or raises, the thread has no reference to the work, its result or its error.
         """
         if threading.current_thread() is self._thread:
             return work()
-        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would hold the end a moment longer
+        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would keep the result alive
 
         def run() -> None:
             try:
@@ -137,7 +135,7 @@ class Worker:
             del error  # its traceback has this frame
 
     def close(self) -> None:
-        """Finish what is queued, then stop. May be called twice."""
+        """Finish the queued jobs, then stop. May be called twice."""
         self._end(Priority.CLOSE)
 
     def _end(self, priority: Priority) -> None:
@@ -145,13 +143,13 @@ class Worker:
             if not self._closed or priority == Priority.EXIT:
                 self._closed = True
                 self._jobs.put(_Job(priority, next(self._numbers), None, Future()))
-        self._thread.join()  # for whoever calls: what the work needs is put away behind this
+        self._thread.join()  # also at a second call: callers free what the jobs use after this
 
     def _serve(self) -> None:
         choose_device(self._device)
         while (job := self._jobs.get()).work is not None:
-            ran, due = job.run(), job.number % TIDIED == TIDIED - 1
-            del job  # while this thread tidies or waits it must not keep the work, and with it a model, alive
+            ran, due = job.run(), job.number % TIDY_INTERVAL == TIDY_INTERVAL - 1
+            del job  # while this thread tidies or waits it must not keep the work, and so the model, alive
             if ran and due and self._tidy is not None:
                 self._tidy()
 
@@ -161,15 +159,12 @@ _ALIVE: WeakSet[Worker] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Wait for the work under way, not for what is queued, when the process ends and nobody has closed an engine.
+    """Wait for the running job, not for queued ones, when the process ends with an open engine.
 
-    A thread that comes back from torch when the interpreter is gone ends the process by an abort.
+    A thread that returns from torch after the interpreter is gone aborts the process.
     """
     for worker in tuple(_ALIVE):
         worker._end(Priority.EXIT)
-
-
-T = TypeVar("T")
 
 
 class TransformersEngine:
@@ -187,9 +182,9 @@ class TransformersEngine:
     ) -> None:
         """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
         :param throttle: makes the link as slow as another machine's
-        :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
-            out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
-        :param chunk: bytes after which a job of the link ends whose layer's turn has not come; None: as fits the link
+        :param importance: a layer's rows are chosen ``before`` the MLP of the layer above, which then skips dropped
+            rows, or ``beside`` it, in a thread (KEEP's three workers)
+        :param chunk: bytes of a transfer job for a layer that is not due yet; None: as fits the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
@@ -205,10 +200,7 @@ class TransformersEngine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Blocks of ``units`` in their order, in host memory; units with the same context share one packed forward.
-
-        :param identities: names of the blocks, one per unit; empty names if left out.
-        """
+        """Implement `Engine.encode`: units with the same context share one packed forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
@@ -219,19 +211,13 @@ class TransformersEngine:
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> PrefillResult:
-        """Logits of the prompt's last row, its working cache and the trace.
-
-        :param context_block: exact keys and values of the context rows
-        :param keep_raw: keep unrotated keys, so that rows can be harvested
-        :param slots: rows that are neither computed nor loaded, but filled anew at every layer
-        :param seen: what fused units of the layout see of the context; they are encoded on the way
-        """
+        """Implement `Engine.prefill`."""
 
         def work() -> PrefillResult:
             stages = recompute, loading, self._transport
-            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
+            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, unit_context).run()
 
         return self._worker.call(work)
 
@@ -246,35 +232,32 @@ class TransformersEngine:
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
-
-        :param best: so many are wanted: on a CPU a few small forwards then, and -inf for what is certainly behind
-        """
+        """Implement `Engine.score`: one forward over the trie, or with ``best`` on a CPU a few small ones."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
         self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
-        """Greedy continuation; ends before the first of ``stop_ids``."""
+        """Implement `Engine.generate`."""
         return self._worker.call(
-            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
+            partial(generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
         )
 
     def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
+        """Implement `Engine.append`."""
         return self.extend(cache, token_ids).logits
 
     def extend(
         self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
-        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
+        """Implement `Engine.extend`."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
         return self._worker.call(lambda: ChunkedPrefill(self.decoder, cache, ids, chunking).run())
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Session caches: quantized ones with a ``format``, else paged ones whose exact rows are shared as a prefix."""
+        """Implement `Engine.cache_provider`: caches are quantized with a ``format``, else paged."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)
@@ -288,11 +271,11 @@ class TransformersEngine:
         return restore(file, self.info, self.device)
 
     def compact(self, cache: PagedCache) -> None:
-        """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+        """Implement `Engine.compact`."""
         self._worker.call(partial(compact, self.decoder, cache))
 
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
-        """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
+        """Implement `Engine.harvest`."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
         return KVBlock(identity, resting(k), resting(v))
@@ -300,10 +283,7 @@ class TransformersEngine:
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer asked for.
-
-        The pass ends at the last of ``layers`` (rising).
-        """
+        """Implement `Engine.query_states`; ``layers`` are rising, and the pass ends at the last."""
         return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
 
     def run(self, work: Callable[[], T]) -> T:
@@ -311,14 +291,14 @@ class TransformersEngine:
         return self._worker.call(work)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """The same, without waiting for it: behind the plans that are queued.
+        """Queue ``work`` behind the queued plans, without waiting for it.
 
         :raises ModelError: after ``close``
         """
         return self._worker.submit(work)
 
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """The same in the background: every plan goes first."""
+        """Queue ``work`` in the background: every plan goes first."""
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(
@@ -327,19 +307,19 @@ class TransformersEngine:
         attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits (rows, vocab) of transformers' own forward on the same weights: the ruler, not the engine."""
+        """Return logits (rows, vocab) of transformers' own forward on the same weights, as a reference."""
 
         def work() -> torch.Tensor:
-            given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **given).logits[0]
+            arguments = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **arguments).logits[0]
 
         return self._worker.call(work)
 
     @cached_property
     def plain(self) -> PreTrainedModel:
-        """A twin that runs transformers' SDPA (eager where there are attention sinks).
+        """Return a copy that runs transformers' SDPA (eager where there are attention sinks).
 
-        It shares every parameter but those that lie prepacked: of these it has copies.
+        It shares all parameters except prepacked ones, which it copies.
         """
         module = self.model.module
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
@@ -348,7 +328,7 @@ class TransformersEngine:
         return twin
 
     def close(self) -> None:
-        """Stop the worker after what is queued."""
+        """Stop the worker after the queued jobs."""
         self._worker.close()
         self._transport.close()
 
@@ -365,7 +345,7 @@ class TransformersEngine:
         contexts = {id(context): context for context, _ in units}
         blocks: list[KVBlock | None] = [None] * len(units)
         for context in contexts.values():
-            numbers = [i for i, (own, _) in enumerate(units) if own is context]
+            numbers = [i for i, (context_of_unit, _) in enumerate(units) if context_of_unit is context]
             pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
             for i, (k, v) in zip(numbers, pairs, strict=True):
                 blocks[i] = KVBlock(names[i], resting(k), resting(v))

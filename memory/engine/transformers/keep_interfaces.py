@@ -85,12 +85,12 @@ class KeepInterfaces:
         return self._call(partial(self._compute, input, layer_id)), kv_cache
 
     def importance_evaluation(self, layer_id: int, memory_ids: Collection[str], attention: LayerProbe) -> list[str]:
-        """Those of ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
+        """Choose the ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
         if attention is not self._attention or attention.layer != layer_id:
             raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
         self._call(partial(self._run.choose, attention))
-        chosen = set(memory_ids)
-        return [id for id in self.active_ids() if id in chosen]
+        wanted_ids = set(memory_ids)
+        return [id for id in self.active_ids() if id in wanted_ids]
 
     def finish(self, output: torch.Tensor) -> PrefillResult:
         """Logits of the prompt's last row after the last layer."""
@@ -99,8 +99,8 @@ class KeepInterfaces:
     def _load(self, number: int, layer: int) -> KV:
         layout, loader = self._run.layout, self._run.loader
         span = layout.segments[number]
-        wanted = (layout.segment_of == number).cpu().numpy()
-        runs = layout.runs(wanted)
+        mask = (layout.segment_of == number).cpu().numpy()
+        runs = layout.runs(mask)
         if not runs:
             raise ConfigError(f"memory {span.segment!r} has no block to load: its rows are fresh.")
         loader.submit(layer, [Transfer(place, layer, layer + 1, rows) for place, rows in runs])

@@ -16,7 +16,7 @@ from keep_agent.errors import ModelError
 from memory.engine.base import Priority
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transfer.executor import Transport
-from memory.engine.transformers.engine import TIDIED, TransformersEngine, Worker
+from memory.engine.transformers.engine import TIDY_INTERVAL, TransformersEngine, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
@@ -140,7 +140,7 @@ def test_nothing_is_kept_alive_while_the_worker_tidies() -> None:
         release.wait(PATIENCE)
 
     worker, gone = Worker(tidy=tidy), weakref.ref(work)
-    for _ in range(TIDIED - 1):
+    for _ in range(TIDY_INTERVAL - 1):
         worker.call(lambda: None)
     future = worker.submit(work)
     assert tidying.wait(PATIENCE)
@@ -164,10 +164,10 @@ def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
 def test_it_tidies_up_between_pieces_of_work() -> None:
     order: list[int | str] = []
     worker = Worker(tidy=lambda: order.append("tidied"))
-    for number in range(2 * TIDIED + 1):
+    for number in range(2 * TIDY_INTERVAL + 1):
         worker.call(partial(order.append, number))
     worker.close()
-    assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDIED, 2 * TIDIED + 1]
+    assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDY_INTERVAL, 2 * TIDY_INTERVAL + 1]
 
 
 def test_who_closes_again_waits_too() -> None:

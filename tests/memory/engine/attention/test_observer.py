@@ -139,5 +139,5 @@ def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
         with observer.watching(places, 7):
             pass
         observer.drop(torch.arange(0, 7, 2))
-        assert [given.weights.dtype for given in observer._given] == [torch.float32]
+        assert [attention.weights.dtype for attention in observer._attention] == [torch.float32]
         assert observer.mass(torch.arange(0, 7, 2)).dtype == torch.float32

@@ -396,7 +396,7 @@ def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
 def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(engine, PACING)
     for call in ("step", "leave"):
-        monkeypatch.setattr(scheduler._teams, call, lambda *_: 1 / 0)
+        monkeypatch.setattr(scheduler._groups, call, lambda *_: 1 / 0)
     stream = scheduler.submit("a", packed(engine), some_ids(9), 4)
     with pytest.raises(ZeroDivisionError):
         stream.collect()

@@ -56,7 +56,9 @@ def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context:
     blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
     layout = prompt.layout(blocks)
     before = any_engine.prefill(layout, recompute, LayerBalanced(), seen)
-    fused = any_engine.prefill(carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, seen=seen)
+    fused = any_engine.prefill(
+        carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, unit_context=seen
+    )
     assert relative(fused.logits, before.logits) < EXACT
     assert [block.identity for block in fused.encoded] == ["a", "b"]
     check(fused.encoded, [blocks[0], blocks[2]])
@@ -116,7 +118,7 @@ def test_one_of_them_sees_what_it_is_behind(any_engine: Engine, context: int, fi
     expected = any_engine.prefill(layout, Nothing(), Serial(), seen)
     riding = carrying(layout, [0, 2], ["a", "b"])
     placed = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(riding.placements)]
-    found = any_engine.prefill(replace(riding, placements=tuple(placed)), Nothing(), Serial(), seen, seen=seen)
+    found = any_engine.prefill(replace(riding, placements=tuple(placed)), Nothing(), Serial(), seen, unit_context=seen)
     assert relative(found.logits, expected.logits) < EXACT
     check(sorted(found.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
 
