@@ -39,9 +39,9 @@ def model() -> LoadedModel:
 
 @pytest.fixture(scope="module", params=[TransformersEngine, DenseEngine])
 def engine(request: pytest.FixtureRequest, model: LoadedModel) -> Iterator[Engine]:
-    made = request.param(model)
-    yield made
-    made.close()
+    outputs = request.param(model)
+    yield outputs
+    outputs.close()
 
 
 def plain(model: LoadedModel, ids: list[int] | torch.Tensor) -> torch.Tensor:
@@ -79,10 +79,10 @@ def test_blocks_hold_unrotated_keys_of_their_context(engine: Engine, model: Load
 def test_reused_blocks_are_isolated_units(engine: Engine, model: LoadedModel, loading: type) -> None:
     """Law 2, and law 7: the loading stage changes nothing."""
     layout, context = PROMPT.layout(PROMPT.blocks(engine)), PROMPT.context_block(engine)
-    found = engine.prefill(layout, Nothing(), loading(), context).logits[0]
+    actual = engine.prefill(layout, Nothing(), loading(), context).logits[0]
     dense = DenseEngine(model)
     layout, context = PROMPT.layout(PROMPT.blocks(dense)), PROMPT.context_block(dense)
-    assert relative(found, dense.prefill(layout, Nothing(), Serial(), context).logits[0]) < EXACT
+    assert relative(actual, dense.prefill(layout, Nothing(), Serial(), context).logits[0]) < EXACT
 
 
 def test_a_cache_is_extended_and_rewound(engine: Engine, model: LoadedModel) -> None:

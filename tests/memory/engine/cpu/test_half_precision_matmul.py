@@ -69,14 +69,14 @@ def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
 
 def few(shapes: Shapes) -> bool:
     kinds = (shapes.rows, ROWS), (shapes.queries, QUERIES), (shapes.keys, KEYS)
-    return all(len(found) > 1 and found == {sizes.over(one) for one in found} for found, sizes in kinds)
+    return all(len(result) > 1 and result == {sizes.over(item) for item in result} for result, sizes in kinds)
 
 
 @given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
 def test_sizes_are_near(count: int, sizes: Sizes) -> None:
-    found = sizes.over(count)
-    assert count <= found and sizes.over(found) == found
-    assert found < count + sizes.multiple or found <= count * (1 + 2 / sizes.steps)
+    result = sizes.over(count)
+    assert count <= result and sizes.over(result) == result
+    assert result < count + sizes.multiple or result <= count * (1 + 2 / sizes.steps)
 
 
 def test_sizes_are_few() -> None:
@@ -140,18 +140,18 @@ def layers_of(*sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> n
 def test_the_same_bit_by_bit(rows: int) -> None:
     plain, packed = layers_of((64, 192), (32, 48), (96, 17)), layers_of((64, 192), (32, 48), (96, 17))
     prepack(packed)
-    for one, other in zip(plain, packed, strict=True):
-        assert isinstance(other, Prepacked) and not dict(other.named_parameters()).keys() - {"bias"}
-        x = torch.randn(1, rows, one.in_features).bfloat16()
+    for item, peer in zip(plain, packed, strict=True):
+        assert isinstance(peer, Prepacked) and not dict(peer.named_parameters()).keys() - {"bias"}
+        x = torch.randn(1, rows, item.in_features).bfloat16()
         with torch.inference_mode():
-            assert torch.equal(one(x), other(x))
+            assert torch.equal(item(x), peer(x))
             wide = torch.cat([x, x], -1)
-            assert torch.equal(one(wide[..., : one.in_features].contiguous()), other(wide[..., : one.in_features]))
-        assert torch.equal(one.weight, other.weight)
-        again = copy.deepcopy(other)
-        assert type(again) is nn.Linear and torch.equal(again.weight, one.weight)
-        assert (again.bias is None) == (one.bias is None) and (again.bias is None or again.bias is not other.bias)
-        assert (again.in_features, again.out_features) == (one.in_features, one.out_features)
+            assert torch.equal(item(wide[..., : item.in_features].contiguous()), peer(wide[..., : item.in_features]))
+        assert torch.equal(item.weight, peer.weight)
+        again = copy.deepcopy(peer)
+        assert type(again) is nn.Linear and torch.equal(again.weight, item.weight)
+        assert (again.bias is None) == (item.bias is None) and (again.bias is None or again.bias is not peer.bias)
+        assert (again.in_features, again.out_features) == (item.in_features, item.out_features)
 
 
 @pytest.mark.usefixtures("native_bfloat16")
@@ -190,5 +190,5 @@ def test_a_model_is_prepacked_and_its_ruler_is_not(family: str) -> None:
         weight = engine.plain.model.layers[1].self_attn.q_proj.weight
         assert torch.equal(weight, engine.model.module.model.layers[1].self_attn.q_proj.weight)
         assert engine.plain.model.embed_tokens.weight is engine.model.module.model.embed_tokens.weight
-        found = engine.prefill(prompt.layout([None] * len(prompt.units)), Full(), Serial()).logits
-        assert relative(found[0], engine.forward_plain(prompt.ids)[-1].float()) < 0.05
+        result = engine.prefill(prompt.layout([None] * len(prompt.units)), Full(), Serial()).logits
+        assert relative(result[0], engine.forward_plain(prompt.ids)[-1].float()) < 0.05

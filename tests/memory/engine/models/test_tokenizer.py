@@ -104,9 +104,9 @@ def test_a_template_that_fails_is_one_sentence(chat: PreTrainedTokenizerFast, ki
 
 
 def test_messages_are_rendered_up_to_where_the_assistant_speaks(chat: PreTrainedTokenizerFast) -> None:
-    begun = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
-    assert render(chat, [("user", "go")]) == begun
-    assert render(chat, [("user", "go"), ("assistant", "I")], go_on=True) == f"{begun}I"
+    starts = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert render(chat, [("user", "go")]) == starts
+    assert render(chat, [("user", "go"), ("assistant", "I")], go_on=True) == f"{starts}I"
     assert parts_around(chat, "#", [("user", "a#b#")]) == [
         "<|im_start|>user\na",
         "b",
@@ -153,11 +153,11 @@ def test_ends_are_what_any_file_names_and_other_special_tokens_are_hidden(
     for names, ends in (
         (["generation_config"], {end, 7}), (["config"], {9}), (["config", "generation_config"], {end, 7, 9}),
     ):  # fmt: skip
-        found = found_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
-        assert found == SpecialTokens(frozenset(ends), frozenset({start, end} - ends))
+        result = found_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
+        assert result == SpecialTokens(frozenset(ends), frozenset({start, end} - ends))
     unnamed.eos_token = END
-    found = found_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
-    assert found == SpecialTokens(frozenset({end, 9}), frozenset({start}))
+    result = found_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
+    assert result == SpecialTokens(frozenset({end, 9}), frozenset({start}))
 
 
 def test_where_no_file_names_an_end_every_special_token_is_one(

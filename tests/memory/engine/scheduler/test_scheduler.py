@@ -33,8 +33,8 @@ def engine() -> Iterator[Engine]:
     """In float64: a batch gives what each gives alone, to the last digit that matters."""
     with TransformersEngine(
         tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
-    ) as made:
-        yield made
+    ) as outputs:
+        yield outputs
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ def test_tokens_come_one_by_one(engine: Engine) -> None:
     passes, cancelled = itertools.count(), threading.Event()
 
     def hold(*_: object) -> None:
-        """Else all tokens may have come before anybody looks."""
+        """Wait, so that not all tokens have come before the check."""
         if next(passes) >= 40:
             assert cancelled.wait(PATIENCE)
 
@@ -367,12 +367,12 @@ def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
 
 
 def test_refusals(engine: Engine, manual: Scheduler) -> None:
-    refused: list[tuple[str, Callable[[], object]]] = [
+    refusals: list[tuple[str, Callable[[], object]]] = [
         ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
         ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
         ("few=0", lambda: SchedulerConfig(few=0)),
     ]
-    for words, act in refused:
+    for words, act in refusals:
         with pytest.raises(ConfigError, match=words):
             act()
     assert not manual.turn()

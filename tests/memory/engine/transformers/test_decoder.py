@@ -41,8 +41,8 @@ def test_halves_are_the_whole(any_engine: Engine, at_once: int, monkeypatch: pyt
             angles = state.angles[decoder.spec.rope_keys[index]]
             whole = layer(hidden, attention_mask=None, position_embeddings=angles, memory_pass=state)
             whole = whole[0] if isinstance(whole, tuple) else whole
-            found = decoder.layer(index, hidden, state)
-            torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+            result = decoder.layer(index, hidden, state)
+            torch.testing.assert_close(result, whole, rtol=1e-5, atol=1e-5)
             few = decoder.feed(index, decoder.attend(index, hidden, state)[:, 3:9])
             torch.testing.assert_close(few, whole[:, 3:9], rtol=1e-5, atol=1e-5)
             hidden = whole
