@@ -42,7 +42,7 @@ class Stepped:
 
 
 class Batch:
-    """Caches that decode together. They are referred to, never copied, and may join and leave between steps.
+    """Caches that decode together. They are never copied, and may join and leave between steps.
 
     A member has at all times what one-by-one decoding would have given it, and may be read, forked and cut in between.
     """
@@ -153,11 +153,6 @@ class Batch:
         if self._rows is not None:
             self._rows.end()
             self._rows = None
-
-
-def merge(decoder: Decoder, caches: Sequence[Member]) -> Batch:
-    """Make a batch of ``caches``; only rows of incomplete pages are copied."""
-    return Batch(decoder, caches)
 
 
 @dataclass(frozen=True)

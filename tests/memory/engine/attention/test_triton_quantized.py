@@ -20,7 +20,7 @@ import torch
 from memory.engine.attention.kernels import Block, bias_of, causal_plan, tree_plan, unit_plan
 from memory.engine.attention.tiled import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.scheduler.batch import merge
+from memory.engine.scheduler.batch import Batch
 from memory.engine.transformers.append import append
 from memory.kv_cache import quantized as packed_module
 from memory.kv_cache.quantization import Packed, PackFormat, pack
@@ -212,7 +212,7 @@ def test_a_batch_on_a_gpu(format: PackFormat) -> None:
         for cache, rows in zip(caches, (300, 5, 130), strict=True):
             append(model.decoder, cache, torch.tensor(tokens(rows, rows), device=DEVICE))
         caches[0].drop(torch.arange(300, device=DEVICE) % 3 > 0)
-        forks, batch = [cache.fork() for cache in caches], merge(model.decoder, caches)
+        forks, batch = [cache.fork() for cache in caches], Batch(model.decoder, caches)
         for step in range(70):
             result = batch.step([step, 7, 9])
             local = zip(forks, torch.tensor([[step], [7], [9]], device=DEVICE), strict=True)

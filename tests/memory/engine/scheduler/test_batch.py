@@ -16,7 +16,7 @@ from memory.engine.attention.quantized_attention import packed_mix, packed_score
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler import batched_cache as gathered_paged
 from memory.engine.scheduler import batched_quantized as gathered_packed
-from memory.engine.scheduler.batch import Batch, BatchGroups, Member, merge
+from memory.engine.scheduler.batch import Batch, BatchGroups, Member
 from memory.engine.transformers.append import append
 from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.dense import DenseCache
@@ -113,7 +113,7 @@ def check_bytes(local: Member, twin: Member) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_equal_those_of_each_alone(family: str, kind: str) -> None:
     house = House(tiny_model(family, layers=2).decoder, kind)
-    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 8, 1e-5)
+    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 8, 1e-5)
 
 
 @ANY_KIND
@@ -123,7 +123,7 @@ def test_pages_that_fill_up_on_the_way_are_those_of_each_alone(family: str, kind
     house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
     members, twins = house.caches(FILLING), house.caches(FILLING)
     packed = None if kind == "paged" else [cache.packed for cache in members]
-    check_steps(house, merge(house.decoder, members), twins, 7, 1e-13)
+    check_steps(house, Batch(house.decoder, members), twins, 7, 1e-13)
     if packed is not None:
         assert sum(local.packed > before for local, before in zip(members, packed, strict=True)) == 5
         for local, twin in zip(members, twins, strict=True):
@@ -133,7 +133,7 @@ def test_pages_that_fill_up_on_the_way_are_those_of_each_alone(family: str, kind
 def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
     house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
     member = house.cache(BLOCK - 1)
-    batch = merge(house.decoder, [house.cache(400), member])
+    batch = Batch(house.decoder, [house.cache(400), member])
     batch.step([7, 8])
     rows = member.open[:, :, 0].clone()  # they still lie there: the next pass writes over them
     assert member.packed == BLOCK
@@ -177,7 +177,7 @@ def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) 
 def test_observers_see_what_they_would_see_alone(kind: str) -> None:
     house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins = house.caches(), house.caches()
-    check_steps(house, merge(house.decoder, members), twins, 6, 1e-12)
+    check_steps(house, Batch(house.decoder, members), twins, 6, 1e-12)
     for local, twin in zip(members, twins, strict=True):
         assert torch.equal(local.observer.places, twin.observer.places)
         torch.testing.assert_close(local.observer.mass(local.positions), twin.observer.mass(twin.positions))
@@ -214,13 +214,13 @@ def test_any_size_of_tile_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPa
     house = House(tiny_model("gpt_oss", layers=2).decoder, kind)
     for module in (gathered_packed, gathered_paged):
         monkeypatch.setattr(module, "ROWS", 500)
-    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 4, 1e-5)
+    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 4, 1e-5)
 
 
 def test_what_is_extracted_stands_alone() -> None:
     """A fork of a member, and a member that has left, do not see what the others go on to write."""
     house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
-    batch = merge(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
+    batch = Batch(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
     batch.step([1, 2, 3])
     reference, fork = batch.extract(0), batch.members[0].fork()
     before = [[cache.keys(0).clone(), cache.values(1).clone()] for cache in (reference, fork)]
@@ -238,7 +238,7 @@ def test_one_that_cannot_be_packed_hurts_no_other() -> None:
     broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
     with torch.inference_mode():
         broken.open[0, 1, 0, 0, 3, 3] = float("inf")
-    batch = merge(house.decoder, [broken, sound])
+    batch = Batch(house.decoder, [broken, sound])
     with pytest.raises(ModelError, match="no float16 scale"):
         batch.step([7, 8])
     house.alone([twin], [8])

@@ -146,6 +146,6 @@ def test_harvested_rows_are_those_of_the_block(any_engine: Engine) -> None:
     blocks = prompt.blocks(any_engine)
     layout = carrying(prompt.layout(blocks), [1], ["a"])
     result = any_engine.prefill(layout, Nothing(), Serial(), keep_raw=True)
-    units = layout.placements[1]
-    harvested = any_engine.harvest(result.cache, torch.arange(units.start, units.stop))
+    placement = layout.placements[1]
+    harvested = any_engine.harvest(result.cache, torch.arange(placement.start, placement.stop))
     check([harvested], [blocks[1]])
