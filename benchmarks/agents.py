@@ -40,8 +40,7 @@ from eval.common.tables import show
 from keep_agent.console import make_console
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, match_tokens
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.cache_spec import ModelCacheSpec
 from memory.engine.models.load import from_config
 from memory.engine.models.model_shapes import SHAPES

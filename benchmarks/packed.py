@@ -20,8 +20,7 @@ from torch.nn import functional
 
 from benchmarks.timing import take_turns
 from keep_agent.console import make_console
-from memory.engine.attention.kernels import KEY_MULTIPLE, grouped_attention
-from memory.engine.attention.masks import causal_plan
+from memory.engine.attention.kernels import KEY_MULTIPLE, causal_plan, grouped_attention
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 

@@ -21,10 +21,9 @@ from rich.table import Table
 
 from benchmarks.timing import timed
 from keep_agent.console import make_console
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.load import load_model
-from memory.engine.scheduler.batch import Member, merge
+from memory.engine.scheduler.batch import Batch, Member
 from memory.engine.scheduler.request_stream import Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.append import append
@@ -71,7 +70,7 @@ class Rates:
 def rates(engine: Engine, format: PackFormat | None, count: int, tokens: int, repeats: int) -> Rates:
     """Return medians of ``repeats`` turns, after two turns to warm up."""
     caches, batched = (agents(engine, format, count, tokens) for _ in range(2))
-    batch = merge(engine.decoder, batched)
+    batch = Batch(engine.decoder, batched)
 
     def alone() -> None:
         for cache in caches:

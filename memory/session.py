@@ -12,13 +12,13 @@ from keep_agent.errors import CapacityError, ConfigError
 from memory.construction.base import Context, PinningBuilder, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.recompute_all import RecomputeAllBuilder
 from memory.construction.retry import with_retry
-from memory.engine.base import Engine, EngineCapabilities, PrefillResult, ScoreResult
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine, EngineCapabilities, PrefillResult, ScoreResult
 from memory.kv_cache.block import KVBlock
 from memory.method import MemoryMethod
 from memory.prompt.report import Prefill, Timings, count
 from memory.prompt.timing import StepTimer, TimedEncoder
 from memory.prompt.units import Unit, common_prefix
+from memory.recompute.full import Full
 from memory.segments.graph import SegmentGraph
 from memory.segments.groups import Flip
 from memory.segments.sentence_encoder import SentenceEncoder
@@ -359,7 +359,7 @@ class MemorySession:
             last = self.engine.info.layers - 1
             result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
             return result
-        recompute = None if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
+        recompute = Full() if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
         result = self.engine.prefill(
             prompt.layout,
             recompute,  # a copy, like the next: stages hold one prompt's state
@@ -410,5 +410,4 @@ def _needs(method: MemoryMethod) -> EngineCapabilities:
         per_layer_rows=parts.per_layer,
         session_caches=parts.keeps_cache,
         quantized_caches=parts.keeps_cache and method.packs is not None,
-        batching=False,
     )

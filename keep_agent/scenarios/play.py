@@ -18,7 +18,7 @@ from keep_agent.scenarios.scenario import Scenario
 from keep_agent.scenarios.turn_records import ScenarioFolder, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.models.special_tokens import special_tokens
+from memory.engine.models.chat_template import special_tokens
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 

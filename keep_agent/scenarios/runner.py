@@ -12,8 +12,8 @@ from keep_agent.scenarios.transcript import Story
 from keep_agent.scenarios.turn_records import Cost, Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
-from memory.engine.chunking import ChunkSchedule
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.base import ChunkSchedule
+from memory.engine.models.chat_template import SpecialTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,8 +14,7 @@ from typing import ClassVar
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.invalidation import Invalidation
 from memory.construction.latent_choice import UnitChoice
-from memory.engine.base import PrefillResult
-from memory.engine.worker import Priority
+from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock, identity, joined
 from memory.prompt.report import uses
 from memory.prompt.rows import lay_out, place

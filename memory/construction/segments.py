@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from keep_agent.errors import ConfigError
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
 from memory.construction.invalidation import Invalidation
-from memory.engine.base import PrefillResult
-from memory.engine.worker import Priority
+from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import segment_hash

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keep_agent.errors import ConfigError
-from memory.engine.worker import Priority
 
 if TYPE_CHECKING:
     import torch
 
     from memory.engine.attention.observer import AttentionObserver
-    from memory.engine.chunking import ChunkSchedule
     from memory.engine.trace import PrefillTrace
     from memory.files.block_file import BlockFile
     from memory.kv_cache.block import KVBlock
@@ -31,15 +30,44 @@ T = TypeVar("T")
 EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context a unit sees, and its token ids
 
 
+class Priority(IntEnum):
+    """Order of work on the engine's worker: lower runs first."""
+
+    EXIT = -1
+    PLAN = 0
+    BACKGROUND = 1
+    CLOSE = 2
+
+
+@dataclass(frozen=True)
+class ChunkSchedule:
+    """Rows per pass: fewer, the more rows a pass reads, so that its memory stays bounded.
+
+    Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
+    of a chunk while there are fewer); new rows fewer than ``whole`` are computed at once.
+    """
+
+    whole: int = 2048
+    steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
+    rest: int = 512
+
+    def __post_init__(self) -> None:
+        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
+            raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
+
+    def size(self, cached: int, remaining: int) -> int:
+        """Rows of the next chunk of ``remaining`` rows behind ``cached``."""
+        return min(remaining, next((size for below, size in self.steps if cached < below), self.rest))
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
     """Abilities of an engine beyond plain prefill, scoring and decoding."""
 
     selective_recompute: bool = True  # computes the rows that a recompute stage chooses, layer by layer
-    per_layer_rows: bool = True  # fills rows anew at every layer (MemArt with ``layers=each``)
+    per_layer_rows: bool = True  # fills rows at every layer (MemArt with ``layers=each``)
     session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
     quantized_caches: bool = True  # has caches whose rows rest in 4 or 8 bits
-    batching: bool = True  # decodes several caches in one forward
 
     def require(self, needed: EngineCapabilities, whose: str) -> None:
         """Refuse a caller that needs more than the engine has.
@@ -99,7 +127,7 @@ class KVCache(Protocol):
 
 
 class SessionCache(KVCache, Protocol):
-    """A cache that goes on from turn to turn: it knows its tokens, drops rows, and forks."""
+    """Cache that lasts from turn to turn: it knows its tokens, drops rows, and forks."""
 
     tokens: list[int]  # by position, evicted ones included
     exact: int  # the first so many positions are live, and equal to a plain forward
@@ -123,26 +151,23 @@ class SessionCache(KVCache, Protocol):
 
 
 class PersistentCache(SessionCache, Protocol):
-    """A quantized cache of one session, which may rest in a file."""
+    """Quantized cache of one session, which may be stored in a file."""
 
     format: PackFormat
     nbytes: int  # of its rows
-    requests: int  # that a scheduler has accepted for it and that have not ended
+    requests: int  # open requests of a scheduler
 
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
         ...
 
-    def bytes_beside(self, others: Iterable[PersistentCache]) -> int:
-        """Count the bytes of its rows without those in blocks that one of the ``others`` shares."""
+    def bytes_beside(self, caches: Iterable[PersistentCache]) -> int:
+        """Count the bytes of its rows, without blocks shared with one of ``caches``."""
         ...
 
 
 class CacheProvider(Protocol):
-    """Session caches of one model, and the exact rows that their sessions share.
-
-    The methods behind `cache` have bodies for providers whose sessions share nothing.
-    """
+    """Session caches of one model, and the exact rows that their sessions share; by default they share none."""
 
     @property
     def block_size(self) -> int:
@@ -150,16 +175,13 @@ class CacheProvider(Protocol):
         return 1
 
     def cache(self, counts_mass: bool = False) -> SessionCache:
-        """Make an empty one.
-
-        :param counts_mass: its observer adds up the attention that every row receives
-        """
+        """Make an empty cache; with ``counts_mass`` its observer adds up the attention that every row receives."""
         ...
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Replace the rows of ``cache`` by shared rows that ``ids`` begin with, if they are ``more_than`` so many.
+        """Replace the rows of ``cache`` by shared rows of a prefix of ``ids``, if there are ``more_than`` so many.
 
-        Returns how many; 0: the cache is unchanged.
+        Returns their number; 0: the cache is unchanged.
         """
         return 0
 
@@ -182,15 +204,12 @@ class PrefillResult:
     logits: torch.Tensor
     cache: KVCache
     trace: PrefillTrace
-    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that the prefill encoded on its way
+    encoded: tuple[KVBlock, ...] = ()  # blocks of fused units
 
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed.
-
-    -inf: certainly not among the best, and no others were wanted.
-    """
+    """Log-likelihood per candidate (sum or mean over its tokens; -inf: not among the best), and computed trie rows."""
 
     scores: torch.Tensor
     computed_tokens: int
@@ -202,11 +221,7 @@ class Engine(Protocol):
     info: ModelInfo
     capabilities: EngineCapabilities
     device: torch.device
-
-    @property
-    def model_key(self) -> str:
-        """Hash of weights, dtype and configuration: the first part of every block's identity."""
-        ...
+    model_key: str  # that of ``info``
 
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
@@ -220,20 +235,19 @@ class Engine(Protocol):
     def prefill(
         self,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> PrefillResult:
         """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
 
-        :param recompute: None: every row, at every layer
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         :param slots: rows whose blocks are chosen at every layer
-        :param seen: the context that units see which the prefill encodes on its way
+        :param unit_context: context that fused units see, which the prefill encodes
         """
         ...
 
@@ -250,9 +264,10 @@ class Engine(Protocol):
     def score(
         self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt in ``cache``.
+        """Return the log-likelihood of every candidate behind the prompt in ``cache``, which stays unchanged.
 
-        :param best: only so many of the best are wanted: others may be -inf
+        :param reduce: sum or mean over a candidate's tokens
+        :param best: number of best candidates needed: others may be -inf
         """
         ...
 
@@ -275,10 +290,10 @@ class Engine(Protocol):
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Session caches; with a ``format`` their rows rest quantized, else exact rows are shared as a prefix.
+        """Make session caches: quantized with a ``format``, else with exact rows shared as a prefix.
 
         :param block_size: tokens of a shared block
-        :param prefix_tokens: so many shared tokens at most stay when no session uses them
+        :param prefix_tokens: shared tokens kept at most when no session uses them
         """
         ...
 

@@ -32,7 +32,7 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """How a recompute stage came to its choice at one layer; segment -1 is the query."""
+    """Hops and edges of a recompute stage's choice at one layer; segment -1 is the query."""
 
     layer: int
     hops: int

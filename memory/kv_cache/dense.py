@@ -110,7 +110,8 @@ class DenseCache:
 
     def end_at(self, rows: int) -> int:
         """Make the rows behind ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
-        self.reads.note(rows, rows)
+        self.reads.raw += rows
+        self.reads.live += rows
         stop = rows + KEY_MULTIPLE
         self.k[:, :, :, rows:stop] = 0
         self.v[:, :, :, rows:stop] = 0

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import Engine
 from memory.engine.models.tiny_models import FAMILIES
-from memory.engine.transformers.compact import compact
+from memory.engine.transformers.cache_providers import compact
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache

@@ -13,7 +13,7 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Batch
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
-from memory.engine.transformers.finite_logits import are_finite, check_finite, most_likely
+from memory.engine.transformers.decoder import are_finite, check_finite, most_likely
 from memory.kv_cache.dense import DenseCache
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache

@@ -11,7 +11,7 @@ import torch
 from keep_agent.errors import CorruptError
 from memory.engine.models.tiny_models import FAMILIES
 from memory.engine.trace import PrefillTrace
-from memory.engine.transfer.kv_transfer import KVTransfer
+from memory.engine.transfer.executor import KVTransfer
 from memory.engine.transfer.link import Throttle
 from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.layer_balanced import LayerBalanced

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from memory.construction.turns import Turns
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.kv_cache.cache_view import CacheView
 from memory.kv_cache.paged import PagedCache
 from memory.retention.keep_all import KeepAll

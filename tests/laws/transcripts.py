@@ -10,8 +10,7 @@ import torch
 
 from memory.construction.base import Context, PreparedPrompt, SessionResources
 from memory.construction.turns import Turns, TurnsBuilder
-from memory.engine.base import Engine, PrefillResult
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine, PrefillResult
 from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
 from memory.prompt.timing import StepTimer

@@ -214,7 +214,7 @@ def test_packed_blocks_are_served_as_unpacked(kind: str, engine: Engine) -> None
         for p in layout.placements
     ]
     (context,) = engine.encode([(None, CONTEXT)])
-    unpacked = engine.prefill(replace(layout, placements=tuple(placements)), *stages, context, seen=context)
+    unpacked = engine.prefill(replace(layout, placements=tuple(placements)), *stages, context, unit_context=context)
     assert sum(p.hit for p in placements) > 5 and torch.equal(unpacked.logits, prefill.logits)
 
 

@@ -17,7 +17,7 @@ from keep_agent.errors import CapacityError, ConfigError
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
-from memory.engine.transfer.kv_transfer import KVTransfer
+from memory.engine.transfer.executor import KVTransfer
 from memory.method import MemoryMethod
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding

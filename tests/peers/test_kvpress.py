@@ -38,8 +38,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.cache_providers import PagedCacheProvider
-from memory.engine.transformers.compact import compact
+from memory.engine.transformers.cache_providers import PagedCacheProvider, compact
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.cache_view import CacheView, keep_best
 from memory.kv_cache.paged import PagedCache

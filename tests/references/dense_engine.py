@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, ReadCounts, ScoreResult
+from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
-from memory.engine.worker import Priority
 from memory.kv_cache.block import KVBlock, joined
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute
@@ -48,7 +47,7 @@ class RowCache:
 class DenseEngine:
     """One Qwen2, Qwen3 or Llama model in plain matrices; every call runs in the caller's thread."""
 
-    capabilities = EngineCapabilities(*[False] * 5)
+    capabilities = EngineCapabilities(*[False] * 4)
 
     def __init__(self, model: LoadedModel) -> None:
         self.info, self.device = model.spec, torch.device("cpu")
@@ -73,21 +72,21 @@ class DenseEngine:
     def prefill(
         self,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: object = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> PrefillResult:
-        active = torch.arange(layout.rows) if recompute is None else recompute.first(layout, self.info.layers)
+        active = recompute.first(layout, self.info.layers)
         cache = self._cache(None, keep_raw)
         cache.layers = [(k.new_zeros(k.shape[0], layout.rows, k.shape[2]),) * 2 for k, _ in cache.layers]
         cache.layers = [(k.clone(), v.clone()) for k, v in cache.layers]
         encoded = {}
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
-                (encoded[p.fused],) = self.encode([(_joined(seen, p.behind), p.unit.token_ids)], [p.fused])
+                (encoded[p.fused],) = self.encode([(_joined(unit_context, p.behind), p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
             for layer, (k, v) in enumerate(cache.layers) if block is not None else ():

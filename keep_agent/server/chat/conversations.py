@@ -23,8 +23,7 @@ from keep_agent.server.settings import ChatLimits
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
 from memory.engine.base import Engine
-from memory.engine.models.chat_template import render
-from memory.engine.models.special_tokens import SpecialTokens, special_tokens
+from memory.engine.models.chat_template import SpecialTokens, render, special_tokens
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
 

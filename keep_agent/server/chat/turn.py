@@ -12,7 +12,7 @@ from keep_agent.errors import CapacityError
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.error_handlers import TooLarge
 from memory.agents.manager import AgentMemories, AgentPrompt
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler
 

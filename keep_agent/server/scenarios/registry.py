@@ -26,7 +26,7 @@ from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
 from keep_agent.server.error_handlers import Conflict, NotFound, Refused, Unavailable
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.settings import ChatLimits
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.scheduler.scheduler import Scheduler
 
 OVER = "the scenario has ended: a turn failed, or it was deleted; begin it again"

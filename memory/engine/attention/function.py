@@ -6,7 +6,9 @@ The function writes the pass's keys and values into its cache, rotates them, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -15,13 +17,98 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from keep_agent.errors import ModelError
-from memory.engine.attention.kernels import AttentionParams
-from memory.engine.attention.layer_attention import AttentionHook, LayerAttention
-from memory.engine.attention.masks import MaskPlan
-from memory.engine.attention.rope import Angles, rotate
+from keep_agent.errors import CapacityError, ModelError
+from memory.engine.attention.kernels import AttentionParams, LayerAttention, MaskPlan
 from memory.engine.attention.tiled import tiled_attention
+from memory.engine.models.model_spec import ModelSpec
 from memory.kv_cache.dense import Rows, WorkingCache
+
+Angles = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # by RoPE key: cos and sin, (1, rows, width)
+
+
+def at_rows(angles: Angles, rows: slice | torch.Tensor) -> Angles:
+    """Select the angles of ``rows``."""
+    return {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in angles.items()}
+
+
+def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1, rows, width)."""
+    apply = sys.modules[type(attention).__module__].apply_rotary_pos_emb
+    return apply(x, x[:, :0], cos, sin)[0]
+
+
+def _takes_layer_type(rotary: nn.Module) -> bool:
+    return "layer_type" in inspect.signature(type(rotary).forward).parameters
+
+
+@dataclass
+class RopeTables:
+    """Tables of cos and sin by RoPE key for positions 0, 1, ..., computed once by the model's own rotary module."""
+
+    rotary: nn.Module
+    attention: nn.Module
+    spec: ModelSpec
+
+    def __post_init__(self) -> None:
+        self._size = 0
+        self._tables: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def at(self, positions: torch.Tensor, top: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return angles of ``positions`` (rows,), all below ``top``.
+
+        :raises CapacityError: positions past the length up to which the model's RoPE is position independent.
+        """
+        if top > self._size:
+            self._grow(top, positions.device)
+        return {key: (cos[positions][None], sin[positions][None]) for key, (cos, sin) in self._tables.items()}
+
+    def identity(self, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return angles that rotate nothing: cos 1, sin 0."""
+        cos, _ = next(iter(self.at(torch.zeros(1, dtype=torch.long, device=device), 1).values()))
+        shape = (1, rows, cos.shape[-1])
+        return cos.new_ones(shape), cos.new_zeros(shape)
+
+    def rotate_layers(self, keys: torch.Tensor, angles: Angles, first: int = 0) -> torch.Tensor:
+        """Rotate ``keys`` (layers, kv_heads, rows, head_dim) of layers ``first``, ``first + 1``, ..."""
+        if len(angles) == 1:
+            return rotate(self.attention, keys, *next(iter(angles.values())))
+        result = torch.empty_like(keys)
+        for key, (cos, sin) in angles.items():
+            index = [i for i in range(keys.shape[0]) if self.spec.rope_keys[first + i] == key]
+            if index:
+                result[index] = rotate(self.attention, keys[index], cos, sin)
+        return result
+
+    def _grow(self, top: int, device: torch.device) -> None:
+        limit = self.spec.position_limit
+        if limit is not None and top > limit:
+            raise CapacityError(
+                f"position {top - 1} lies beyond the {limit} tokens up to which this model's longrope "
+                "keeps its frequencies; shorten the prompt or use a model with yarn or llama3 RoPE."
+            )
+        size = max(top, 2 * self._size, 512)
+        size = min(size, limit) if limit is not None else size
+        like = torch.empty(1, 1, dtype=self.spec.dtype, device=device)
+        ids = torch.arange(size, device=device)[None]
+        keys = sorted(set(self.spec.rope_keys))
+        for key in keys:
+            arguments = (like, ids, key) if _takes_layer_type(self.rotary) else (like, ids)
+            cos, sin = self.rotary(*arguments)
+            self._tables[key] = (cos[0], sin[0])
+        self._size = size
+
+
+class AttentionHook(Protocol):
+    """Takes part in the attention of a pass, layer by layer."""
+
+    def before(self, layer: int, query: torch.Tensor) -> None:
+        """See a layer's unrotated queries (1, heads, rows, head_dim) before its keys are read; bare passes only."""
+        ...
+
+    def attend(self, attention: LayerAttention) -> torch.Tensor:
+        """Return the layer's attention output (requests, active rows, heads, head_dim)."""
+        ...
+
 
 NAME = "kv_memory"
 
@@ -30,8 +117,8 @@ NAME = "kv_memory"
 class PromptPass:
     """State of one forward over some rows of a prompt.
 
-    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are wanted (``bare``) the layers are
-    given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
+    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are needed (``bare``) the layers get
+    identity angles and rotation happens here; elsewhere the layers rotate.
     """
 
     cache: WorkingCache
@@ -50,9 +137,9 @@ class PromptPass:
 
 @dataclass(slots=True)
 class CoupledPass:
-    """Two passes in one forward: the rows of ``first``, and behind them those of ``second``, which is bare.
+    """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
 
-    In every layer ``second`` attends first; then ``between`` is called, which may give the other its keys and values.
+    In every layer ``second`` attends, then ``between`` runs, which may copy its keys and values to ``first``.
     """
 
     first: PromptPass
@@ -66,7 +153,7 @@ class CoupledPass:
 
 
 class BatchPass(Protocol):
-    """State of one forward over a row of each of several requests, which reads their caches by itself."""
+    """State of one forward over one row of each of several requests; it reads their caches."""
 
     @property
     def angles(self) -> Angles:
@@ -107,9 +194,9 @@ def memory_attention(
         return state.attend(module.layer_idx, query, key, value, params), None
     sizes = [query.shape[2] - state.second.count, state.second.count]
     first, second = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
-    behind = _prompt_attention(module, *second, params, state.second, None)
+    second_output = _prompt_attention(module, *second, params, state.second, None)
     state.between(module.layer_idx)
-    return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), behind], 1), None
+    return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), second_output], 1), None
 
 
 def _prompt_attention(
@@ -121,7 +208,7 @@ def _prompt_attention(
     state: PromptPass,
     hook: AttentionHook | None,
 ) -> torch.Tensor:
-    """Attention of one prompt's rows."""
+    """Compute the attention of one prompt's rows."""
     layer, cache = module.layer_idx, state.cache
     if state.bare:
         if hook is not None:

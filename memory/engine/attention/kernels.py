@@ -1,4 +1,4 @@
-"""Attention over explicit blocks: grouped matrix products on the CPU, SDPA elsewhere.
+"""Attention over explicit blocks: who sees whom, grouped matrix products on the CPU, SDPA elsewhere.
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only the keys they may see.
@@ -6,8 +6,9 @@ matrix product, and the query rows are cut into blocks that read only the keys t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -24,7 +25,7 @@ KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows 
 
 
 def padding(keys: int) -> int:
-    """Masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
+    """Return the masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
 
 
@@ -41,7 +42,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttentionParams:
-    """How a layer wants its attention."""
+    """Attention settings of a layer."""
 
     scale: float
     window: int | None = None
@@ -65,13 +66,13 @@ class Block:
     prefix: int = 0
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
-        """The block's part of keys or values ``x`` (requests * kv_heads, rows, head_dim)."""
+        """Select the block's rows of keys or values ``x`` (requests * kv_heads, rows, head_dim)."""
         body = x[:, self.k0 : self.k1]
         return torch.cat([x[:, : self.prefix], body], 1) if self.prefix else body
 
 
 def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the keys; a sink (one logit per head) takes mass and gives nothing."""
+    """Softmax over the keys; a sink (one logit per head) takes mass without a value."""
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
@@ -81,14 +82,14 @@ def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tenso
 def block_probabilities(
     q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
+    """Compute weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
     return _probabilities(q[:, :, block.q0 : block.q1], keys, block.bias, softcap, sinks)
 
 
 def _probabilities(
     q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """`block_probabilities` of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
+    """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
     scores = products.scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
@@ -108,12 +109,12 @@ def grouped_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    kept: Weights | None = None,
+    weights_out: Weights | None = None,
 ) -> torch.Tensor:
-    """Attention of ``q`` (requests, heads, rows, head_dim) over ``k``, ``v`` (requests, kv_heads, keys, head_dim).
+    """Attend with ``q`` (requests, heads, rows, head_dim) to ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
     Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. Where the weights of a
-    block exist as a tensor (requests * heads, rows, keys), they are appended to ``kept``.
+    block exist as a tensor (requests * heads, rows, keys), they are appended to ``weights_out``.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
@@ -125,8 +126,8 @@ def grouped_attention(
         rows = block.q1 - block.q0
         stop = block.q1 + QUERIES.lacking(q, rows)  # rows of the next block, or zeros, are padding
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
-        if kept is not None:
-            kept.append(weights[:, :rows])
+        if weights_out is not None:
+            weights_out.append(weights[:, :rows])
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
         out = products.mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
         parts.append(out[:, :, :rows].transpose(1, 2))
@@ -156,3 +157,227 @@ def device_attention(
             out = functional.scaled_dot_product_attention(rows, keys, values, bias, scale=scale)
             parts.append(out.transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
+
+
+@dataclass(slots=True)
+class LayerAttention:
+    """Attention of one layer over one pass: its inputs, and its output on demand.
+
+    A tiled cache has no ``keys`` and ``values`` in one piece: the output is computed tile by tile, without weights.
+    """
+
+    layer: int
+    query: torch.Tensor  # rotated, (requests, heads, active rows, head_dim)
+    keys: torch.Tensor | None  # (requests, kv_heads, visible rows, head_dim)
+    values: torch.Tensor | None
+    params: AttentionParams
+    blocks: Sequence[Block]
+    tiles: Callable[[], torch.Tensor] | None = None  # computes the output of a tiled cache
+    keeps_weights: bool = False  # whether `weights` may be kept: they are large
+    _out: torch.Tensor | None = None
+    _weights: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def weights(self) -> Sequence[torch.Tensor]:
+        """Weights of all rows, one tensor per block, (requests * heads, rows, keys); none if they are not kept."""
+        if self.keeps_weights:
+            self.output()
+        return self._weights
+
+    def output(self, weights_out: Weights | None = None) -> torch.Tensor:
+        """Compute (requests, active rows, heads, head_dim) once; weights go to ``weights_out``, else to `weights`."""
+        if self._out is None:
+            weights_out = self._weights if self.keeps_weights and weights_out is None else weights_out
+            self._out = self._attend(self.query, self.blocks, weights_out) if self.tiles is None else self.tiles()
+        return self._out
+
+    def output_of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
+        """Compute the output of the row numbers ``rows``, with their ``blocks``; other rows are any finite value."""
+        if self._out is not None:
+            return self._out
+        out = self.query.new_zeros(self.query.transpose(1, 2).shape)
+        out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
+        return out
+
+    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], weights_out: Weights | None) -> torch.Tensor:
+        params = self.params
+        return grouped_attention(
+            query, self.keys, self.values, blocks, params.scale, params.softcap, params.sinks, weights_out
+        )
+
+
+GAP_COST = 8192  # products of a row and a key that take as long as one more block
+
+Planner = Callable[[int | None], list[Block]]
+
+
+@dataclass
+class MaskPlan:
+    """Blocks by sliding window, made on first use."""
+
+    planner: Planner
+    _blocks: dict[int | None, list[Block]] = field(default_factory=dict)
+
+    def blocks(self, window: int | None) -> list[Block]:
+        if window not in self._blocks:
+            self._blocks[window] = self.planner(window)
+        return self._blocks[window]
+
+
+def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Make the bias: 0 where ``visible``, -inf elsewhere."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+
+
+def _step(rows: int, dtype: torch.dtype, device: torch.device) -> int:
+    return rows if device.type == "cuda" else query_block(dtype)
+
+
+def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
+    """Query rows ``rows`` (sorted) see every earlier row and themselves; ``positions`` of all rows increase."""
+    return MaskPlan(partial(_causal_blocks, rows, positions, dtype))
+
+
+def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None) -> list[Block]:
+    bounds = _bounds(rows, dtype)
+    ends = rows[[b - 1 for _, b in bounds]].tolist()
+    firsts = rows[[a for a, _ in bounds]].tolist()
+    blocks = []
+    for (q0, q1), first, last in zip(bounds, firsts, ends, strict=True):
+        low = 0 if window is None else _window_start(positions, first, window)
+        free = first + 1 if window is None or (low == 0 and _spans(positions, last) <= window) else low
+        stop = last + 1 + padding(last + 1 - low)
+        bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
+        blocks.append(Block(q0, q1, low, stop, bias))
+    return blocks
+
+
+def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
+    """Numbers [first, last) of the rows of each block: of one size, but ending early before wide gaps on a CPU.
+
+    A block reads all keys up to its last row's, so rows in front of a gap would read keys that none of them may see.
+    """
+    count = rows.numel()
+    step = _step(count, dtype, rows.device)
+    if rows.is_cuda or count == 0 or int(rows[-1] - rows[0]) + 1 == count:
+        return [(start, min(count, start + step)) for start in range(0, count, step)]
+    places, bounds, start = rows.tolist(), [], 0
+    for number in range(1, count):
+        saved = (number - start) * (places[number] - places[number - 1] - 1)
+        if number - start == step or saved > GAP_COST:
+            bounds.append((start, number))
+            start = number
+    return [*bounds, (start, count)]
+
+
+def _spans(positions: torch.Tensor, last: int) -> int:
+    return int(positions[last] - positions[0]) + 1
+
+
+def _window_start(positions: torch.Tensor, first: int, window: int) -> int:
+    """First row that row ``first`` may see: its position lies less than ``window`` back."""
+    return int(torch.searchsorted(positions, positions[first] - window, right=True))
+
+
+def _causal_bias(
+    rows: torch.Tensor, positions: torch.Tensor, start: int, stop: int, window: int | None, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Bias over key rows ``start:stop``; None if that range is empty."""
+    if start >= stop:
+        return None
+    keys = torch.arange(start, stop, device=rows.device)
+    visible = keys[None] <= rows[:, None]
+    if window is not None:
+        places = positions[keys.clamp(max=positions.numel() - 1)]
+        visible &= places[None] > positions[rows][:, None] - window
+    return bias_of(visible, dtype)
+
+
+def unit_plan(
+    lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, extra: int = 0
+) -> MaskPlan:
+    """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
+
+    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. Of the first unit
+    ``extra`` rows more, its first, are there already: they are keys, and no query rows.
+    """
+    first, *rest = lengths
+    return MaskPlan(partial(_unit_blocks, (extra + first, *rest), extra, context, dtype, device))
+
+
+def _unit_blocks(
+    lengths: tuple[int, ...],
+    extra: int,
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    window: int | None,
+) -> list[Block]:
+    sizes = torch.tensor(lengths, device=device)
+    unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
+    starts = (sizes.cumsum(0) - sizes)[unit]  # first packed row of each row's unit
+    total = unit.numel()
+    step = _step(total, dtype, device)
+    blocks = []
+    for q0 in range(extra, total, step):
+        q1, k0 = min(total, q0 + step), int(starts[q0])
+        k1 = q1 + padding(context + q1 - k0)
+        rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
+        owner = unit[keys.clamp(max=total - 1)]
+        visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
+        if window is not None:
+            visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
+        bias = bias_of(visible, dtype)
+        blocks.append(Block(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
+    return blocks
+
+
+def _with_context_window(
+    visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, offsets: torch.Tensor, context: int, window: int
+) -> torch.Tensor:
+    """Cut ``visible`` to the window and put the context's columns in front (``offsets``: row within its unit)."""
+    visible = visible & (rows[:, None] - keys[None] < window)
+    places = torch.arange(context, device=rows.device)
+    prompt_bias = context + offsets[:, None] - places[None] < window
+    return torch.cat([prompt_bias, visible], 1)
+
+
+def tree_plan(
+    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
+) -> MaskPlan:
+    """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
+
+    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents stand before their children
+    :param depth: (nodes,) 0 for the first token after the prompt
+    :param positions: (prompt rows,)
+    :param following: position of the first token after the prompt; rows in front of it may be missing
+    """
+    return MaskPlan(partial(_tree_blocks, ancestry, depth, positions, following, dtype))
+
+
+def _tree_blocks(
+    ancestry: torch.Tensor,
+    depth: torch.Tensor,
+    positions: torch.Tensor,
+    following: int,
+    dtype: torch.dtype,
+    window: int | None,
+) -> list[Block]:
+    nodes, prompt, bias = ancestry.shape[0], positions.numel(), ancestry
+    if window is not None:
+        place = following + depth
+        prompt_bias = bias_of(positions[None] > place[:, None] - window, dtype)
+        near = bias_of(depth[None] > depth[:, None] - window, dtype)
+        bias = torch.cat([prompt_bias, ancestry + near], 1)
+    before = bias.shape[1] - nodes  # columns of the prompt
+    step = _step(nodes, dtype, depth.device)
+    cuts = [(start, min(nodes, start + step)) for start in range(0, nodes, step)]
+    return [
+        Block(q0, q1, 0, prompt + q1 + extra, _masked_behind(bias[q0:q1, : before + q1], extra))
+        for q0, q1 in cuts
+        for extra in (padding(prompt + q1),)
+    ]
+
+
+def _masked_behind(bias: torch.Tensor, columns: int) -> torch.Tensor:
+    return functional.pad(bias, (0, columns), value=float("-inf"))

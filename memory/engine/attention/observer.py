@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
-from memory.engine.attention.layer_attention import LayerAttention
+from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention, block_probabilities
 
 Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions and queries of an observer
 
@@ -19,13 +18,13 @@ class GivenAttention:
     """The attention that some rows gave to the rows they saw, summed over layers and heads."""
 
     places: torch.Tensor  # (n,) positions of those that gave
-    seen: torch.Tensor  # (m,) positions of those that received
+    receivers: torch.Tensor  # (m,) positions of those that received
     weights: torch.Tensor  # (n, m) float32
 
     def before(self, position: int) -> GivenAttention:
         """Without the rows from ``position`` on."""
-        rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.seen))
-        return GivenAttention(self.places[:rows], self.seen[:columns], self.weights[:rows, :columns].clone())
+        rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
+        return GivenAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class Columns:
 
     blocks: Sequence[Block]
     totals: torch.Tensor  # (query rows, key rows) float32
-    taken: list[int]  # how many blocks have come
+    blocks_done: list[int]  # how many blocks have come
 
     def append(self, weights: torch.Tensor) -> None:
         """``weights`` (heads, rows, keys) of the next block."""
-        block = self.blocks[len(self.taken)]
-        self.taken.append(weights.shape[-1])
+        block = self.blocks[len(self.blocks_done)]
+        self.blocks_done.append(weights.shape[-1])
         sums, totals = weights.sum(0, dtype=torch.float32), self.totals[block.q0 : block.q1]
         totals[:, : block.prefix] += sums[:, : block.prefix]
         body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # the columns behind the last row are padding
@@ -47,7 +46,7 @@ class Columns:
 
 
 class AttentionObserver:
-    """Looks on while rows are appended to one cache. Positions, not rows, name what it saw.
+    """Records queries and attention while rows are appended to one cache; its records are by position, not row.
 
     Attention is kept by the row that gave it, so that rows which are taken back take back what they gave as well. That
     is one float32 for every row computed and live row it saw: less than their keys and values, unless most of a long
@@ -64,7 +63,7 @@ class AttentionObserver:
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: how it turns scores into weights
         self._settled: Sight = self.places, {}  # what was seen when a turn was over
-        self._given: list[GivenAttention] = []  # in order; the last one grows while its pass is under way
+        self._attention: list[GivenAttention] = []  # in order; the last one grows while its pass is under way
 
     @contextmanager
     def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -84,13 +83,13 @@ class AttentionObserver:
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.wants_mass:
             self._take_back(int(new[0]))  # of a pass over the same rows that never became part of the cache
-            self._given.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
+            self._attention.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def columns(self, blocks: Sequence[Block]) -> Columns | None:
-        """Where this pass's weights go, if they are wanted."""
+        """Return the collector of this pass's weights, None without attention mass."""
         if not self.wants_mass:
             return None
-        return Columns(blocks, self._given[-1].weights, [])
+        return Columns(blocks, self._attention[-1].weights, [])
 
     def before(self, layer: int, query: torch.Tensor) -> None:
         """Ignore unrotated queries."""
@@ -109,9 +108,9 @@ class AttentionObserver:
         if self.recent:
             new = query[0, :, -self.recent :]
             old = self.queries.get(layer)
-            both = new if old is None else torch.cat([old, new], 1)
-            self.queries[layer] = both[:, -self.places.numel() :].clone()
-        if columns is None or columns.taken:
+            queries = new if old is None else torch.cat([old, new], 1)
+            self.queries[layer] = queries[:, -self.places.numel() :].clone()
+        if columns is None or columns.blocks_done:
             return
         for block in columns.blocks:
             keys = block.take(attention.keys[0])
@@ -120,9 +119,9 @@ class AttentionObserver:
     def mass(self, positions: torch.Tensor) -> torch.Tensor:
         """(rows,) float32 attention that the rows at ``positions`` received from all rows that were not taken back."""
         total = _zeros(positions, int(positions[-1]) + 1 if positions.numel() else 0)
-        for given in self._given:
-            here = given.seen < total.numel()
-            total.index_add_(0, given.seen[here], given.weights[:, here].sum(0))
+        for attention in self._attention:
+            inside = attention.receivers < total.numel()
+            total.index_add_(0, attention.receivers[inside], attention.weights[:, inside].sum(0))
         return total[positions]
 
     def settle(self) -> None:
@@ -136,30 +135,30 @@ class AttentionObserver:
         if places.numel() and not (self.places == places[0]).any():  # rows that are gone had taken the room of these
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
-            for layer, kept in queries.items():
-                both = torch.cat([kept[:, older], self.queries[layer]], 1)
-                self.queries[layer] = both[:, -self.places.numel() :].clone()
+            for layer, earlier in queries.items():
+                joined = torch.cat([earlier[:, older], self.queries[layer]], 1)
+                self.queries[layer] = joined[:, -self.places.numel() :].clone()
         self._take_back(position)
 
     def drop(self, live: torch.Tensor) -> None:
         """Only the rows at positions ``live`` are left to receive; what the others gave them stays."""
-        if not self._given:
+        if not self._attention:
             return
-        places = torch.cat([given.places for given in self._given])
+        places = torch.cat([attention.places for attention in self._attention])
         weights, first = _zeros(live, places.numel(), live.numel()), 0
-        for given in self._given:
-            last, columns = first + given.places.numel(), torch.searchsorted(given.seen, live)
-            here = torch.nonzero(torch.isin(live, given.seen))[:, 0]
-            weights[first:last, here] = given.weights[:, columns[here]]
+        for attention in self._attention:
+            last, columns = first + attention.places.numel(), torch.searchsorted(attention.receivers, live)
+            known = torch.nonzero(torch.isin(live, attention.receivers))[:, 0]
+            weights[first:last, known] = attention.weights[:, columns[known]]
             first = last
-        self._given = [GivenAttention(places, live, weights)]
+        self._attention = [GivenAttention(places, live, weights)]
 
     def _take_back(self, position: int) -> None:
         """Attention given by the rows from ``position`` on has not been given."""
-        while self._given and int(self._given[-1].places[-1]) >= position:
-            last = self._given.pop()
+        while self._attention and int(self._attention[-1].places[-1]) >= position:
+            last = self._attention.pop()
             if int(last.places[0]) < position:
-                self._given.append(last.before(position))
+                self._attention.append(last.before(position))
 
 
 def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
@@ -168,5 +167,5 @@ def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
 
 def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Sight:
     """Without the rows from ``position`` on."""
-    kept = places < position
-    return places[kept], {layer: rows[:, kept] for layer, rows in queries.items()}
+    mask = places < position
+    return places[mask], {layer: rows[:, mask] for layer, rows in queries.items()}

@@ -62,9 +62,9 @@ def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
     wide = functional.pad(parts.spread(q).repeat(1, 1, k.kv_heads), (0, k.grid.width - k.kv_heads * k.head_dim))
     wide *= parts.mask
     scale, bias = _affine(k)
-    found = torch.bmm(wide, _centred(k, q.dtype).mT).float()
-    found.mul_(parts.of(scale)).add_(parts.of(bias).mul_(wide.float().sum(-1, keepdim=True)))
-    return parts.summed(found)
+    product = torch.bmm(wide, _centred(k, q.dtype).mT).float()
+    product.mul_(parts.of(scale)).add_(parts.of(bias).mul_(wide.float().sum(-1, keepdim=True)))
+    return parts.summed(product)
 
 
 def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
@@ -72,9 +72,9 @@ def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Te
     parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
     scale, bias = _affine(v)
     wide = parts.spread(weights)
-    found = torch.bmm((wide * parts.of(scale)).to(dtype), _centred(v, dtype)).float()
-    found.add_((wide * parts.of(bias)).sum(-1, keepdim=True)).mul_(parts.mask)
-    heads = found[..., : v.kv_heads * v.head_dim].unflatten(-1, (v.kv_heads, v.head_dim))
+    product = torch.bmm((wide * parts.of(scale)).to(dtype), _centred(v, dtype)).float()
+    product.add_((wide * parts.of(bias)).sum(-1, keepdim=True)).mul_(parts.mask)
+    heads = product[..., : v.kv_heads * v.head_dim].unflatten(-1, (v.kv_heads, v.head_dim))
     return parts.summed(heads.sum(-2))
 
 

@@ -60,8 +60,8 @@ def tiled_attention(
 ) -> torch.Tensor:
     """Attention of ``q`` (requests, heads, rows, head_dim) over the rows of ``tiles``, joined.
 
-    Returns ``(requests, rows, heads, head_dim)``, what `grouped_attention` does. A block's bias may have a request axis
-    in front. Query rows that see nothing give zeros.
+    Returns ``(requests, rows, heads, head_dim)``, as `grouped_attention` does. A block's bias may have a request axis
+    in front. Query rows that see no key give zeros.
     """
     q, first = q * scale, 0
     running = [_Running(q[:, :, block.q0 : block.q1]) for block in blocks]
@@ -69,11 +69,11 @@ def tiled_attention(
         last = first + k.shape[2]
         for block, rows in zip(blocks, running, strict=True):
             for start, stop, column in _pieces(block, first, last):
-                own = slice(start - first, stop - first)
+                rows_of_tile = slice(start - first, stop - first)
                 if isinstance(k, Packed):
-                    rows.see_packed(k, v, own, block, column, softcap)
+                    rows.see_packed(k, v, rows_of_tile, block, column, softcap)
                 else:
-                    rows.see(k[:, :, own], v[:, :, own], block, column, softcap)
+                    rows.see(k[:, :, rows_of_tile], v[:, :, rows_of_tile], block, column, softcap)
         first = last
         del k, v  # or they would live on while the next tile is made
     parts = [rows.result(sinks) for rows in running]
@@ -81,7 +81,7 @@ def tiled_attention(
 
 
 def _pieces(block: Block, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """What key rows ``first:last`` hold of the block: first row, last row, and the block's column of the first."""
+    """Cut the block to key rows ``first:last``: first row, last row, and the block's column of the first."""
     for low, high, column in ((0, block.prefix, 0), (block.k0, block.k1, block.prefix)):
         start, stop = max(low, first), min(high, last)
         if start < stop:
@@ -102,30 +102,32 @@ class _Running:
         self._packed: Sums | None = None  # over packed keys, joined at the end
 
     def see(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
-        """Go on over ``k``, ``v`` (requests, kv_heads, n, head_dim), the block's columns from ``column`` on."""
+        """Extend the sums by ``k``, ``v`` (requests, kv_heads, n, head_dim), the block's columns from ``column`` on."""
         scores = self._scores(k, softcap)
         _mask(scores, block, column)
-        kept = self._rise(scores.amax(-1, keepdim=True))
+        factor = self._rise(scores.amax(-1, keepdim=True))
         weights = scores.sub_(_finite(self.top)).exp_()
-        self.mass.mul_(kept).add_(weights.sum(-1, keepdim=True))
+        self.mass.mul_(factor).add_(weights.sum(-1, keepdim=True))
         folded = weights.to(v.dtype).view(*self._folded(v), -1)
         out = products.mix(folded, v.flatten(0, 1))
-        self.out.mul_(kept).add_(out.reshape(self.out.shape))
+        self.out.mul_(factor).add_(out.reshape(self.out.shape))
 
-    def see_packed(self, k: Packed, v: Packed, own: slice, block: Block, column: int, softcap: float | None) -> None:
-        """The same over the rows ``own`` of packed ``k``, ``v``."""
+    def see_packed(
+        self, k: Packed, v: Packed, rows_of_tile: slice, block: Block, column: int, softcap: float | None
+    ) -> None:
+        """Extend the sums by ``rows_of_tile`` of packed ``k``, ``v``."""
         if self._packed is None:
             from memory.engine.attention.triton_quantized import Sums
 
             self._packed = Sums(self.q, k.kv_heads)
-        self._packed.see(k, v, own.start, own.stop, block, column, softcap)
+        self._packed.see(k, v, rows_of_tile.start, rows_of_tile.stop, block, column, softcap)
 
     def _join(self, sums: Sums) -> None:
-        """Add what was summed up over other keys, in several splits."""
-        kept = self._rise(sums.top.amax(0))
+        """Add the sums over packed keys, which come in several splits."""
+        factor = self._rise(sums.top.amax(0))
         worth = (sums.top - _finite(self.top)).exp_()
-        self.mass.mul_(kept).add_((sums.mass * worth).sum(0))
-        self.out.mul_(kept).add_((sums.out * worth).sum(0))
+        self.mass.mul_(factor).add_((sums.mass * worth).sum(0))
+        self.out.mul_(factor).add_((sums.out * worth).sum(0))
 
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
         """Output (requests, rows, heads, head_dim); ``sinks``, one logit per head, take mass and give nothing."""
@@ -133,11 +135,11 @@ class _Running:
             self._join(self._packed)
         if sinks is not None:
             logits = sinks.to(self.top.dtype).view(1, -1, 1, 1)
-            kept = self._rise(logits)
-            self.out.mul_(kept)
-            self.mass.mul_(kept).add_((logits - self.top).exp())
-        seen = self.mass.masked_fill(self.mass == 0, 1)
-        return (self.out / seen).to(self.q.dtype).transpose(1, 2)
+            factor = self._rise(logits)
+            self.out.mul_(factor)
+            self.mass.mul_(factor).add_((logits - self.top).exp())
+        mass = self.mass.masked_fill(self.mass == 0, 1)
+        return (self.out / mass).to(self.q.dtype).transpose(1, 2)
 
     def _folded(self, x: torch.Tensor) -> tuple[int, int]:
         """Batch and rows of a product in which the query heads of one KV head of ``x`` are rows."""
@@ -151,7 +153,7 @@ class _Running:
         return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
     def _rise(self, top: torch.Tensor) -> torch.Tensor:
-        """Lift the largest score to ``top``; returns what the sums so far are worth then."""
+        """Raise the largest score to ``top``; returns the factor that rescales the sums so far."""
         before, self.top = self.top, torch.maximum(self.top, top)
         return (before - _finite(self.top)).exp_()
 

@@ -101,7 +101,7 @@ class Sums:
 
 
 def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
-    """What spills hardly any register, within the 99 KiB of shared memory of the smallest GPUs served."""
+    """Tile sizes that hardly spill registers, within the 99 KiB of shared memory of the smallest GPUs served."""
     if wide > 128 or dtype == torch.float32:
         return {"ROWS": 32, "num_warps": 8, "num_stages": 1}
     few = folded <= 16
@@ -113,12 +113,12 @@ def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SI
     """``numbers`` (n,) of the flattened heads of ``tokens`` (m,): float32 (m, n), 0 where not ``mask``."""
     half = WIDTH // 2  # in 4 bits byte i holds the numbers i (low) and i + half (high)
     places = numbers % half if BITS == 4 else numbers
-    found = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)
+    code = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)
     if BITS == 4:
-        found = (found >> tl.where(numbers < half, 0, 4)[None, :]) & 15
+        code = (code >> tl.where(numbers < half, 0, 4)[None, :]) & 15
     group = (tokens // SPAN)[:, None] * (WIDTH // SIZE) + (numbers // SIZE)[None, :]
     steps, lowest = tl.load(scale + group, mask, 0).to(tl.float32), tl.load(bias + group, mask, 0).to(tl.float32)
-    return found.to(tl.float32) * steps + lowest
+    return code.to(tl.float32) * steps + lowest
 
 
 RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns", "bias_request"]
@@ -146,34 +146,36 @@ def _see(
     k_scale, k_bias, v_scale, v_bias = k_scale + k_groups, k_bias + k_groups, v_scale + v_groups, v_bias + v_groups
     m, d = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
     numbers = (product % KV_HEADS).to(tl.int32) * DIM + d
-    held, inside = m < folded, d < DIM
-    both = held[:, None] & inside[None, :]
-    queries = tl.load(q + (product * folded + m)[:, None] * DIM + d[None, :], both, 0).to(FACTOR)
+    valid_row, inside = m < folded, d < DIM
+    in_query = valid_row[:, None] & inside[None, :]
+    queries = tl.load(q + (product * folded + m)[:, None] * DIM + d[None, :], in_query, 0).to(FACTOR)
     at = (split * tl.num_programs(1) + product) * folded + m
     cells = at[:, None] * DIM + d[None, :]
-    highest, total = tl.load(top + at, held, float("-inf")), tl.load(mass + at, held, 0)
-    mixed = tl.load(out + cells, both, 0)
+    highest, total = tl.load(top + at, valid_row, float("-inf")), tl.load(mass + at, valid_row, 0)
+    mixed = tl.load(out + cells, in_query, 0)
     biases = bias + request * bias_request + (m % rows)[:, None] * columns
     start = first + split * part
     stop = tl.minimum(start + part, last)
     for low in range(start, stop, STEP):
         n = low + tl.arange(0, STEP)
-        seen = n < stop
-        mask = seen[:, None] & inside[None, :]
+        valid_key = n < stop
+        mask = valid_key[:, None] & inside[None, :]
         keys = _unpacked(k_codes, k_scale, k_bias, n, numbers, mask, K_WIDTH, K_SIZE, K_SPAN, BITS)
         scores = tl.dot(queries, tl.trans(keys.to(rounded).to(FACTOR)), input_precision="ieee")
         if CAPPED:
             scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
         if BIASED:
-            behind = (n - free)[None, :]
-            scores += tl.load(biases + behind, held[:, None] & seen[None, :] & (behind >= 0), 0).to(tl.float32)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+            bias_column = (n - free)[None, :]
+            scores += tl.load(biases + bias_column, valid_row[:, None] & valid_key[None, :] & (bias_column >= 0), 0).to(
+                tl.float32
+            )
+        scores = tl.where(valid_key[None, :], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         finite = tl.where(higher == float("-inf"), 0, higher)  # rows that have seen no key yet
-        weights, kept = tl.exp(scores - finite[:, None]), tl.exp(highest - finite)
+        weights, rescale = tl.exp(scores - finite[:, None]), tl.exp(highest - finite)
         values = _unpacked(v_codes, v_scale, v_bias, n, numbers, mask, V_WIDTH, V_SIZE, 1, BITS)
-        found = tl.dot(weights.to(rounded).to(FACTOR), values.to(rounded).to(FACTOR), input_precision="ieee")
-        total, mixed, highest = total * kept + tl.sum(weights, 1), mixed * kept[:, None] + found, higher
-    tl.store(top + at, highest, held)
-    tl.store(mass + at, total, held)
-    tl.store(out + cells, mixed, both)
+        mixture = tl.dot(weights.to(rounded).to(FACTOR), values.to(rounded).to(FACTOR), input_precision="ieee")
+        total, mixed, highest = total * rescale + tl.sum(weights, 1), mixed * rescale[:, None] + mixture, higher
+    tl.store(top + at, highest, valid_row)
+    tl.store(mass + at, total, valid_row)
+    tl.store(out + cells, mixed, in_query)

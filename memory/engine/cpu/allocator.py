@@ -1,8 +1,8 @@
-"""Allocator settings: memory that a layer frees is kept for the next one, what loading frees and holes are given back.
+"""Allocator settings for glibc: memory that a layer frees stays with the process, memory of loading goes back.
 
-A layer's activations are some megabytes, freed and asked for again and again. glibc maps such blocks anew each time, or
-gives the end of a thread's heap back, and every page of it faults when it is written next: 5 to 8 % of a prefill on a
-CPU went there. jemalloc and tcmalloc do not do so; where one of them is loaded, this changes nothing.
+A layer's activations are some megabytes, freed and allocated again for every layer. By default glibc returns such
+blocks to the system, and every page faults when it is written next: 5 to 8 % of a prefill on a CPU. With jemalloc or
+tcmalloc these settings have no effect.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from contextlib import contextmanager, suppress
 from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
-KEPT = 1 << 30  # bytes that stay with the process
-LARGEST = 32 << 20  # bytes of a block that comes from the heap; glibc takes no more for an answer
+HEAP_RESERVE = 1 << 30  # bytes that stay with the process
+LARGEST = 32 << 20  # bytes of a block that comes from the heap: glibc's maximum
 WEIGHT = 256 << 10  # the same while a model is loaded
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tell the process's allocator so; whether it listens. Does so once, and only on Linux with glibc."""
-    wishes = ((M_MMAP_THRESHOLD, LARGEST), (M_TRIM_THRESHOLD, KEPT), (M_ARENA_MAX, 1))
-    told = [_tell(option, value) for option, value in wishes]
-    return all(told)
+    """Set the options, once, on Linux with glibc; returns whether all were accepted."""
+    wishes = ((M_MMAP_THRESHOLD, LARGEST), (M_TRIM_THRESHOLD, HEAP_RESERVE), (M_ARENA_MAX, 1))
+    accepted = [_tell(option, value) for option, value in wishes]
+    return all(accepted)
 
 
 @contextmanager
 def freed_at_once() -> Iterator[None]:
     """Give blocks of the size of weights back to the system when they are freed.
 
-    Several threads read a model's weights, and each tensor is freed once it is converted or laid out for the processor.
-    In the heaps of those threads they would stay with the process: as much as the model once more.
+    Several threads read a model's weights, and free each tensor once it is converted or prepacked. In the heaps of
+    those threads the memory would stay with the process: the size of the model once more.
     """
     _tell(M_MMAP_THRESHOLD, WEIGHT)
     try:
@@ -42,10 +42,9 @@ def freed_at_once() -> Iterator[None]:
 
 
 def give_back_holes() -> None:
-    """Give whole pages that are free between blocks in use back to the system. Takes about 10 ms.
+    """Return free whole pages between used blocks to the system, which takes about 10 ms.
 
-    Keys and values live long among activations that do not: what is free lies in ever smaller pieces, of which glibc
-    gives back the end of the heap alone unless it is asked.
+    Long-lived keys and values among short-lived activations fragment the heap; by itself glibc returns only its end.
     """
     if sys.platform.startswith("linux"):
         with suppress(OSError, AttributeError):  # another C library
@@ -53,7 +52,7 @@ def give_back_holes() -> None:
 
 
 def _tell(option: int, value: int) -> bool:
-    """Set one of glibc's options; whether it was taken."""
+    """Set one of glibc's options; returns whether it was accepted."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a model's keys and values take, and so what fits into a budget."""
+"""Cache size of a model: bytes per token, and the tokens and agents that fit into a budget."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ class ModelCacheSpec:
     """The shape of any architecture's cache (Semantic): uniform GQA, hybrid sliding windows, attention sinks.
 
     A sliding layer attends to the last ``window`` tokens only, so a cache that is only ever extended could leave out
-    all rows before them there (`bytes_spared`). Nothing is left out: a stored block is put behind other text, a prompt
-    is cut back to where the next one differs, and then rows are in sight again that no layer could compute anew without
-    all layers below. Sinks are logits of a layer, not rows: they take no room.
+    all rows before them there (`bytes_spared`). They stay: a stored block is placed behind other text, a prompt is cut
+    back to where the next one differs, and then earlier rows come into sight again. Sinks are logits, not rows.
     """
 
     layers: int
@@ -44,19 +43,19 @@ class ModelCacheSpec:
         return self.layers * self._layer_bytes(format)
 
     def tokens_in(self, budget_bytes: int, format: PackFormat | None = None) -> int:
-        """How many tokens fit. Raises ConfigError for a negative budget."""
+        """Count the tokens that fit. Raises ConfigError for a negative budget."""
         if budget_bytes < 0:
             raise ConfigError(f"budget_bytes={budget_bytes} is negative: use 0 or more")
         return budget_bytes // self.bytes_per_token(format)
 
     def agents_in(self, budget_bytes: int, tokens: int, format: PackFormat | None = None) -> int:
-        """How many agents with a memory of ``tokens`` each fit. Raises ConfigError for no tokens."""
+        """Count the agents that fit with a memory of ``tokens`` each. Raises ConfigError for no tokens."""
         if tokens < 1:
             raise ConfigError(f"tokens={tokens} is no agent's memory: use 1 or more")
         return self.tokens_in(budget_bytes, format) // tokens
 
     def bytes_spared(self, tokens: int, format: PackFormat | None = None) -> int:
-        """What could be left out of a cache of ``tokens`` that is only ever extended: see above why it is not."""
+        """Bytes that a cache of ``tokens`` could leave out if it were only ever extended."""
         beyond = max(tokens - (self.window or tokens), 0)
         return beyond * self.layer_types.count(SLIDING) * self._layer_bytes(format)
 

@@ -1,4 +1,4 @@
-"""How much memory a model needs and how much there is, asked before anything is loaded."""
+"""Memory check of a model before it is loaded: bytes needed and bytes free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CGROUP = (  # folder, limit, usage, and the part of the usage that is file cach
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """What a model's parameters take when they are loaded."""
+    """Size of a model's loaded parameters."""
 
     parameters: int  # their number
     bytes: int  # of all of them; packed ones with their scales
@@ -63,8 +63,8 @@ def _meminfo() -> int | None:
 def _group(folder: str, limit: str, usage: str, cache: str) -> int | None:
     root = Path(folder)
     try:
-        most, used = (root / limit).read_text().strip(), int((root / usage).read_text())
+        most, usage_bytes = (root / limit).read_text().strip(), int((root / usage).read_text())
         parts = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return int(most) - used + int(parts.get(cache, 0)) if most.isdigit() else None
+    return int(most) - usage_bytes + int(parts.get(cache, 0)) if most.isdigit() else None

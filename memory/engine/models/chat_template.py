@@ -1,15 +1,16 @@
-"""Chat templates: the program that a model brings to make a prompt of messages. Its faults become one sentence."""
+"""Chat template and special tokens of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ModelError
 from keep_agent.files import reason
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WHERE = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
@@ -17,10 +18,10 @@ WHERE = "chat_template.jinja, or chat_template in tokenizer_config.json"
 def render(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[tuple[str, str]], go_on: bool = False, **values: bool
 ) -> str:
-    """The text that the template makes of messages (role, content), up to where the assistant speaks.
+    """Render messages (role, content) with the model's template, up to the assistant's turn.
 
     :param go_on: the last message is the assistant's, and is not over yet
-    :param values: what the template may ask for besides
+    :param values: further variables of the template
     :raises ModelError: the template refuses the messages, or fails
     """
     rows = [{"role": role, "content": content} for role, content in messages]
@@ -41,7 +42,7 @@ def render(
 def parts_around(
     tokenizer: PreTrainedTokenizerBase, mark: str, messages: Sequence[tuple[str, str]], **values: bool
 ) -> list[str]:
-    """What stands before, between and behind the places of ``mark`` in the text of messages.
+    """Split the text of messages at the places of ``mark``.
 
     :raises ModelError: as `render`, or the template leaves out, repeats or changes contents
     """
@@ -53,3 +54,31 @@ def parts_around(
             f"came back); correct the template ({WHERE})"
         )
     return parts
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids: ``ends`` end an answer and are not part of it, ``hidden`` ones are part of it but not shown."""
+
+    ends: frozenset[int]
+    hidden: frozenset[int] = frozenset()
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> SpecialTokens:
+    """Collect the special tokens of a model.
+
+    Ends are what the tokenizer, config.json or generation_config.json call the end of a sequence (EOS). Where none of
+    them names one, every special token is an end.
+    """
+    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = frozenset(added | set(tokenizer.all_special_ids))
+    sources = tokenizer, model.config.get_text_config(), model.generation_config
+    ends = frozenset(number for source in sources for number in _numbers(getattr(source, "eos_token_id", None)))
+    return SpecialTokens(ends, special - ends) if ends else SpecialTokens(special)
+
+
+def _numbers(value: Any) -> list[int]:
+    """Configurations give one id, several, or None."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -29,7 +29,7 @@ from keep_agent.files import LOADING, loading, reason
 from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import NAME
 from memory.engine.cpu.allocator import freed_at_once
-from memory.engine.cpu.prepacked_weights import prepack
+from memory.engine.cpu.half_precision_matmul import prepack
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import check_place, refuse_adapter
@@ -186,7 +186,7 @@ def _read_view(
 
 
 def _generation(file: Path) -> GenerationConfig | None:
-    """What a file says of generating; None without one. Raises ModelError for a damaged one."""
+    """Read a generation config, None without a file. Raises ModelError for a damaged one."""
     if not file.is_file():
         return None
     with loading(file, "fetch it again"):
@@ -194,10 +194,11 @@ def _generation(file: Path) -> GenerationConfig | None:
 
 
 def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
-    """Refuse weights that are not those of config.json; what transformers reports as loaded anew is random."""
+    """Refuse weights that do not match config.json: tensors that transformers reports as missing are random."""
     folder = files.folder
     misshaped = [
-        f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
+        f"{key} is {_shape(actual)} but should be {_shape(expected)}"
+        for key, actual, expected in report["mismatched_keys"]
     ]
     tensors = files.tensors() if report["unexpected_keys"] else {}
     unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(key, tensors)]
@@ -211,7 +212,7 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
-    """Does the model compute the same without this tensor? GPTQ's tools write zeros where there is no bias."""
+    """Check that the model ignores this tensor; GPTQ's tools write zeros where there is no bias."""
     if any(name in f".{key}" for name in UNUSED):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None
@@ -234,7 +235,7 @@ def _config(name: str) -> PretrainedConfig:
         raise ModelError(
             f"{file} is not a valid model configuration ({cause}); correct it, or fetch it again."
         ) from error
-    except Exception as error:  # of whatever a damaged file makes of the library
+    except Exception as error:  # the library raises anything for a damaged file
         raise ModelError(
             f"no usable model configuration for {name!r} ({reason(error)}); give a folder with config.json, a hub "
             f"name, or with model.init=random one of {', '.join(SHAPES)}."
@@ -242,7 +243,7 @@ def _config(name: str) -> PretrainedConfig:
 
 
 def _private(config: PretrainedConfig) -> PretrainedConfig:
-    """A copy that nobody else changes, of a family the engine supports."""
+    """Copy the configuration of a supported family."""
     check_supported(config)
     return copy.deepcopy(config)
 
@@ -254,7 +255,7 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
 
 
 def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> WeightSizes:
-    """What the weights take once they are loaded."""
+    """Size of the weights once they are loaded."""
     count, plain = sum(p.numel() for p in skeleton.parameters()), str(dtype).removeprefix("torch.")
     if packing is None:
         return WeightSizes(count, count * dtype.itemsize, plain)
@@ -262,7 +263,7 @@ def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | N
 
 
 def _folder(name: str) -> Path:
-    """Where the files of ``name`` lie, fetched from the hub if it is not a folder."""
+    """Return the folder of ``name``, fetched from the hub if it is not a folder."""
     if Path(name).is_dir():
         return Path(name)
     try:

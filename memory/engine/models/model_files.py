@@ -52,8 +52,8 @@ class ModelFiles:
         return self._key(self.digests)
 
     def _key(self, files: Iterable[Path]) -> str:
-        named = sorted((path.relative_to(self.folder).as_posix(), self.digests[path]) for path in files)
-        return sha256(json.dumps(named).encode())
+        pairs = sorted((path.relative_to(self.folder).as_posix(), self.digests[path]) for path in files)
+        return sha256(json.dumps(pairs).encode())
 
     def tensors(self) -> dict[str, Any]:
         """Slices of safetensors by name: each reads its tensor from the weights when it is indexed."""
@@ -113,8 +113,8 @@ def weight_files(folder: Path) -> list[Path]:
         return [_present(folder / name) for name in shards]
     if single.is_file():
         return [single]
-    others = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
-    hint = f" (found {others[0]}: convert it to safetensors first)" if others else ""
+    foreign = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
+    hint = f" (found {foreign[0]}: convert it to safetensors first)" if foreign else ""
     raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
 
 
@@ -147,6 +147,6 @@ def _check_header(path: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Identity, size and times of a file. Nobody can set its ctime back: it tells of writing that kept the others."""
+    """Identity, size and times of a file; ctime, which cannot be set, shows writes that restore the other values."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

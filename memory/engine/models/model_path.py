@@ -34,8 +34,8 @@ def refuse_adapter(folder: Path) -> None:
         base = repr(json.loads(file.read_text("utf-8"))["base_model_name_or_path"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         base = "a model that it does not name"
-    own = f"; or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
+    remedy = f"; or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
     raise ModelError(
         f"{folder} holds an adapter of {base} ({ADAPTER}), and adapters are not applied here; merge it into its base "
-        f"model (in peft: merge_and_unload, then save_pretrained) and load the result{own}."
+        f"model (in peft: merge_and_unload, then save_pretrained) and load the result{remedy}."
     )

@@ -1,4 +1,4 @@
-"""What the engine must know of a model, and the refusals of models it cannot drive."""
+"""Model spec: shape and attention facts of a model, and refusals of unsupported ones."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def check_supported(config: PretrainedConfig) -> None:
             f"model family {family!r} uses multi-head latent attention (MLA), whose cache has no per-head "
             f"keys to reuse; choose one of {', '.join(FAMILIES)}."
         )
-    if other := sorted(layer_types - ATTENTION_KINDS):
+    if unsupported := sorted(layer_types - ATTENTION_KINDS):
         raise ModelError(
-            f"model family {family!r} has {', '.join(other)} layers, whose state cannot be reused row by row; "
+            f"model family {family!r} has {', '.join(unsupported)} layers, whose state cannot be reused row by row; "
             f"choose one of {', '.join(FAMILIES)}."
         )
     if family not in FAMILIES:
@@ -129,9 +129,9 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
     types = tuple("sliding_attention" if window else "full_attention" for window in windows)
     ropes = rope_parameters(config)
     dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
-    described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
-    packed = described.get("quantization_config") or {}
-    described |= {"quantization_config": {k: v for k, v in packed.items() if k not in _COMPUTED_IN}} if packed else {}
+    settings = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
+    packed = settings.get("quantization_config") or {}
+    settings |= {"quantization_config": {k: v for k, v in packed.items() if k not in _COMPUTED_IN}} if packed else {}
     return ModelSpec(
         family=config.model_type,
         layers=config.num_hidden_layers,
@@ -149,6 +149,6 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
         dtype=dtype,
         parameter_bytes=_stored_bytes(model),
-        model_key=_hash(fingerprint, files, str(dtype), described),
-        weights_key=_hash(fingerprint, described),
+        model_key=_hash(fingerprint, files, str(dtype), settings),
+        weights_key=_hash(fingerprint, settings),
     )

@@ -1,4 +1,4 @@
-"""Checkpoints whose linear layers rest in few bits: what they need, where they run, what they weigh.
+"""Quantized checkpoints: packages they need, devices they run on, bytes they take.
 
 transformers reads them and puts the packages' own modules in place of ``nn.Linear``; the engine calls those as it
 calls any other. AWQ: arXiv 2306.00978, GPTQ: arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
@@ -53,7 +53,7 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a model's linear layers are packed."""
+    """Packing of a model's linear layers."""
 
     method: Method
     bits: int
@@ -107,11 +107,11 @@ class Packing:
 
     def loading(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         """Arguments of ``from_pretrained``: packed weights go straight to their device."""
-        placed: dict[str, Any] = {"device_map": {"": device}}
+        arguments: dict[str, Any] = {"device_map": {"": device}}
         if self.at_load:
             known = AT_LOAD[f"bnb-{self.bits}bit"]
-            placed["quantization_config"] = BitsAndBytesConfig(**known, bnb_4bit_compute_dtype=dtype)
-        return placed
+            arguments["quantization_config"] = BitsAndBytesConfig(**known, bnb_4bit_compute_dtype=dtype)
+        return arguments
 
     @contextmanager
     def explain(self, folder: Path, device: torch.device) -> Iterator[None]:
@@ -135,12 +135,12 @@ class Packing:
 
     def _packed(self, module: PreTrainedModel) -> list[nn.Linear]:
         """The layers transformers replaces: all linear ones but the head and what the checkpoint names."""
-        both = self.method is METHODS["awq"]
-        kept = HfQuantizer.get_modules_to_not_convert(module, list(self.skipped) or None, None, both)
+        tied_head = self.method is METHODS["awq"]
+        unpacked = HfQuantizer.get_modules_to_not_convert(module, list(self.skipped) or None, None, tied_head)
         return [
             layer
             for name, layer in module.named_modules()
-            if isinstance(layer, nn.Linear) and should_convert_module(name, kept)
+            if isinstance(layer, nn.Linear) and should_convert_module(name, unpacked)
         ]
 
 
@@ -158,7 +158,7 @@ def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def find_packing(name: str, config: PretrainedConfig, quantization: str | None = None) -> Packing | None:
-    """How the checkpoint of ``config`` is packed, or is to be packed while it is read; None: it is not.
+    """Return the packing of the checkpoint of ``config``, or the one to apply at load; None: not packed.
 
     :raises ModelError: a method that is not supported.
     :raises ConfigError: an unknown ``quantization``, or one of weights that are packed already.
@@ -203,9 +203,9 @@ def _grouped(method: str, values: dict[str, Any]) -> Packing:
     """AWQ, GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a whole row."""
     bits, group = int(values.get("bits", 4)), max(int(values.get("group_size", 128)), 0)
     keys = ("checkpoint_format", "format", "version")
-    found = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])
+    format = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])
     skipped = tuple(values.get("modules_to_not_convert") or ())
-    return Packing(METHODS[method], bits, 16 + bits, group, found, skipped)
+    return Packing(METHODS[method], bits, 16 + bits, group, format, skipped)
 
 
 def _short(dtype: torch.dtype) -> str:

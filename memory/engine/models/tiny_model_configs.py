@@ -32,7 +32,7 @@ _YARN = {
     "original_max_position_embeddings": 256,
 }
 _MIXED = ("sliding_attention", "full_attention")
-OWN: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen2_sliding": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": _MIXED},
     "qwen3": {"head_dim": 16},
@@ -57,4 +57,4 @@ OWN: dict[str, dict[str, Any]] = {
     },
 }
 VARIANTS = {"qwen2_sliding": "qwen2", "llama_llama3": "llama"}
-FAMILIES = tuple(OWN)
+FAMILIES = tuple(SETTINGS)

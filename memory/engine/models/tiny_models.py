@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from keep_agent.errors import ConfigError
 from memory.engine.models.load import LoadedModel, from_config
-from memory.engine.models.tiny_model_configs import BASE, FAMILIES, OWN, VARIANTS
+from memory.engine.models.tiny_model_configs import BASE, FAMILIES, SETTINGS, VARIANTS
 
 
 def tiny_model(
@@ -19,9 +19,9 @@ def tiny_model(
 
     :raises ConfigError: for an unknown family.
     """
-    if family not in OWN:
+    if family not in SETTINGS:
         raise ConfigError(f"family={family!r} is unknown; use one of {', '.join(FAMILIES)}.")
-    values = {**BASE, **OWN[family], "num_hidden_layers": layers, **overrides}
+    values = {**BASE, **SETTINGS[family], "num_hidden_layers": layers, **overrides}
     if "layer_types" in values:
         values["layer_types"] = list(values["layer_types"]) * (layers // 2)
     config = AutoConfig.for_model(VARIANTS.get(family, family), **values)

@@ -1,4 +1,4 @@
-"""Tokenizers as models come with them."""
+"""Tokenizer of a model folder or hub name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTED = "tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)"
 
 
 def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or hub name, for a model with ``rows`` token embeddings.
+    """Load the tokenizer of a folder or hub name, for a model with ``rows`` token embeddings.
 
     :raises ModelError: there is none, it is damaged, or it has tokens beyond the embeddings
     """
@@ -35,7 +35,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 
 
 def _generic(folder: Path) -> bool:
-    """Does the folder ask for a tokenizer of no special class? AutoTokenizer would take the model family's."""
+    """Check for a folder that names no special class: AutoTokenizer would take the model family's."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == GENERIC
 
@@ -46,17 +46,17 @@ def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> Non
     Placeholders of images and sounds may lie beyond: Gemma 3's text models share the tokenizer of those that see.
     """
     beyond = {token: number for token, number in tokenizer.get_vocab().items() if number >= rows}
-    used = {token: number for token, number in beyond.items() if not _is_placeholder(tokenizer, token, number)}
-    if used:
-        highest = max(used, key=used.__getitem__)
+    text_tokens = {token: number for token, number in beyond.items() if not _is_placeholder(tokenizer, token, number)}
+    if text_tokens:
+        highest = max(text_tokens, key=text_tokens.__getitem__)
         raise ModelError(
-            f"the tokenizer of {name!r} has tokens up to {used[highest]} ({highest!r}), but the model has {rows} token "
-            f"embeddings, up to {rows - 1}; use the model's own tokenizer, or resize its embeddings to this one."
+            f"the tokenizer of {name!r} has tokens up to {text_tokens[highest]} ({highest!r}), but the model has "
+            f"{rows} token embeddings, up to {rows - 1}; use the model's own tokenizer, or resize the embeddings."
         )
 
 
 def _is_placeholder(tokenizer: PreTrainedTokenizerBase, token: str, number: int) -> bool:
-    """Is it a special token that neither begins, ends nor structures a text?"""
+    """Check for a special token that neither begins, ends nor structures a text."""
     added = tokenizer.added_tokens_decoder.get(number)
     structure = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
     return added is not None and added.special and token not in structure and token not in str(tokenizer.chat_template)

@@ -9,15 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.kernels import AttentionParams
-from memory.engine.attention.layer_attention import LayerAttention
-from memory.engine.attention.masks import MaskPlan, causal_plan
-from memory.engine.attention.rope import Angles
-from memory.engine.scheduler.batched_cache import BatchedCache
-from memory.engine.scheduler.batched_paged import BatchedPagedCache
+from memory.engine.attention.function import Angles
+from memory.engine.attention.kernels import AttentionParams, LayerAttention, MaskPlan, causal_plan
+from memory.engine.scheduler.batched_cache import BatchedCache, BatchedPagedCache
 from memory.engine.scheduler.batched_quantized import BatchedQuantizedCache
-from memory.engine.transformers.decoder import Decoder
-from memory.engine.transformers.finite_logits import check_finite
+from memory.engine.transformers.decoder import Decoder, check_finite
 from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantized import QuantizedCache
@@ -39,14 +35,14 @@ def kind(cache: WorkingCache) -> object:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step gave: ``logits`` (members, vocab), and by member what kept it from taking its row."""
+    """Result of a step: ``logits`` (members, vocab), and errors by member."""
 
     logits: torch.Tensor
     errors: dict[int, Exception]
 
 
 class Batch:
-    """Caches that decode together. They are referred to, never copied, and may join and leave between steps.
+    """Caches that decode together. They are never copied, and may join and leave between steps.
 
     A member has at all times what one-by-one decoding would have given it, and may be read, forked and cut in between.
     """
@@ -67,7 +63,7 @@ class Batch:
         return tuple(self._members)
 
     def join(self, cache: Member) -> None:
-        """Take another agent in, behind the others.
+        """Add a cache, as the last member.
 
         :raises ConfigError: it is in this batch already, or of another kind than its members
         """
@@ -79,7 +75,7 @@ class Batch:
         self._members.append(cache)
 
     def extract(self, number: int) -> Member:
-        """Take a member out, with everything that was appended; those behind it move up."""
+        """Remove a member, with everything appended to it; later members move up."""
         self._part()
         return self._members.pop(number)
 
@@ -97,7 +93,7 @@ class Batch:
 
     @torch.inference_mode()
     def advance(self, token_ids: Sequence[int]) -> Stepped:
-        """The same, with the errors of single members beside the logits, which may not be finite.
+        """Append one token to each member; returns logits, which may not be finite, and errors of single members.
 
         :raises CapacityError: there is no room for the rows; no member has changed
         """
@@ -110,9 +106,9 @@ class Batch:
         logits = self._forward(ids, places)
         errors = {}
         for row, number in enumerate(self._order):
-            own = slice(row, row + 1)
+            part = slice(row, row + 1)
             try:
-                self._members[number].extend(places[own], logits[own], ids[own])
+                self._members[number].extend(places[part], logits[part], ids[part])
             except Exception as error:
                 errors[number] = error
         return Stepped(logits[torch.tensor(self._order, device=ids.device).argsort()], errors)
@@ -125,13 +121,13 @@ class Batch:
         angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
         rows.begin()
         with ExitStack() as watched:
-            watches = self._watches(places, watched)
+            watches = self._observers(places, watched)
             hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _Pass(angles, rows, watches))
             logits = decoder.head(hidden[:, -1])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _watches(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
-        """Counts what the pass reads, and prepares those who look on, for as long as the pass is ``watched``."""
+    def _observers(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
+        """Count the rows the pass reads, and start the members' observers for its duration."""
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
@@ -144,7 +140,7 @@ class Batch:
         return watches
 
     def _ordered(self) -> list[int]:
-        """Members in the order of the gathered rows, which are made anew where they no longer fit."""
+        """Return the members in the order of the batched rows, which are rebuilt when they no longer fit."""
         if self._rows is None or not self._rows.whole:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
@@ -159,14 +155,9 @@ class Batch:
             self._rows = None
 
 
-def merge(decoder: Decoder, caches: Sequence[Member]) -> Batch:
-    """A batch of ``caches``: nothing is unpacked, padded or moved but the last rows, those of no whole page yet."""
-    return Batch(decoder, caches)
-
-
 @dataclass(frozen=True)
 class _Watch:
-    """A member's observer looks on as it would alone."""
+    """Observer of one member of a batch."""
 
     number: int
     member: Member
@@ -178,8 +169,8 @@ class _Watch:
         columns = None if self.member.tiled else observer.columns(blocks)
         if columns is not None:
             keys, _ = self.member.read(layer, self.visible)
-        own = query[self.number : self.number + 1]
-        observer.record(LayerAttention(layer, own, keys, None, params, blocks), columns)
+        part = query[self.number : self.number + 1]
+        observer.record(LayerAttention(layer, part, keys, None, params, blocks), columns)
 
 
 @dataclass(frozen=True)
@@ -198,3 +189,69 @@ class _Pass:
         for watch in self.watches:
             watch.see(layer, query, params)
         return self.rows.attend(layer, query, params)
+
+
+Result = torch.Tensor | Exception  # logits (vocab,) behind a member, or why it did not take its token
+
+
+class BatchGroups:
+    """One batch per kind of cache; a failing member leaves without affecting the others.
+
+    Callers pass the same caches in the same order, until one of them leaves.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._batches: dict[object, Batch] = {}
+
+    def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[Result]:
+        """Append one token to each of ``caches``; new ones join, failing ones leave."""
+        results: list[Result] = [self._room(cache) for cache in caches]
+        teams: dict[object, list[int]] = {}
+        for number, cache in enumerate(caches):
+            if results[number] is None:
+                teams.setdefault(kind(cache), []).append(number)
+        for name, numbers in teams.items():
+            batch = self._batches.setdefault(name, Batch(self._decoder))
+            for number in numbers[len(batch) :]:
+                batch.join(caches[number])
+            for number, result in zip(numbers, self._advance(batch, [token_ids[i] for i in numbers]), strict=True):
+                results[number] = result
+        for cache, result in zip(caches, results, strict=True):
+            if isinstance(result, Exception):
+                self.leave(cache)
+        return results
+
+    def leave(self, cache: Member) -> None:
+        """Remove ``cache``, if it is a member."""
+        for name, batch in list(self._batches.items()):
+            numbers = [i for i, member in enumerate(batch.members) if member is cache]
+            if numbers:
+                batch.extract(numbers[0])
+            if not len(batch):
+                del self._batches[name]
+
+    def _room(self, cache: Member) -> Exception | None:
+        """Reserve the next row; returns the error if that fails."""
+        try:
+            cache.reserve(1, lasting=True)
+            self._decoder.rope.at(cache.positions[:0], cache.next_position + 1)
+        except Exception as error:
+            self.leave(cache)  # now: the others' batch goes on without it
+            return error
+        return None
+
+    def _advance(self, batch: Batch, token_ids: Sequence[int]) -> list[Result]:
+        """Step a batch; after a failure step its members one by one to find the failing one."""
+        try:
+            stepped = batch.advance(token_ids)
+        except Exception as error:
+            if len(batch) == 1:
+                return [error]
+            members = [batch.extract(0) for _ in token_ids]
+            alone = [Batch(self._decoder, [member]) for member in members]
+            results = [self._advance(part, [token])[0] for part, token in zip(alone, token_ids, strict=True)]
+            for part in alone:
+                batch.join(part.extract(0))
+            return results
+        return [stepped.errors.get(i, logits) for i, logits in enumerate(stepped.logits)]

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from memory.engine.attention.kernels import AttentionParams
-from memory.engine.attention.masks import bias_of
+from memory.engine.attention.kernels import AttentionParams, bias_of
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
 from memory.engine.cpu import half_precision_matmul as products
 from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.kv_pool import SENTINEL
+from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import Packed
 
 KEYS, VALUES = 0, 1
@@ -21,7 +23,7 @@ Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (
 
 
 class BatchedCache(ABC, Generic[C]):
-    """What a pass reads of ``members`` and writes to them.
+    """Rows of ``members`` as one pass reads and writes them.
 
     The columns of its attention are numbered through all runs; a run holds some requests, one after another. Members
     that are sorted, the longest first, share their tiles best.
@@ -36,11 +38,11 @@ class BatchedCache(ABC, Generic[C]):
         self._bias.clear()
 
     def end(self) -> None:
-        """The members part: give them what lies here."""
+        """Return the rows held here to the members."""
 
     @property
     def whole(self) -> bool:
-        """Whether the members are as this left them, but for passes over single rows."""
+        """Whether the members changed by passes over single rows only."""
         return True
 
     @abstractmethod
@@ -55,17 +57,17 @@ class BatchedCache(ABC, Generic[C]):
     def visible(self, window: int | None) -> torch.Tensor:
         """(requests, columns) bool."""
 
-    def attend(self, layer: int, query: torch.Tensor, asked: AttentionParams) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, params: AttentionParams) -> torch.Tensor:
         """Attention of rotated ``query`` (requests, heads, 1, head_dim): (requests, 1, heads, head_dim)."""
-        dtype, q = query.dtype, query[:, :, 0] * asked.scale
-        bias = self._biased(asked.window, torch.promote_types(dtype, torch.float32))
+        dtype, q = query.dtype, query[:, :, 0] * params.scale
+        bias = self._biased(params.window, torch.promote_types(dtype, torch.float32))
         scores = bias.new_zeros(len(self.members), self._heads, bias.shape[-1])
-        for first, column, run in self.runs(layer, KEYS, asked.window):
-            found = _scores(q[first:], run)
-            scores[first : first + found.shape[0], :, column : column + found.shape[2]] = found
-        weights = _weights(scores, bias, asked)
+        for first, column, run in self.runs(layer, KEYS, params.window):
+            part = _scores(q[first:], run)
+            scores[first : first + part.shape[0], :, column : column + part.shape[2]] = part
+        weights = _weights(scores, bias, params)
         out = torch.zeros_like(q, dtype=bias.dtype)
-        for first, column, run in self.runs(layer, VALUES, asked.window):
+        for first, column, run in self.runs(layer, VALUES, params.window):
             last, rows = first + (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
             out[first:last] += _mix(weights[first:last, :, column : column + rows], run, dtype)
         return out.to(dtype)[:, None]
@@ -76,14 +78,14 @@ class BatchedCache(ABC, Generic[C]):
         return self._bias[window]
 
 
-def _weights(scores: torch.Tensor, bias: torch.Tensor, asked: AttentionParams) -> torch.Tensor:
+def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) -> torch.Tensor:
     """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and give nothing."""
-    if asked.softcap is not None:
-        scores.div_(asked.softcap).tanh_().mul_(asked.softcap)
+    if params.softcap is not None:
+        scores.div_(params.softcap).tanh_().mul_(params.softcap)
     scores += bias
-    if asked.sinks is None:
+    if params.sinks is None:
         return scores.softmax(-1)
-    column = asked.sinks.to(scores.dtype)[:, None].expand(*scores.shape[:2], 1)
+    column = params.sinks.to(scores.dtype)[:, None].expand(*scores.shape[:2], 1)
     return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
 
 
@@ -111,5 +113,53 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """How many requests a run from ``column`` on must hold, so that none is left out that reaches it."""
+    """Count the requests that a run from ``column`` on must hold to include all that reach it."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
+
+
+ROWS = 8192  # of all requests in a tile, as they lie in the pool
+
+
+class BatchedPagedCache(BatchedCache[PagedCache]):
+    """Rows of caches of one slot pool, copied for every layer by their slots."""
+
+    def begin(self) -> None:
+        super().begin()
+        self._slots: dict[int | None, torch.Tensor] = {}
+        self._counts: dict[int | None, list[int]] = {}
+        self._new = torch.cat([member.slots[member.length : member.length + 1] for member in self.members])
+
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        pool = self.members[0].pool
+        pool.k[layer].index_copy_(1, self._new, k.transpose(0, 1))
+        pool.v[layer].index_copy_(1, self._new, v.transpose(0, 1))
+
+    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+        pool = self.members[0].pool
+        stored, slots = (pool.k, pool.v)[side][layer], self._gather(window)
+        counts, first = self._counts[window], 0
+        while first < slots.shape[1]:
+            requests = requests_at(counts, first)
+            part = slots[:requests, first : first + -(-ROWS // requests)]
+            yield 0, first, stored.index_select(1, part.flatten()).unflatten(1, part.shape)
+            first += part.shape[1]
+
+    def visible(self, window: int | None) -> torch.Tensor:
+        slots = self._gather(window)
+        counts = torch.tensor(self._counts[window], device=slots.device)
+        return torch.arange(slots.shape[1], device=slots.device) < counts[:, None]
+
+    def _gather(self, window: int | None) -> torch.Tensor:
+        """(requests, columns) slots of the rows in sight, the sentinel behind them."""
+        if window not in self._slots:
+            slots_of_members = [self._slots_in_sight(i, window) for i in range(len(self.members))]
+            self._slots[window] = pad_sequence(slots_of_members, batch_first=True, padding_value=SENTINEL)
+            self._counts[window] = [slots.numel() for slots in slots_of_members]
+        return self._slots[window]
+
+    def _slots_in_sight(self, number: int, window: int | None) -> torch.Tensor:
+        member = self.members[number]
+        slots = member.slots[: member.length + 1]
+        if window is None:
+            return slots
+        return slots[int(torch.searchsorted(member.positions, member.next_position - window, right=True)) :]

@@ -51,11 +51,11 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
         device = self._tails.device
         self._packed = torch.tensor([member.packed for member in self.members], device=device)
         self._places = torch.tensor([member.next_position for member in self.members], device=device)
-        self._used = self._places - self._packed
+        self._tail_rows = self._places - self._packed
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         for side, x in enumerate((k, v)):
-            self._tails[side, layer][:, self._numbers, self._used] = x.transpose(0, 1)
+            self._tails[side, layer][:, self._numbers, self._tail_rows] = x.transpose(0, 1)
 
     def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
         sight = self._sight(window)
@@ -66,23 +66,26 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
         sight, places, packed = self._sight(window), self._places[:, None], self._packed[:, None]
         columns = torch.arange(sight.blocks * BLOCK, device=places.device)
         first = torch.tensor([first for first, _ in sight.spans], device=places.device)[:, None] * BLOCK
-        front, behind = first + columns, packed + torch.arange(PAGE, device=places.device)
-        rows = torch.cat([front, behind], 1)
-        seen = torch.cat([front < packed, behind <= places], 1)
+        front, tail = first + columns, packed + torch.arange(PAGE, device=places.device)
+        rows = torch.cat([front, tail], 1)
+        visible = torch.cat([front < packed, tail <= places], 1)
         if window is not None:
-            seen &= rows > places - window
+            visible &= rows > places - window
         for number, member in enumerate(self.members):
             if member.dropped:
                 live = torch.cat([member.live, member.live.new_ones(1)])
-                seen[number] &= live[rows[number].clamp(max=live.numel() - 1)]
-        return seen
+                visible[number] &= live[rows[number].clamp(max=live.numel() - 1)]
+        return visible
 
     def _sight(self, window: int | None) -> _Sight:
         if window not in self._current:
-            spans, extents = [_span(one, window) for one in self.members], [one.extents for one in self.members]
+            spans = [_span(member, window) for member in self.members]
+            extents = [member.extents for member in self.members]
             sight = self._sights.get(window)
             if sight is None or not sight.fits(spans, extents):
-                self._sights[window] = _Sight(spans, [list(own) for own in extents], self._tails.dtype)
+                self._sights[window] = _Sight(
+                    spans, [list(extents_of_member) for extents_of_member in extents], self._tails.dtype
+                )
             self._current.add(window)
         return self._sights[window]
 
@@ -116,8 +119,8 @@ class _Sight:
     def fits(self, spans: list[tuple[int, int]], extents: Sequence[Sequence[Extent]]) -> bool:
         """Whether the members still are what this was made of."""
         return self.spans == spans and all(
-            len(own) == len(other) and all(x is y for x, y in zip(own, other, strict=True))
-            for own, other in zip(self.extents, extents, strict=True)
+            len(old) == len(new) and all(x is y for x, y in zip(old, new, strict=True))
+            for old, new in zip(self.extents, extents, strict=True)
         )
 
     def runs(self, layer: int, side: int) -> Iterator[tuple[int, int, Packed]]:
@@ -125,7 +128,7 @@ class _Sight:
         if (layer, side) not in self._views:
             self._views[layer, side] = list(self._tiles(layer, side))
         for first, block, requests, like, views in self._views[layer, side]:
-            tensors = (torch.cat(own).flatten(0, 1).unflatten(0, (requests, -1)) for own in views)
+            tensors = (torch.cat(parts).flatten(0, 1).unflatten(0, (requests, -1)) for parts in views)
             yield first, block * BLOCK, like.with_tensors(*tensors)
 
     def _tiles(self, layer: int, side: int) -> Iterator[tuple[int, int, int, Packed, Views]]:
@@ -136,10 +139,10 @@ class _Sight:
             requests = requests_at(counts, block)
             width = min(self.blocks - block, max(1, most // requests))
             for first in range(0, requests, most):
-                own = range(first, min(requests, first + most))
-                parts = [part for i in own for part in self._stored(i, block, width, layer, side)]
+                numbers = range(first, min(requests, first + most))
+                parts = [part for i in numbers for part in self._stored(i, block, width, layer, side)]
                 views = tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
-                yield first, block, len(own), parts[0], views
+                yield first, block, len(numbers), parts[0], views
             block += width
 
     def _room(self, layer: int, side: int) -> int:
@@ -159,7 +162,7 @@ class _Sight:
 
     def _some(self, layer: int, side: int) -> Packed:
         """Any block, (1, kv_heads, BLOCK, head_dim)."""
-        extent = next(own for own in self.extents if own)[0]
+        extent = next(extents for extents in self.extents if extents)[0]
         return (extent.k, extent.v)[side][:1, layer]
 
 

@@ -1,4 +1,4 @@
-"""What one request to the scheduler gives: tokens as they come, for any thread."""
+"""Stream of one request's tokens, readable from any thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tokens = Sequence[int] | Callable[[Member], Sequence[int]]
 
 
 class Reason(Enum):
-    """Why a request ended."""
+    """Reason of a request's end."""
 
     STOP = "stop"  # one of its stop ids was next; it is not in the cache
     LENGTH = "length"  # it has ``max_new_tokens``
@@ -78,7 +78,7 @@ class Stream:
 
     @property
     def tokens(self) -> list[int]:
-        """Those that are out by now."""
+        """Tokens decoded so far."""
         return list(self._tokens)
 
     @property
@@ -87,7 +87,7 @@ class Stream:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether `cancel` was called."""
         return self._cancelled
 
     def collect(self, timeout: float | None = None) -> list[int]:
@@ -110,14 +110,14 @@ class Stream:
         self._cancelled = True
 
     def emit(self, token: int, turn: int) -> None:
-        """The scheduler has a token."""
+        """Add a token (scheduler)."""
         with self._changed:
             self._tokens.append(token)
             self.first = turn if self.first is None else self.first
             self._changed.notify_all()
 
     def end(self, reason: Reason, turn: int, error: BaseException | None = None) -> None:
-        """The scheduler has done with the request."""
+        """End the request (scheduler)."""
         with self._changed:
             self.reason, self.last, self.error = reason, turn, error
             self._changed.notify_all()

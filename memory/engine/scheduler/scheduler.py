@@ -11,22 +11,20 @@ from types import TracebackType
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
-from memory.engine.scheduler.batch import Member, kind
-from memory.engine.scheduler.batch_groups import BatchGroups
+from memory.engine.base import ChunkSchedule, Engine
+from memory.engine.scheduler.batch import BatchGroups, Member, kind
 from memory.engine.scheduler.request_stream import Reason, Request, Stream, Tokens
 from memory.engine.transformers.append import ChunkedPrefill
-from memory.engine.transformers.finite_logits import most_likely
+from memory.engine.transformers.decoder import most_likely
 
 Done = Callable[[Stream, Reason], None]
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """What a turn may do.
+    """Limits of a turn.
 
-    :param chunking: rows of a prefill's chunks while nobody else is served
+    :param chunking: rows of a prefill's chunks while no other request is served
     :param few: rows of a chunk otherwise; a request of no more new tokens is warm and need not queue
     :param warm: warm requests a turn takes at most
     :param batch: sequences that decode at once; others go on when one of them has ended
@@ -49,8 +47,8 @@ class _Shared(ChunkSchedule):
     few: int = 256
     crowded: Callable[[], bool] = bool
 
-    def size(self, cached: int, left: int) -> int:
-        size = super().size(cached, left)
+    def size(self, cached: int, remaining: int) -> int:
+        size = super().size(cached, remaining)
         return min(self.few, size) if self.crowded() else size
 
 
@@ -60,7 +58,7 @@ class _Job:
     done: Done | None
     extension: ChunkedPrefill | None = None
     token: int = -1  # the one to be appended next
-    begun: bool = False
+    started: bool = False
 
     @property
     def request(self) -> Request:
@@ -68,7 +66,7 @@ class _Job:
 
     @property
     def names(self) -> set[object]:
-        """What no other job may use meanwhile."""
+        """Agent and cache, which no other job may use at the same time."""
         return {self.request.agent, id(self.request.cache)}
 
 
@@ -91,14 +89,14 @@ class Scheduler:
         self.turns = 0
         self._pacing, self._automatic = pacing or SchedulerConfig(), automatic
         self._engine, self._decoder = engine, engine.decoder
-        own = self._pacing.chunking
-        self._chunking = _Shared(1, own.steps, own.rest, self._pacing.few, self._crowded)
-        self._arrived: deque[_Job] = deque()
+        schedule = self._pacing.chunking
+        self._chunking = _Shared(1, schedule.steps, schedule.rest, self._pacing.few, self._crowded)
+        self._incoming: deque[_Job] = deque()
         self._waiting: list[_Job] = []  # for the end of another request of the same agent
         self._warm: deque[_Job] = deque()
         self._queue: deque[_Job] = deque()
         self._active: list[_Job] = []
-        self._teams = BatchGroups(self._decoder)
+        self._groups = BatchGroups(self._decoder)
         self._busy: set[object] = set()
         self._idle = threading.Condition()
         self._driven = self._closed = self._ending = False
@@ -126,7 +124,7 @@ class Scheduler:
             if self._automatic and not self._driven:
                 self._engine.submit(self._drive)
                 self._driven = True
-            self._arrived.append(_Job(stream, done))
+            self._incoming.append(_Job(stream, done))
             cache.requests += 1
         return stream
 
@@ -156,42 +154,42 @@ class Scheduler:
         self.close(cancel=kind is not None)
 
     def _drive(self) -> None:
-        """A turn, and then the next: by way of the engine's queue, so that others have theirs."""
+        """Make a turn, and queue the next one on the engine, behind other work."""
         try:
             self._turn()
         except Exception as error:
             self._abandon(error)
         while True:
-            with self._idle:  # who submits from here on is seen, or drives
-                self._driven = bool(self._arrived) or any(self._jobs())
+            with self._idle:  # a later submit starts the next turn
+                self._driven = bool(self._incoming) or any(self._jobs())
                 if not self._driven:
                     self._idle.notify_all()
                     return
                 try:
                     self._engine.submit(self._drive)
                     return
-                except Exception as error:  # most likely the engine was closed: nobody shall wait forever
+                except Exception as error:  # most likely the engine was closed
                     closed = error
             self._abandon(closed)
 
     def _abandon(self, error: Exception) -> None:
-        """Nothing works any more: tell everybody."""
+        """End all requests with ``error``."""
         with self._idle:
-            self._waiting += self._arrived
-            self._arrived.clear()
+            self._waiting += self._incoming
+            self._incoming.clear()
         for job in list(self._jobs()):
             self._end(job, Reason.ERROR, error)
 
     def _jobs(self) -> Iterator[_Job]:
-        """All that were there when the turn began and have not ended."""
+        """Yield the open jobs of this turn."""
         for jobs in (self._active, self._queue, self._warm, self._waiting):
             yield from jobs
 
     def _turn(self) -> bool:
         self.turns += 1
         with self._idle:
-            self._waiting += self._arrived
-            self._arrived.clear()
+            self._waiting += self._incoming
+            self._incoming.clear()
         for job in list(self._jobs()):
             if job.stream.cancelled or self._ending:
                 self._end(job, Reason.CANCELLED)
@@ -199,7 +197,7 @@ class Scheduler:
         if self._queue:
             self._compute(self._queue.popleft())
         self._accept()
-        return bool(self._arrived) or any(self._jobs())
+        return bool(self._incoming) or any(self._jobs())
 
     def _end(self, job: _Job, reason: Reason, error: Exception | None = None) -> None:
         for jobs in (self._active, self._queue, self._warm, self._waiting):
@@ -208,9 +206,9 @@ class Scheduler:
         with self._idle:
             job.request.cache.requests -= 1
         try:
-            if job.begun:
+            if job.started:
                 self._busy -= job.names
-                self._teams.leave(job.request.cache)
+                self._groups.leave(job.request.cache)
         except Exception as failed:
             reason, error = Reason.ERROR, failed
         try:
@@ -223,10 +221,10 @@ class Scheduler:
     # -- decoding ------------------------------------------------------------------------------------------------------
 
     def _decode(self) -> None:
-        """One token for each of the first sequences."""
+        """Decode one token of each of the first sequences."""
         jobs = self._active[: self._pacing.batch]
-        found = self._teams.step([job.request.cache for job in jobs], [job.token for job in jobs])
-        for job, result in zip(jobs, found, strict=True):
+        results = self._groups.step([job.request.cache for job in jobs], [job.token for job in jobs])
+        for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
                 self._end(job, Reason.ERROR, result)
             elif len(job.stream) == job.request.max_new_tokens:
@@ -250,18 +248,18 @@ class Scheduler:
     # -- prefill -------------------------------------------------------------------------------------------------------
 
     def _crowded(self) -> bool:
-        """Whether somebody else is served, or about to be."""
+        """Whether another request is served, or about to be."""
         return bool(self._queue or self._active or self._warm) or any(map(self._is_free, self._waiting))
 
     def _is_free(self, job: _Job) -> bool:
         return not self._busy & job.names
 
     def _compute(self, job: _Job) -> None:
-        """One chunk of a job that no list holds."""
+        """Compute one chunk of a job that is in no queue."""
         extension = job.extension
         try:
-            left = extension.step()
-            done = None if left else extension.result()
+            remaining = extension.step()
+            done = None if remaining else extension.result()
         except Exception as error:
             self._end(job, Reason.ERROR, error)
             return
@@ -273,7 +271,7 @@ class Scheduler:
             self._active.append(job)
 
     def _accept(self) -> None:
-        """Begin what waits for nobody, and compute the first of the warm requests."""
+        """Start the requests that can run, and compute the first of the warm ones."""
         for job in list(self._waiting):
             if self._is_free(job):
                 self._waiting.remove(job)
@@ -282,15 +280,15 @@ class Scheduler:
             self._compute(self._warm.popleft())
 
     def _begin(self, job: _Job) -> None:
-        job.begun = True
+        job.started = True
         self._busy |= job.names
         request = job.request
         try:
-            given = request.token_ids
-            ids = given(request.cache) if callable(given) else given
+            tokens = request.token_ids
+            ids = tokens(request.cache) if callable(tokens) else tokens
             ids = torch.as_tensor(ids, dtype=torch.long, device=self._decoder.device)
             job.extension = ChunkedPrefill(self._decoder, request.cache, ids, self._chunking)
         except Exception as error:
             self._end(job, Reason.ERROR, error)
             return
-        (self._warm if job.extension.left <= self._pacing.few else self._queue).append(job)
+        (self._warm if job.extension.remaining <= self._pacing.few else self._queue).append(job)

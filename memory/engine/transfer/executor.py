@@ -1,38 +1,224 @@
-"""Executes transfers: where the loading stage says what moves when, this says in what order, and keeps the times.
+"""Transfer executor: moves slices of blocks into a working cache, in the order of the layers that need them.
 
-The link works on one layer at a time, the one that is due first. All slices of it that wait move in one job, unless its
-turn is still to come: such a job ends after some bytes, so that what is asked for a moment later does not wait long.
-`eval.overlap` plays the same rules against given times.
+The link works on one layer at a time, the one due first. All waiting slices of the current layer move in one job; a job
+for a later layer ends after some bytes, so that urgent transfers do not wait long.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterable
-from itertools import accumulate, groupby, islice
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, groupby, islice, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
+from memory.config.choices import IMPORTANCE, TRANSPORTS
+from memory.engine.attention.function import Angles, RopeTables, at_rows
 from memory.engine.trace import LoadInterval
-from memory.engine.transfer.kv_transfer import KVTransfer, Run
-from memory.engine.transfer.link import Transport
-from memory.prompt.layout import Transfer
+from memory.engine.transfer.link import CHUNK, SideWorker, Throttle, choose_device
+from memory.kv_cache.dense import DenseCache, put
+from memory.kv_cache.packed_rows import PackedRows
+from memory.prompt.layout import Layout, Transfer
+
+Run = tuple[int, tuple[int, int]]  # a placement, and rows (start, stop) of its unit
+Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
+
+
+BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
+
+
+class Staging:
+    """Buffers that slices pass through; each grows to its largest job, so that later ones allocate nothing."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._turns: Counter[str] = Counter()  # jobs that left pinned memory, by name
+        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded behind the copy out of it
+
+    def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
+        """Return a buffer of ``shape``, valid until ``name`` is taken again; ``like`` gives dtype and device.
+
+        :param pinned: use page-locked host memory
+        """
+        count, key = torch.Size(shape).numel(), (name, like.dtype)
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < count:
+            device = torch.device("cpu") if pinned else like.device
+            buffer = torch.empty(count, dtype=like.dtype, device=device, pin_memory=pinned)
+            self._buffers[key] = buffer
+        return buffer[:count].view(shape)
+
+    def pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Return the next of `BUFFERS` page-locked buffers of ``shape``, once the last copy out of it is done."""
+        buffer = self._buffer(name)
+        if (event := self._copied.pop(buffer, None)) is not None:
+            event.synchronize()
+        return self.take(buffer, shape, like, pinned=True)
+
+    def in_use(self, name: str) -> None:
+        """Record that a copy out of the last `pinned` buffer was issued on the current stream."""
+        self._copied[self._buffer(name)] = torch.cuda.current_stream().record_event()
+        self._turns[name] += 1
+
+    def _buffer(self, name: str) -> str:
+        return f"{name} pinned {self._turns[name] % BUFFERS}"
+
+
+@dataclass
+class KVTransfer:
+    """Copies runs of rows of blocks into a cache; packed rows are unpacked on the cache's device."""
+
+    layout: Layout
+    cache: DenseCache
+    rope: RopeTables
+    angles: Angles  # of all prompt rows
+    staging: Staging
+
+    def move(self, first: int, last: int, runs: Sequence[Run]) -> int:
+        """Move ``runs`` of layers ``[first, last)``; returns the bytes moved."""
+        keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
+        rows = self._rows(runs)
+        angles = at_rows(self.angles, rows)
+        k, v = self.gather("k", keys), self.gather("v", values)
+        put(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
+        put(self.cache.v[first:last, 0], rows, v)
+        if self.cache.raw is not None:
+            put(self.cache.raw[first:last, 0], rows, k)
+        return sum(piece.nbytes for piece in (*keys, *values))
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Return the approximate bytes of one row of a layer, keys and values."""
+        block = next((place.block for place in self.layout.placements if place.block is not None), None)
+        return 0 if block is None else block.nbytes // (block.k.shape[0] * block.tokens)
+
+    def spans(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
+        """Return the prompt rows (start, stop) of each run."""
+        starts = [self.layout.placements[place].start for place, _ in runs]
+        return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
+
+    def cut(self, stored: Piece, first: int, last: int, start: int, stop: int) -> Piece:
+        """Select layers and rows of a block's keys or values; packed ones stay packed."""
+        if isinstance(stored, PackedRows):
+            return stored.narrow(2, start, stop - start).layers(first, last)
+        return stored[first:last, :, start:stop]
+
+    def gather(self, name: str, pieces: Sequence[Piece]) -> torch.Tensor:
+        """Concatenate pieces on the cache's device, (layers, kv_heads, rows, head_dim).
+
+        :param name: buffer of the result, which is valid until the name is gathered again
+        """
+        device = self.cache.k.device
+        unpacked = [p.to(device)[:] if isinstance(p, PackedRows) else p for p in pieces]
+        if len(unpacked) == 1 and unpacked[0].device == device:
+            return unpacked[0]
+        layers, heads, _, width = unpacked[0].shape
+        bounds = [0, *accumulate(piece.shape[2] for piece in unpacked)]
+        if device.type != "cuda":
+            whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
+            return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
+        # token by token, as blocks rest in pinned memory
+        whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
+        if all(piece.device.type == "cpu" for piece in unpacked):
+            whole.copy_(self._joined(name, unpacked), non_blocking=True)
+            self.staging.in_use(name)
+        else:
+            torch.cat([piece.to(device).transpose(1, 2) for piece in unpacked], 1, out=whole)
+        return whole.transpose(1, 2)
+
+    def _joined(self, name: str, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Concatenate ``pieces`` in pinned host memory, (layers, rows, kv_heads, head_dim).
+
+        One copy replaces one per block: for blocks of 40 tokens issuing copies takes longer than copying.
+        """
+        rows = [piece.transpose(1, 2) for piece in pieces]
+        if len(rows) == 1 and rows[0].is_pinned():
+            return rows[0]
+        layers, _, heads, width = rows[0].shape
+        shape = (layers, sum(piece.shape[1] for piece in rows), heads, width)
+        return torch.cat(rows, 1, out=self.staging.pinned(name, shape, self.cache.k))
+
+    def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
+        pieces = []
+        for place, (start, stop) in runs:
+            block = self.layout.placements[place].block
+            if block is None:
+                raise ConfigError("the loading stage asks for a unit without a block: leave fresh units out.")
+            pieces.append(self.cut(getattr(block, side), first, last, start, stop))
+        return pieces
+
+    def _rows(self, runs: Sequence[Run]) -> slice | torch.Tensor:
+        """Return the prompt rows of the runs, in their order: a slice if they are contiguous."""
+        spans = self.spans(runs)
+        if all(stop == start for (_, stop), (start, _) in pairwise(spans)):
+            return slice(spans[0][0], spans[-1][1])
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        return torch.from_numpy(rows).to(self.cache.k.device)
+
 
 IN_FLIGHT = 2  # jobs on a CUDA stream at once: more would be an order that nothing urgent can change
 
 
+@dataclass(frozen=True)
+class Transport:
+    """Threads and streams of an engine's transfers.
+
+    ``link`` is one thread (None: transfers run at once in the caller's), ``stream`` its CUDA stream. A job for a later
+    layer moves about ``chunk`` bytes. ``beside`` chooses rows beside a layer's MLP; without it the choice comes before.
+    """
+
+    link: Executor | None = None
+    stream: torch.cuda.Stream | None = None
+    throttle: Throttle | None = None
+    beside: SideWorker | None = None
+    chunk: float = CHUNK
+    staging: Staging = field(default_factory=Staging)
+
+    @classmethod
+    def of(
+        cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str, chunk: float | None = None
+    ) -> Transport:
+        """Make the transport of ``kind``; ``auto`` is a stream on CUDA, a thread for a throttled link, else inline.
+
+        :raises ConfigError: an unknown name, or a kind that does not work on ``device``
+        """
+        if chunk is None:
+            chunk = CHUNK if throttle is None else throttle.chunk
+        if chunk <= 0:
+            raise ConfigError(f"chunk={chunk} is no size of a job: use more than 0 bytes")
+        check_choice("engine.importance", importance, IMPORTANCE)
+        check_choice("engine.transport", kind, TRANSPORTS)
+        if kind == "auto":
+            kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
+        if kind == "stream" and device.type != "cuda":
+            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
+        link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
+        stream = torch.cuda.Stream(device) if kind == "stream" else None
+        return cls(link, stream, throttle, SideWorker(device) if importance == "beside" else None, chunk)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self.link is not None:
+            self.link.shutdown()
+        if self.beside is not None:
+            self.beside.close()
+
+
 class TransferExecutor:
-    """One request's transfers. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
+    """Transfers of one request. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
 
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport) -> None:
         self.mover, self.transport = mover, transport
         self.intervals: list[LoadInterval] = []
-        self.waited = 0.0  # seconds
+        self.wait_seconds = 0.0  # seconds
         self._covered = np.zeros((layers, mover.layout.rows), dtype=bool)
         self._pending: dict[int, list[Run]] = defaultdict(list)  # by layer
         self._events: dict[int, list[torch.cuda.Event]] = defaultdict(list)
@@ -41,46 +227,46 @@ class TransferExecutor:
         self._busy = False  # whether the link's thread works for this request
         self._current: int | None = None  # the layer it moves
         self._turn = 0  # the layer that asked last
-        self._asked = [0.0] * layers  # when the layer's latest slices were
-        self._free = 0.0  # when a throttled link is done with the job before, and its next one was asked for
+        self._asked_at = [0.0] * layers  # when the layer's latest slices were
+        self._free = 0.0  # when a throttled link can start its next job
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
     def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
-        """Start the transfers that ``layer``'s turn brings, or put them in line."""
-        wanted = list(transfers)
-        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in wanted])
-        for transfer, (start, stop) in zip(wanted, spans, strict=True):
+        """Start the transfers scheduled at ``layer``, or queue them."""
+        transfers_now = list(transfers)
+        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers_now])
+        for transfer, (start, stop) in zip(transfers_now, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
-            for first, last, runs in _deepest(wanted):
+            for first, last, runs in _deepest(transfers_now):
                 self._run(first, last, runs)
-            self.waited += time.perf_counter() - started
+            self.wait_seconds += time.perf_counter() - started
             return
         with self._changed:
-            self._turn, now = layer, time.perf_counter()
-            for transfer in wanted:
+            self._turn, moment = layer, time.perf_counter()
+            for transfer in transfers_now:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
-                    self._asked[due] = now
+                    self._asked_at[due] = moment
             if self._pending and not self._busy:
                 self.transport.link.submit(self._drain)
-                self._busy = True  # not before: a link that takes no more work never ends it
+                self._busy = True  # after submit, which may raise
 
     def note(self, layer: int, start: float, nbytes: int) -> None:
         """Count a copy that ``layer`` itself made, and waited for, since ``start``."""
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
-        self.waited += end - start
+        self.wait_seconds += end - start
 
     def cover(self, rows: slice) -> None:
         """Count rows as present at every layer (the context prefix)."""
         self._covered[:, rows] = True
 
     def wait(self, layer: int, inactive: NDArray[np.bool_] | None) -> None:
-        """Return when all slices of ``layer`` are there.
+        """Wait until all slices of ``layer`` are loaded.
 
         :param inactive: (rows,) bool, the rows that must have been transferred; None if all rows are active
         :raises ConfigError: if the loading stage forgot some of them.
@@ -97,10 +283,10 @@ class TransferExecutor:
         self._raise()
         for event in self._events.pop(layer, ()):
             torch.cuda.current_stream().wait_event(event)
-        self.waited += time.perf_counter() - started
+        self.wait_seconds += time.perf_counter() - started
 
     def finish(self) -> None:
-        """Wait for everything, so that nothing writes into the cache after the prefill."""
+        """Wait for all transfers, so that nothing writes into the cache after the prefill."""
         with self._changed:
             self._changed.wait_for(lambda: not self._busy)
         self._raise()
@@ -109,7 +295,7 @@ class TransferExecutor:
                 torch.cuda.current_stream().wait_event(event)
 
     def cancel(self) -> None:
-        """Let what waits be, and return when nothing writes into the cache any more."""
+        """Drop queued transfers, and wait until nothing writes into the cache."""
         with self._changed:
             self._pending.clear()
             self._changed.wait_for(lambda: not self._busy)
@@ -121,7 +307,7 @@ class TransferExecutor:
             raise self._error
 
     def _drain(self) -> None:
-        """On the link's thread: job after job until none waits."""
+        """Run queued jobs, on the link's thread."""
         try:
             with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
                 while (layer := self._next()) is not None:
@@ -133,19 +319,19 @@ class TransferExecutor:
                 self._changed.notify_all()
 
     def _next(self) -> int | None:
-        """The layer that is due first among those that wait."""
+        """Take the next job, of the first layer that waits; returns that layer."""
         with self._changed:
             self._current = min(self._pending, default=None)
             if self._current is None:
                 self._busy = False
             else:
                 self._job = self._take(self._current)
-                self._free = max(self._free, self._asked[self._current])
+                self._free = max(self._free, self._asked_at[self._current])
             self._changed.notify_all()
             return self._current
 
     def _take(self, layer: int) -> list[Run]:
-        """Runs of rows, those that touch made one, in the order of rows."""
+        """Take a layer's queued runs, in order of rows; adjacent ones are joined."""
         runs, count = sorted(self._pending.pop(layer)), 0
         if layer > self._turn:
             sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
@@ -159,8 +345,8 @@ class TransferExecutor:
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
-            begun = started if self.transport.link is None else self._free
-            self._free = self.transport.throttle.hold(begun, nbytes)
+            start = started if self.transport.link is None else self._free
+            self._free = self.transport.throttle.hold(start, nbytes)
         if self.transport.stream is not None:
             event = self.transport.stream.record_event()
             self._events[first].append(event)
@@ -171,10 +357,7 @@ class TransferExecutor:
 
 
 def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
-    """(first layer, last, runs): transfers of the same layers together, and layers of the same runs, too.
-
-    Where nothing overlaps, a job per layer would only be more calls.
-    """
+    """Group transfers into few jobs (first layer, last, runs), for transfers that overlap with nothing."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
         runs = _joined([(t.placement, t.rows) for t in group])
@@ -185,10 +368,10 @@ def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Runs that touch made one: one copy each."""
-    found: list[Run] = []
+    """Join adjacent runs."""
+    joined: list[Run] = []
     for place, (start, stop) in runs:
-        if found and found[-1][0] == place and found[-1][1][1] == start:
-            start = found.pop()[1][0]
-        found.append((place, (start, stop)))
-    return found
+        if joined and joined[-1][0] == place and joined[-1][1][1] == start:
+            start = joined.pop()[1][0]
+        joined.append((place, (start, stop)))
+    return joined

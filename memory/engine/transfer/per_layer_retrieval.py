@@ -1,4 +1,4 @@
-"""Rows that every layer fills by its own choice: a guess travels ahead, what it lacks is fetched when it is known."""
+"""Per-layer retrieval: every layer chooses its blocks; a guess is prefetched, and missing blocks are fetched."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Blocks whose slices of ``layer`` are on their way."""
+    """Blocks whose slices of ``layer`` are being prefetched."""
 
     layer: int
     numbers: tuple[int, ...]
-    moved: Future[KV]
+    transfer: Future[KV]
     event: torch.cuda.Event | None
 
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection: neighbouring layers choose much alike, so that a layer's choice is the guess for
-    the next one. The guess travels beside the computation where there is a thread for it; without one nothing does.
+    """MemArt's per-layer selection. Neighbouring layers choose alike, so a layer's choice is prefetched for the next.
+
+    Prefetching needs the transport's thread.
     """
 
     slots: Slots
@@ -39,63 +40,64 @@ class PerLayerRetrieval:
     _guess: Guess | None = field(default=None, init=False)
 
     def take(self, layer: int, query: torch.Tensor) -> tuple[tuple[int, ...], KV]:
-        """What ``query`` (heads, rows, head_dim) chooses at ``layer``: numbers, and unrotated keys, and values, of all
-        of them, (1, kv_heads, rows, head_dim) on the device.
+        """Choose blocks for ``query`` (heads, rows, head_dim): their numbers, and unrotated keys and values.
+
+        Keys and values are (1, kv_heads, rows, head_dim) on the device.
         """
         numbers = self.slots.choose(layer, query)
         began, nbytes, guess = time.perf_counter(), 0, self._guess
-        held, rows = (), []
+        present, rows = (), []
         if guess is not None and guess.layer == layer:
-            held, rows = guess.numbers, [guess.moved.result()]
+            present, rows = guess.numbers, [guess.transfer.result()]
             if guess.event is not None:
                 torch.cuda.current_stream().wait_event(guess.event)
-        missing = tuple(number for number in numbers if number not in held)
+        missing = tuple(number for number in numbers if number not in present)
         if missing:
-            found, nbytes = self._fetch(layer, self._blocks(missing), "missing")
-            rows.append(found)
+            rows_read, nbytes = self._fetch(layer, self._blocks(missing), "missing")
+            rows.append(rows_read)
         self.loader.note(layer, began, nbytes)
-        kv = rows[0] if numbers == (*held, *missing) else self._ordered(numbers, (*held, *missing), rows)
+        kv = rows[0] if numbers == (*present, *missing) else self._ordered(numbers, (*present, *missing), rows)
         self._send(layer + 1, numbers)
         return numbers, kv
 
     def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
         return [self.slots.block(number) for number in numbers]
 
-    def _ordered(self, numbers: Sequence[int], held: Sequence[int], rows: Sequence[KV]) -> KV:
-        """Blocks ``numbers`` of the ``rows`` of blocks ``held``."""
+    def _ordered(self, numbers: Sequence[int], present: Sequence[int], rows: Sequence[KV]) -> KV:
+        """Order the ``rows`` of blocks ``present`` by ``numbers``."""
         keys, values = (torch.cat(side, 2) if len(side) > 1 else side[0] for side in zip(*rows, strict=True))
-        place = {number: index for index, number in enumerate(held)}
+        place = {number: index for index, number in enumerate(present)}
         index = torch.tensor([place[number] for number in numbers], device=keys.device)
-        size = keys.shape[2] // len(held)
+        size = keys.shape[2] // len(present)
         keys, values = (x.unflatten(2, (-1, size)).index_select(2, index).flatten(2, 3) for x in (keys, values))
         return keys, values
 
     def _send(self, layer: int, numbers: tuple[int, ...]) -> None:
-        """Let the slices of the next layer travel."""
+        """Prefetch the slices of ``layer``."""
         transport, self._guess = self.loader.transport, None
         if transport.link is None or layer == self.layers or not numbers:
             return
         blocks, event = self._blocks(numbers), None
         if transport.stream is not None:
-            transport.stream.wait_stream(torch.cuda.current_stream())  # what held the layer before is read by then
+            transport.stream.wait_stream(torch.cuda.current_stream())  # the buffer of the layer before has been read
             event = torch.cuda.Event()
 
         def work() -> KV:
             with torch.inference_mode(), torch.cuda.stream(transport.stream):
                 began = time.perf_counter()
-                found, nbytes = self._fetch(layer, blocks, f"guess {layer % 2}")
+                rows_read, nbytes = self._fetch(layer, blocks, f"guess {layer % 2}")
                 if event is not None:
                     event.record()
                 self.loader.intervals.append(LoadInterval(layer, layer + 1, began, time.perf_counter(), nbytes))
-                return found
+                return rows_read
 
         self._guess = Guess(layer, numbers, transport.link.submit(work), event)
 
     def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
-        """Slices of ``blocks``, and the bytes that travelled."""
+        """Gather slices of ``blocks``; returns them and the bytes moved."""
         began, mover = time.perf_counter(), self.loader.mover
-        held = [block.k for block in blocks], [block.v for block in blocks]
-        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in held]
+        present = [block.k for block in blocks], [block.v for block in blocks]
+        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in present]
         nbytes = sum(piece.nbytes for side in sides for piece in side)
         keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
         if self.loader.transport.throttle is not None:

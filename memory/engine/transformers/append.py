@@ -1,25 +1,24 @@
-"""New rows behind a working cache, in one pass or chunk by chunk."""
+"""Appending to a working cache: prefill in one pass or in chunks, and greedy decoding."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import nullcontext
 
 import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import causal_plan
-from memory.engine.base import PrefillResult
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.attention.kernels import causal_plan
+from memory.engine.base import ChunkSchedule, PrefillResult
 from memory.engine.trace import PrefillTrace
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.finite_logits import check_finite
+from memory.engine.transformers.decoder import Decoder, check_finite, check_ids, most_likely
 from memory.kv_cache.dense import WorkingCache
 
 
 class ChunkedPrefill:
-    """The prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
+    """Prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
 
     def __init__(
         self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
@@ -33,22 +32,22 @@ class ChunkedPrefill:
         self.trace = PrefillTrace(cache.next_position + token_ids.numel())
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Rows that are not computed yet."""
         return self._ids.numel() - self._done
 
     def step(self) -> int:
         """Compute the next chunk; returns how many rows are left."""
         started = time.perf_counter()
-        size = self.left if self._chunking is None else self._chunking.size(self._cache.length, self.left)
+        size = self.remaining if self._chunking is None else self._chunking.size(self._cache.length, self.remaining)
         chunk = self._ids[self._done : self._done + size]
-        append(self._decoder, self._cache, chunk, last=size == self.left)
+        append(self._decoder, self._cache, chunk, last=size == self.remaining)
         self._done += size
         self._seconds += time.perf_counter() - started
-        return self.left
+        return self.remaining
 
     def run(self) -> PrefillResult:
-        """Compute all of them. Raises ModelError for logits that are not finite."""
+        """Compute all chunks. Raises ModelError for logits that are not finite."""
         while self.step():
             pass
         result = self.result()
@@ -56,9 +55,9 @@ class ChunkedPrefill:
         return result
 
     def result(self) -> PrefillResult:
-        """Logits behind the last row. Raises ConfigError while rows are left."""
-        if self.left:
-            raise ConfigError(f"{self.left} rows are not computed yet")
+        """Return logits of the last row. Raises ConfigError while rows are missing."""
+        if self.remaining:
+            raise ConfigError(f"{self.remaining} rows are not computed yet")
         layers = self._decoder.spec.layers
         self.trace.active_rows, self.trace.recomputed_rows = [self._ids.numel()] * layers, [0] * layers
         self.trace.timings = {"load": 0.0, "prefill": self._seconds}
@@ -66,7 +65,7 @@ class ChunkedPrefill:
 
 
 def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
-    """Make ``token_ids`` (rows,) part of ``cache``; logits (1, vocab) behind the ``last`` of them, if that is one."""
+    """Append ``token_ids`` (rows,) to ``cache``; returns logits (1, vocab) of the last row if ``last``."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
     cache.reserve(count, lasting=True)
     places = torch.arange(position, position + count, device=decoder.device)
@@ -90,3 +89,23 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     cache.extend(places, logits, token_ids)
     return logits
+
+
+def generate(
+    decoder: Decoder, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]
+) -> list[int]:
+    """Decode greedily until one of ``stop_ids`` (not returned) or ``max_new_tokens``; tokens stay in ``cache``.
+
+    :raises ModelError: logits are not finite
+    """
+    if max_new_tokens < 1:
+        raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1.")
+    tokens: list[int] = []
+    logits = first_logits
+    while len(tokens) < max_new_tokens:
+        token = most_likely(logits[-1], decoder.spec.dtype, cache)
+        if token in stop_ids:
+            break
+        tokens.append(token)
+        logits = append(decoder, cache, torch.tensor([token], device=decoder.device))
+    return tokens

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from memory.engine.attention.function import Angles
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import CacheProvider
 from memory.engine.models.model_spec import ModelSpec
+from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
@@ -61,3 +63,32 @@ class QuantizedCacheProvider(CacheProvider):
     def cache(self, counts_mass: bool = False) -> QuantizedCache:
         observer = AttentionObserver(mass=counts_mass, windows=self._spec.windows)
         return QuantizedCache(self._spec, self._format, self._device, observer)
+
+
+@torch.inference_mode()
+def compact(decoder: Decoder, cache: PagedCache) -> None:
+    """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+    rows = torch.arange(cache.length, device=decoder.device)
+    displaced = rows[cache.positions != rows]
+    if not displaced.numel():
+        return
+    first = int(displaced[0])
+    old, new = cache.positions[first:], rows[first:]
+    top = int(old[-1]) + 1
+    keys = torch.stack([cache.keys(layer)[:, first:] for layer in range(decoder.spec.layers)])
+    bare = decoder.rope.rotate_layers(keys.double(), _back(decoder.rope.at(old, top)))
+    rotated = decoder.rope.rotate_layers(bare, _doubled(decoder.rope.at(new, top)))
+    cache.renumber(first, rotated.to(keys.dtype))
+
+
+def _back(angles: Angles) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The inverse rotation: cos and sin may carry a factor (yarn), which has to go as well."""
+    inverse = {}
+    for key, (cos, sin) in _doubled(angles).items():
+        factor = cos.square() + sin.square()
+        inverse[key] = cos / factor, -sin / factor
+    return inverse
+
+
+def _doubled(angles: Angles) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    return {key: (cos.double(), sin.double()) for key, (cos, sin) in angles.items()}

@@ -1,27 +1,29 @@
-"""Decoder: the model's own layers, called one at a time with the active rows only."""
+"""Decoder: the model's own layers, called one at a time with the active rows only, and checks of its logits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from keep_agent.errors import ConfigError
-from memory.engine.attention.function import BatchPass, CoupledPass, PromptPass
-from memory.engine.attention.layer_attention import AttentionHook
-from memory.engine.attention.rope import RopeTables
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.attention.function import AttentionHook, BatchPass, CoupledPass, PromptPass, RopeTables
 from memory.engine.cpu import half_precision_matmul as products
 from memory.engine.models.model_spec import ModelSpec
 
-FEED_ROWS = 512  # through an MLP at once on a CPU: what lies between its products stays in the cache
+if TYPE_CHECKING:
+    from memory.kv_cache.dense import WorkingCache
+
+FEED_ROWS = 512  # through an MLP at once on a CPU, so that its activations stay in the processor's cache
 
 
 @dataclass
 class Decoder:
-    """A causal LM taken apart: embed, layers, head."""
+    """Causal language model in parts: embedding, layers, head."""
 
     module: PreTrainedModel
     spec: ModelSpec
@@ -39,7 +41,7 @@ class Decoder:
         return self.module.device
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
+        """Return hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
     def layer(
@@ -49,7 +51,7 @@ class Decoder:
         state: PromptPass | BatchPass,
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
-        """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
+        """Compute one decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
         return self.feed(index, self.attend(index, hidden, state, hook))
 
     def attend(
@@ -59,13 +61,10 @@ class Decoder:
         state: PromptPass | CoupledPass | BatchPass,
         hook: AttentionHook | None = None,
     ) -> torch.Tensor:
-        """The layer up to its attention, residual included.
-
-        The two halves are called separately because a row that is dropped after the attention needs no MLP.
-        """
+        """Compute a layer up to its attention, residual included; a row dropped afterwards needs no MLP (`feed`)."""
         embeddings = self.unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
-        given, _ = layer.self_attn(
+        output, _ = layer.self_attn(
             hidden_states=layer.input_layernorm(hidden),
             attention_mask=None,
             position_ids=None,
@@ -74,10 +73,10 @@ class Decoder:
             memory_pass=state,
             attention_hook=hook,
         )
-        return hidden + (layer.post_attention_layernorm(given) if self._sandwiched else given)
+        return hidden + (layer.post_attention_layernorm(output) if self._sandwiched else output)
 
     def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
-        """The layer from what `attend` returned for some rows to its end."""
+        """Compute the MLP half of a layer for rows of what `attend` returned."""
         if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
             return self._feed(index, mixed)
         return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
@@ -85,54 +84,85 @@ class Decoder:
     def _feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
         layer = self.layers[index]
         before = layer.pre_feedforward_layernorm if self._sandwiched else layer.post_attention_layernorm
-        given = layer.mlp(before(mixed))
-        given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
-        return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
+        output = layer.mlp(before(mixed))
+        output = output[0] if isinstance(output, tuple) else output  # experts bring their router's scores
+        return mixed + (layer.post_feedforward_layernorm(output) if self._sandwiched else output)
 
     def run(
         self, hidden: torch.Tensor, state: PromptPass | BatchPass, hook: AttentionHook | None = None
     ) -> torch.Tensor:
-        """All layers on the same rows."""
+        """Compute all layers on the same rows."""
         for index in range(self.spec.layers):
             hidden = self.layer(index, hidden, state, hook)
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits (..., vocab) of hidden states after the last layer."""
+        """Return logits (..., vocab) of hidden states after the last layer."""
         logits = products.linear(self.module.lm_head, self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Per kind ``(kv_heads, rows, head_dim)``: unrotated keys, or values, of layer ``index`` for (1, rows, hidden).
-
-        Norm, projections and k-norm only: no attention, no MLP.
-        """
+        """Project (1, rows, hidden) to a layer's unrotated keys, or values: ``(kv_heads, rows, head_dim)`` per kind."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
         return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
 
     def bare_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Unrotated queries ``(heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden)."""
+        """Project (1, rows, hidden) to unrotated queries ``(heads, rows, head_dim)`` of layer ``index``."""
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
         return self._heads(attention.q_proj(normed), getattr(attention, "q_norm", None))
 
     def _heads(self, projected: torch.Tensor, norm: nn.Module | None) -> torch.Tensor:
-        """(heads, rows, head_dim) of (1, rows, heads * head_dim)."""
+        """Reshape (1, rows, heads * head_dim) to (heads, rows, head_dim)."""
         parts = projected[0].unflatten(-1, (-1, self.spec.head_dim))
         return (parts if norm is None else norm(parts)).transpose(0, 1)
 
     def unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Identity angles, made anew only when the number of rows changes."""
+        """Return angles that rotate nothing; kept until the number of rows changes."""
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}
         return self._identity[rows]
 
 
 def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
-    """Raises ConfigError for a token without one of the model's ``rows`` embeddings: a CUDA device would be lost."""
+    """Raise ConfigError for a token beyond the model's ``rows`` embeddings, which would crash a CUDA device."""
     highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
     if highest >= rows:
         raise ConfigError(
             f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
             "placeholder of an image or a sound), or use the model's own tokenizer."
         )
+
+
+def are_finite(logits: torch.Tensor) -> torch.Tensor:
+    """Check that all ``logits`` are finite; returns a bool tensor on their device, without synchronisation."""
+    return torch.stack(logits.aminmax()).isfinite().all()
+
+
+def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
+    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` hold the rows behind them."""
+    if not bool(are_finite(logits)):
+        raise not_finite(dtype, *caches)
+
+
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
+    """Return the token with the largest of ``logits`` (vocab,) behind ``caches``, with one synchronisation.
+
+    :raises ModelError: they are not finite
+    """
+    token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
+    if not finite:
+        raise not_finite(dtype, *caches)
+    return token
+
+
+def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
+    """Make the error for logits that are not finite, and erase the rows they come from."""
+    for cache in caches:
+        cache.erase()
+    name = str(dtype).removeprefix("torch.")
+    finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
+    return ModelError(
+        f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
+        f"{name} cannot hold what it computes; {finer}, or use another model."
+    )

@@ -1,34 +1,44 @@
-"""Transformers engine: drives a Hugging Face model layer by layer, on the worker that owns it."""
+"""Transformers engine: drives a Hugging Face model layer by layer in one worker thread."""
 
 from __future__ import annotations
 
+import atexit
 import copy
+import itertools
+import queue
+import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from transformers import PreTrainedModel
 
-from keep_agent.errors import ConfigError
-from memory.engine.base import CacheProvider, EncodeRequest, EngineCapabilities, PrefillResult, ScoreResult
-from memory.engine.chunking import ChunkSchedule
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.base import (
+    CacheProvider,
+    ChunkSchedule,
+    EncodeRequest,
+    EngineCapabilities,
+    PrefillResult,
+    Priority,
+    ScoreResult,
+)
 from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.model_spec import ModelSpec
-from memory.engine.transfer.link import Throttle, Transport
-from memory.engine.transformers import decode
-from memory.engine.transformers.append import ChunkedPrefill
-from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider
-from memory.engine.transformers.compact import compact
-from memory.engine.transformers.encode import encode
+from memory.engine.transfer.executor import Transport
+from memory.engine.transfer.link import Throttle, choose_device
+from memory.engine.transformers.append import ChunkedPrefill, generate
+from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider, compact
+from memory.engine.transformers.encode import encode, query_states
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
 from memory.engine.transformers.prefill import LayerwisePrefill
-from memory.engine.transformers.query_states import query_states
 from memory.engine.transformers.score import Scorer
-from memory.engine.worker import Priority, Worker
 from memory.files.block_file import BlockFile
 from memory.kv_cache.block import KVBlock, resting
 from memory.kv_cache.dense import DenseCache, WorkingCache
@@ -40,6 +50,121 @@ from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute, Slots
 
 T = TypeVar("T")
+TIDY_INTERVAL = 256  # jobs: about fifty steps of an agent
+
+
+@dataclass(order=True)
+class _Job:
+    priority: Priority
+    number: int
+    work: Callable[[], Any] | None = field(compare=False)
+    result: Future = field(compare=False)
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of the caller
+
+    def run(self) -> bool:
+        """Run the work, and drop the reference to it before the future completes; False if it was cancelled."""
+        work, self.work = self.work, None
+        if work is None or not self.result.set_running_or_notify_cancel():
+            return False
+        if torch.get_num_threads() != self.threads:  # torch keeps the number per thread: follow the caller's
+            torch.set_num_threads(self.threads)
+        try:
+            with torch.inference_mode():
+                result = work()
+        except BaseException as error:
+            del work
+            self.result.set_exception(error)
+        else:
+            del work
+            self.result.set_result(result)
+        return True
+
+
+class Worker:
+    """Thread that runs jobs one at a time under ``torch.inference_mode``, by priority, then in order of arrival.
+
+    :param tidy: called after every `TIDY_INTERVAL` jobs, once the last result is set
+    :param device: the model's; a GPU becomes the thread's current device
+    """
+
+    def __init__(
+        self, name: str = "engine", tidy: Callable[[], None] | None = None, device: torch.device | None = None
+    ) -> None:
+        self._tidy, self._device = tidy, device
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._closed, self._lock = False, threading.Lock()  # so that no job follows the last one
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+        _ALIVE.add(self)
+
+    def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
+        """Queue ``work``.
+
+        :raises ModelError: after ``close``.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise ModelError("this engine is closed; build a new one.")
+            self._jobs.put(_Job(priority, next(self._numbers), work, future))
+        return future
+
+    def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
+        """Run ``work`` and return its result; on the worker's own thread it runs at once.
+
+        When this returns or raises, the thread has no reference to the work, its result or its error.
+        """
+        if threading.current_thread() is self._thread:
+            return work()
+        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would keep the result alive
+
+        def run() -> None:
+            try:
+                ends.append((work(), None))
+            except BaseException as error:
+                ends.append((None, error))
+
+        self.submit(run, priority).result()
+        result, error = ends.pop()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
+
+    def close(self) -> None:
+        """Finish the queued jobs, then stop. May be called twice."""
+        self._end(Priority.CLOSE)
+
+    def _end(self, priority: Priority) -> None:
+        with self._lock:
+            if not self._closed or priority == Priority.EXIT:
+                self._closed = True
+                self._jobs.put(_Job(priority, next(self._numbers), None, Future()))
+        self._thread.join()  # also at a second call: callers free what the jobs use after this
+
+    def _serve(self) -> None:
+        choose_device(self._device)
+        while (job := self._jobs.get()).work is not None:
+            ran, due = job.run(), job.number % TIDY_INTERVAL == TIDY_INTERVAL - 1
+            del job  # while this thread tidies or waits it must not keep the work, and so the model, alive
+            if ran and due and self._tidy is not None:
+                self._tidy()
+
+
+_ALIVE: WeakSet[Worker] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for the running job, not for queued ones, when the process ends with an open engine.
+
+    A thread that returns from torch after the interpreter is gone aborts the process.
+    """
+    for worker in tuple(_ALIVE):
+        worker._end(Priority.EXIT)
 
 
 class TransformersEngine:
@@ -57,60 +182,42 @@ class TransformersEngine:
     ) -> None:
         """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
         :param throttle: makes the link as slow as another machine's
-        :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
-            out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
-        :param chunk: bytes after which a job of the link ends whose layer's turn has not come; None: as fits the link
+        :param importance: a layer's rows are chosen ``before`` the MLP of the layer above, which then skips dropped
+            rows, or ``beside`` it, in a thread (KEEP's three workers)
+        :param chunk: bytes of a transfer job for a layer that is not due yet; None: as fits the link
         """
         on_cpu = model.decoder.device.type == "cpu"
         if on_cpu:
             keep_freed_memory()  # before the worker has a heap of its own
-        self.model = model
-        self.decoder = model.decoder
+        self.model, self.decoder = model, model.decoder
+        self.info: ModelSpec = model.spec
         self.device: torch.device = model.decoder.device
+        self.model_key = self.info.model_key
         self._worker = Worker(tidy=give_back_holes if on_cpu else None, device=model.decoder.device)
         self._scorer = Scorer(model.decoder)
         self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 
-    @property
-    def info(self) -> ModelSpec:
-        """Facts of the model."""
-        return self.model.spec
-
-    @property
-    def model_key(self) -> str:
-        """Weights, dtype and configuration as one hash: the first part of every block's identity."""
-        return self.info.model_key
-
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Blocks of ``units`` in their order, in host memory; units with the same context share one packed forward.
-
-        :param identities: names of the blocks, one per unit; empty names if left out.
-        """
+        """Implement `Engine.encode`: units with the same context share one packed forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
         self,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> PrefillResult:
-        """Logits of the prompt's last row, its working cache and the trace.
-
-        :param context_block: exact keys and values of the context rows
-        :param keep_raw: keep unrotated keys, so that rows can be harvested
-        :param slots: rows that are neither computed nor loaded, but filled anew at every layer
-        :param seen: what fused units of the layout see of the context; they are encoded on the way
-        """
+        """Implement `Engine.prefill`."""
 
         def work() -> PrefillResult:
             stages = recompute, loading, self._transport
-            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
+            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, unit_context).run()
 
         return self._worker.call(work)
 
@@ -120,40 +227,37 @@ class TransformersEngine:
         def work() -> LayerwisePrefill:
             return LayerwisePrefill(self.decoder, layout, recompute, ManualLoading(), self._transport, context_block)
 
-        return KeepInterfaces(self._worker.call(work), self._worker)
+        return KeepInterfaces(self._worker.call(work), self._worker.call)
 
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
-
-        :param best: so many are wanted: on a CPU a few small forwards then, and -inf for what is certainly behind
-        """
+        """Implement `Engine.score`: one forward over the trie, or with ``best`` on a CPU a few small ones."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
         self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
-        """Greedy continuation; ends before the first of ``stop_ids``."""
+        """Implement `Engine.generate`."""
         return self._worker.call(
-            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
+            partial(generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
         )
 
     def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
+        """Implement `Engine.append`."""
         return self.extend(cache, token_ids).logits
 
     def extend(
         self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
-        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
+        """Implement `Engine.extend`."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
         return self._worker.call(lambda: ChunkedPrefill(self.decoder, cache, ids, chunking).run())
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Session caches: quantized ones with a ``format``, else paged ones whose exact rows are shared as a prefix."""
+        """Implement `Engine.cache_provider`: caches are quantized with a ``format``, else paged."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)
@@ -167,11 +271,11 @@ class TransformersEngine:
         return restore(file, self.info, self.device)
 
     def compact(self, cache: PagedCache) -> None:
-        """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+        """Implement `Engine.compact`."""
         self._worker.call(partial(compact, self.decoder, cache))
 
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
-        """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
+        """Implement `Engine.harvest`."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
         return KVBlock(identity, resting(k), resting(v))
@@ -179,10 +283,7 @@ class TransformersEngine:
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer asked for.
-
-        The pass ends at the last of ``layers`` (rising).
-        """
+        """Implement `Engine.query_states`; ``layers`` are rising, and the pass ends at the last."""
         return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
 
     def run(self, work: Callable[[], T]) -> T:
@@ -190,14 +291,14 @@ class TransformersEngine:
         return self._worker.call(work)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """The same, without waiting for it: behind the plans that are queued.
+        """Queue ``work`` behind the queued plans, without waiting for it.
 
         :raises ModelError: after ``close``
         """
         return self._worker.submit(work)
 
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """The same in the background: every plan goes first."""
+        """Queue ``work`` in the background: every plan goes first."""
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(
@@ -206,19 +307,19 @@ class TransformersEngine:
         attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits (rows, vocab) of transformers' own forward on the same weights: the ruler, not the engine."""
+        """Return logits (rows, vocab) of transformers' own forward on the same weights, as a reference."""
 
         def work() -> torch.Tensor:
-            given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **given).logits[0]
+            arguments = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **arguments).logits[0]
 
         return self._worker.call(work)
 
     @cached_property
     def plain(self) -> PreTrainedModel:
-        """A twin that runs transformers' SDPA (eager where there are attention sinks).
+        """Return a copy that runs transformers' SDPA (eager where there are attention sinks).
 
-        It shares every parameter but those that lie prepacked: of these it has copies.
+        It shares all parameters except prepacked ones, which it copies.
         """
         module = self.model.module
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
@@ -227,7 +328,7 @@ class TransformersEngine:
         return twin
 
     def close(self) -> None:
-        """Stop the worker after what is queued."""
+        """Stop the worker after the queued jobs."""
         self._worker.close()
         self._transport.close()
 
@@ -244,7 +345,7 @@ class TransformersEngine:
         contexts = {id(context): context for context, _ in units}
         blocks: list[KVBlock | None] = [None] * len(units)
         for context in contexts.values():
-            numbers = [i for i, (own, _) in enumerate(units) if own is context]
+            numbers = [i for i, (context_of_unit, _) in enumerate(units) if context_of_unit is context]
             pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
             for i, (k, v) in zip(numbers, pairs, strict=True):
                 blocks[i] = KVBlock(names[i], resting(k), resting(v))

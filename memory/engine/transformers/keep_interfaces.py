@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.base import PrefillResult
-from memory.engine.transformers.layer_output import DeferredOutput
 from memory.engine.transformers.prefill import LayerwisePrefill
-from memory.engine.transformers.probe import LayerProbe
-from memory.engine.worker import Worker
+from memory.engine.transformers.probe import DeferredOutput, LayerProbe
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Layout, Transfer
 from memory.stages import Capabilities
 
 KV = tuple[torch.Tensor, torch.Tensor]
+Call = Callable[[Callable[[], Any]], Any]  # runs work on the engine's worker
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class KeepInterfaces:
     missing one is an error. Memory ids are segment ids. Made by ``Engine.steps``.
     """
 
-    def __init__(self, run: LayerwisePrefill, worker: Worker) -> None:
-        self._run, self._worker = run, worker
+    def __init__(self, run: LayerwisePrefill, call: Call) -> None:
+        self._run, self._call = run, call
         self._place = {span.segment: number for number, span in enumerate(run.layout.segments)}
         self._rows = run.active.rows  # of the hidden states that prefill_layer takes next
         self._attention: LayerProbe | None = None
@@ -49,7 +48,7 @@ class KeepInterfaces:
     @property
     def input(self) -> torch.Tensor:
         """Hidden states (1, active rows, hidden) that enter layer 0."""
-        return self._worker.call(self._run.enter)
+        return self._call(self._run.enter)
 
     @property
     def cache(self) -> DenseCache:
@@ -75,7 +74,7 @@ class KeepInterfaces:
         """
         if memory_id not in self._place:
             raise ConfigError(f"memory {memory_id!r} is not in this prompt.")
-        return self._worker.call(partial(self._load, self._place[memory_id], layer_id))
+        return self._call(partial(self._load, self._place[memory_id], layer_id))
 
     def prefill_layer(
         self, input: torch.Tensor, layer_id: int, kv_cache: DenseCache
@@ -83,25 +82,25 @@ class KeepInterfaces:
         """Compute the rows still in play of ``input``, the output of the layer before; returns output and cache."""
         if kv_cache is not self.cache:
             raise ConfigError("prefill_layer needs the working cache of its own prompt.")
-        return self._worker.call(partial(self._compute, input, layer_id)), kv_cache
+        return self._call(partial(self._compute, input, layer_id)), kv_cache
 
     def importance_evaluation(self, layer_id: int, memory_ids: Collection[str], attention: LayerProbe) -> list[str]:
-        """Those of ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
+        """Choose the ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
         if attention is not self._attention or attention.layer != layer_id:
             raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
-        self._worker.call(partial(self._run.choose, attention))
-        chosen = set(memory_ids)
-        return [id for id in self.active_ids() if id in chosen]
+        self._call(partial(self._run.choose, attention))
+        wanted_ids = set(memory_ids)
+        return [id for id in self.active_ids() if id in wanted_ids]
 
     def finish(self, output: torch.Tensor) -> PrefillResult:
         """Logits of the prompt's last row after the last layer."""
-        return self._worker.call(partial(self._run.finish, output))
+        return self._call(partial(self._run.finish, output))
 
     def _load(self, number: int, layer: int) -> KV:
         layout, loader = self._run.layout, self._run.loader
         span = layout.segments[number]
-        wanted = (layout.segment_of == number).cpu().numpy()
-        runs = layout.runs(wanted)
+        mask = (layout.segment_of == number).cpu().numpy()
+        runs = layout.runs(mask)
         if not runs:
             raise ConfigError(f"memory {span.segment!r} has no block to load: its rows are fresh.")
         loader.submit(layer, [Transfer(place, layer, layer + 1, rows) for place, rows in runs])

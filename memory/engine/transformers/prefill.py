@@ -1,8 +1,8 @@
-"""Prefill a prompt layer by layer with ever fewer active rows; everything else is loaded from blocks.
+"""Layer-by-layer prefill: active rows, ever fewer, are computed, and the others are loaded from blocks.
 
 Three workers (KEEP, arXiv 2602.23592, section 4.3): the model's layers, the importance that chooses the next layer's
-rows, and the link that loads the others. Two rules order them: a layer begins when the rows of it are chosen and its
-slices are there; importance begins when the layer's attention is done.
+rows, and the link that loads the others. A layer starts when its rows are chosen and its slices are loaded; importance
+starts when the layer's attention is done.
 """
 
 from __future__ import annotations
@@ -10,58 +10,45 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import PromptPass
-from memory.engine.attention.layer_attention import AttentionHook, LayerAttention
-from memory.engine.attention.masks import causal_plan
-from memory.engine.attention.rope import at_rows
+from memory.engine.attention.function import AttentionHook, PromptPass, at_rows
+from memory.engine.attention.kernels import LayerAttention, causal_plan
 from memory.engine.base import PrefillResult
 from memory.engine.trace import ComputeInterval, PrefillTrace
-from memory.engine.transfer.executor import TransferExecutor
-from memory.engine.transfer.kv_transfer import KVTransfer
-from memory.engine.transfer.link import Transport
+from memory.engine.transfer.executor import KVTransfer, TransferExecutor, Transport
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.encode import place_block, place_layer, write_keys
-from memory.engine.transformers.finite_logits import check_finite
-from memory.engine.transformers.fused_encoding import FusedEncoding
-from memory.engine.transformers.layer_output import AwaitedOutput, DeferredOutput, LayerOutput, MissingOutput
-from memory.engine.transformers.probe import LayerProbe, SegmentTable
+from memory.engine.transformers.decoder import Decoder, check_finite, check_ids
+from memory.engine.transformers.encode import FusedEncoding, place_block, place_layer, write_keys
+from memory.engine.transformers.probe import (
+    AwaitedOutput,
+    DeferredOutput,
+    LayerOutput,
+    LayerProbe,
+    MissingOutput,
+    SegmentTable,
+)
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
 from memory.prompt.layout import Layout
-from memory.stages import Capabilities, Loading, Probe, Recompute, Slots
+from memory.stages import Loading, Recompute, Slots
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRows:
-    """The rows computed at a layer, and what all layers with the same rows share."""
+    """Rows computed at a layer, and the state that all layers with the same rows share."""
 
     rows: torch.Tensor  # sorted
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
     state: PromptPass
-
-
-class EveryRow:
-    """Recompute stage of a prompt without stored rows: every row at every layer."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities(reads_blocks=False)
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        return torch.arange(layout.rows, device=layout.fresh.device)
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        return active
 
 
 class WholeAttention:
@@ -81,14 +68,14 @@ class WholeAttention:
 
 
 class MassChoice(WholeAttention):
-    """Attention hook that chooses the next layer's rows before the layer attends: dropped rows never do.
+    """Attention hook that chooses the next layer's rows before the layer attends, so that dropped rows never attend.
 
-    ``index`` are the numbers of the rows that stay, None for all; ``ended`` is the time at which they were chosen.
+    ``index`` numbers the rows that stay, None for all; ``end`` is the time of the choice.
     """
 
     def __init__(self, prefill: LayerwisePrefill, entered: torch.Tensor, began: float, keeps_weights: bool) -> None:
         super().__init__(prefill, keeps_weights)
-        self._entered, self._began, self.ended = entered, began, began
+        self._entered, self._began, self.end = entered, began, began
         self.index: torch.Tensor | None = None
 
     def attend(self, attention: LayerAttention) -> torch.Tensor:
@@ -97,34 +84,30 @@ class MassChoice(WholeAttention):
         prefill.note(attention.layer, self._began, "attention")
         output = MissingOutput(type(prefill.recompute).__name__)
         self.index = prefill.choose(prefill.probe(attention, self._entered, output))
-        self.ended = time.perf_counter()
+        self.end = time.perf_counter()
         if self.index is None:
             return attention.output()
         return attention.output_of(self.index, prefill.active.state.plan.blocks(attention.params.window))
 
 
 class LayerwisePrefill:
-    """One prefill. ``run`` does it all; the steps may also be taken one by one, layers in order.
+    """Prefill of one prompt: ``run``, or ``enter``, ``compute`` and ``choose`` layer by layer, and ``finish``.
 
-    On CUDA the intervals are those of issuing the work; the total is measured to its end.
+    On CUDA the trace's intervals are those of issuing the work; the total is measured to its end.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         layout: Layout,
-        recompute: Recompute | None,
+        recompute: Recompute,
         loading: Loading,
         transport: Transport,
         context: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
-        seen: KVBlock | None = None,
+        unit_context: KVBlock | None = None,
     ) -> None:
-        """:param recompute: None: every row, at every layer
-        :param seen: what fused units see of the context
-        """
-        recompute = EveryRow() if recompute is None else recompute
         self._started = time.perf_counter()
         check_layout(layout, context)
         check_ids(layout.token_ids, decoder.spec.vocab)
@@ -139,20 +122,20 @@ class LayerwisePrefill:
         self.loader, self._side = TransferExecutor(mover, self._layers, transport), transport.beside
         self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
         self.trace = PrefillTrace(layout.rows)
-        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without looking at attention
+        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading attention
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         if context is not None:
             place_block(decoder, self.cache, context, 0)
             self.loader.cover(slice(0, layout.context))
         if slots is not None:
             self.loader.cover(slots.rows)
-        self._fused = FusedEncoding.of(decoder, layout, self.cache, self._angles, seen)
+        self._fused = FusedEncoding.of(decoder, layout, self.cache, self._angles, unit_context)
         for rows in self._fused.runs if self._fused is not None else ():
             self.loader.cover(rows)
         self.active = self._activate(self.recompute.first(layout, self._layers))
 
     def run(self) -> PrefillResult:
-        """All layers, then the head on the last row."""
+        """Compute all layers, then the head on the last row."""
         try:
             hidden = self.enter()
             for layer in range(self._layers - 1):
@@ -163,16 +146,16 @@ class LayerwisePrefill:
             raise
 
     def enter(self) -> torch.Tensor:
-        """Hidden states (1, active rows, hidden) that enter layer 0."""
+        """Return hidden states (1, active rows, hidden) that enter layer 0."""
         return self.decoder.embed(self.layout.token_ids[self.active.rows])
 
     def compute(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
-        """Compute a whole layer of its active rows, once its slices are there; returns its output and attention."""
+        """Compute a whole layer for its active rows, once its slices are loaded; returns output and attention."""
         active, (mixed, attention) = self.active, self._attend(layer, hidden)
         return self.feed(layer, mixed, active), attention
 
     def probe(self, attention: LayerAttention, entered: torch.Tensor, output: LayerOutput) -> LayerProbe:
-        """Answers about a layer; ``entered`` are the hidden states (1, active rows, hidden) before it."""
+        """Make the probe of a layer; ``entered`` are the hidden states (1, active rows, hidden) before it."""
         return LayerProbe(
             attention.layer,
             self.decoder,
@@ -199,8 +182,8 @@ class LayerwisePrefill:
             index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
             if not torch.equal(before[index], rows):
                 raise ConfigError(
-                    f"{type(self.recompute).__name__} revived rows that were not active; a row without a hidden state "
-                    "cannot be recomputed."
+                    f"{type(self.recompute).__name__} chose rows that were not active, which have no hidden state; "
+                    "choose among the active ones."
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
@@ -242,7 +225,7 @@ class LayerwisePrefill:
         return output.hidden if index is None else output.hidden[:, index]
 
     def _choose_beside(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Choose the next layer's rows in a thread of its own while the MLP runs (KEEP's three workers)."""
+        """Choose the next layer's rows in a thread while the MLP runs (KEEP's three workers)."""
         active, (mixed, attention) = self.active, self._attend(layer, hidden)
         output = AwaitedOutput(self._side)
         choice = self._side.submit(self._choose_in_thread, self.probe(attention, hidden, output))
@@ -250,19 +233,19 @@ class LayerwisePrefill:
             output.future.set_result(self.feed(layer, mixed, active))
         except BaseException as error:
             output.future.set_exception(error)
-        index, made = choice.result(), output.future.result()
-        return made if index is None else made[:, index]
+        index, output_rows = choice.result(), output.future.result()
+        return output_rows if index is None else output_rows[:, index]
 
     def _choose_in_thread(self, probe: LayerProbe) -> torch.Tensor | None:
-        """`choose` where no mode or stream of the caller's thread holds."""
+        """Run `choose` in a thread, with its own inference mode and stream."""
         with torch.inference_mode(), self._side.stream():
             return self.choose(probe)
 
     def _choose_before_attention(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Choose the next layer's rows by queries and keys alone: those that are dropped never attend."""
+        """Choose the next layer's rows by queries and keys alone, before the others attend."""
         hook = MassChoice(self, hidden, self._begin(layer), self.active.small)
         mixed = self._mix(layer, hidden, hook)
-        return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], self.active, hook.ended)
+        return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], self.active, hook.end)
 
     def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
         """Wait for the layer's slices, and compute its active rows up to the attention."""
@@ -277,7 +260,7 @@ class LayerwisePrefill:
         return attend(layer, hidden, self.active.state, hook)
 
     def _last(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The last layer: keys and values of all its active rows, for later reads, and the output of the last row."""
+        """Compute the last layer: keys and values of all its active rows, and the output of the last row."""
         layer, active = self._layers - 1, self.active
         if self._slots is not None:  # the queries of all rows choose the blocks
             mixed = self._attend(layer, hidden)[0][:, -1:]
@@ -294,7 +277,7 @@ class LayerwisePrefill:
         return hidden
 
     def _begin(self, layer: int) -> float:
-        """The moment at which all slices of the layer are there."""
+        """Wait until all slices of the layer are loaded; returns that time."""
         if layer == 0 or not self.loading.overlaps:
             self._load(layer)
         self.loader.wait(layer, self.active.inactive)
@@ -306,7 +289,7 @@ class LayerwisePrefill:
         self.loader.submit(layer, self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
-        """Logits of the last row and the trace; nothing writes into the cache after this.
+        """Return logits of the last row and the trace; the cache is not written after this.
 
         :raises ModelError: the logits are not finite
         """
@@ -317,14 +300,14 @@ class LayerwisePrefill:
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
-        trace, waited = self.trace, self.loader.waited
+        trace, load_seconds = self.trace, self.loader.wait_seconds
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
-        trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
+        trace.timings = {"load": load_seconds, "prefill": time.perf_counter() - self._started - load_seconds}
         return PrefillResult(logits, self.cache, trace, self._fused.blocks() if self._fused is not None else ())
 
     def _activate(self, rows: torch.Tensor) -> ActiveRows:
-        """Fresh rows must be among ``rows``: nothing else can give them keys."""
+        """Prepare a pass over ``rows``. Raises ConfigError unless they include all fresh rows."""
         layout, spec = self.layout, self.decoder.spec
         fresh = layout.fresh[rows]
         if int(fresh.sum()) != self._fresh_rows:
@@ -350,7 +333,7 @@ class LayerwisePrefill:
         )
 
     def _segment_layers(self) -> tuple[int, ...]:
-        """Per segment the last layer at which one of its rows was active."""
+        """Return per segment the last layer at which one of its rows was active."""
         if not self.table.count:
             return ()
         owner = self.layout.segment_of
@@ -361,7 +344,7 @@ class LayerwisePrefill:
 
 
 def on_device(layout: Layout, device: torch.device) -> Layout:
-    """``layout`` with its tensors on ``device``."""
+    """Move the tensors of ``layout`` to ``device``."""
     if layout.token_ids.device == device:
         return layout
     names = ("token_ids", "positions", "segment_of", "fresh")

@@ -1,31 +1,74 @@
-"""The lazy probe: answers a recompute stage's questions about one layer, and computes nothing it is not asked for."""
+"""Lazy probe of one layer: attention mass, keys and values for a recompute stage, computed on demand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.kernels import Block, block_probabilities
-from memory.engine.attention.layer_attention import LayerAttention
-from memory.engine.attention.masks import bias_of
+from memory.engine.attention.kernels import Block, LayerAttention, bias_of, block_probabilities
 from memory.engine.trace import HopReport, PrefillTrace
+from memory.engine.transfer.link import SideWorker
 from memory.engine.transformers.decoder import Decoder
-from memory.engine.transformers.fused_encoding import FusedEncoding
-from memory.engine.transformers.layer_output import LayerOutput
+from memory.engine.transformers.encode import FusedEncoding
 from memory.kv_cache.dense import DenseCache
 from memory.prompt.layout import Layout
 
-FEW = 4  # rows are few up to this fraction of the active ones
+
+class LayerOutput(Protocol):
+    """Hidden states (1, active rows, hidden) behind a layer."""
+
+    def get(self) -> torch.Tensor: ...
+
+
+@dataclass
+class DeferredOutput:
+    """Output that is computed on first use."""
+
+    compute: Callable[[], torch.Tensor]
+    hidden: torch.Tensor | None = None
+
+    def get(self) -> torch.Tensor:
+        if self.hidden is None:
+            self.hidden = self.compute()
+        return self.hidden
+
+
+@dataclass
+class AwaitedOutput:
+    """Output that another thread computes."""
+
+    side: SideWorker
+    future: Future[torch.Tensor] = field(default_factory=Future)
+
+    def get(self) -> torch.Tensor:
+        hidden = self.future.result()
+        self.side.catch_up()  # on CUDA the MLP is queued, not computed
+        return hidden
+
+
+@dataclass
+class MissingOutput:
+    """Output of a layer whose rows are chosen before it attends."""
+
+    stage: str  # for the message
+
+    def get(self) -> torch.Tensor:
+        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes behind it.")
+
+
+FEW = 4  # fewer rows than the active ones divided by this are few
 
 
 @dataclass
 class SegmentTable:
-    """Which rows make up which segment, as the matrix that averages over a segment's tokens."""
+    """Rows of each segment, as the matrix that averages over a segment's tokens."""
 
     layout: Layout
 
@@ -62,7 +105,7 @@ class LayerProbe:
     used_mass: bool = False  # whether the stage has asked for attention mass
 
     def mass_from_query(self) -> torch.Tensor:
-        """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
+        """Return (segments,) attention from the query: mean over heads, query rows and the segment's tokens."""
         self.used_mass = True
         first = int(torch.searchsorted(self.active, self.layout.query))
         if self._are_kept(self.active.numel() - first):
@@ -70,19 +113,19 @@ class LayerProbe:
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
-    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same from each ``chosen`` segment's active rows, 0 for those without."""
+    def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """(len(chosen), segments) the same from each ``segments`` segment's active rows, 0 for those without."""
         self.used_mass = True
-        rows, owner = self._rows_of(chosen)
+        rows, owner = self._rows_of(segments)
         if causal and self._are_kept(rows.numel()):
-            return self._kept_mass[chosen]
-        member = owner[None] == chosen.to(owner.device)[:, None]
+            return self._kept_mass[segments]
+        member = owner[None] == segments.to(owner.device)[:, None]
         return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads.
+        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads.
 
-        :raises ConfigError: for sources that are not active.
+        :raises ConfigError: a source is not active
         """
         self.used_mass = True
         rows = self._numbers_of(sources)
@@ -92,9 +135,9 @@ class LayerProbe:
         return heads * self._row_weights(rows, causal=True).sum(0)
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that ``layer`` computes for active ``rows``.
+        """Compute unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``layer`` for active ``rows``.
 
-        :raises ConfigError: for layers other than this one and the next, or rows that are not active.
+        :raises ConfigError: for layers other than this one and the next, or rows that are not active
         """
         if layer not in (self.layer, self.layer + 1):
             raise ConfigError(
@@ -104,47 +147,45 @@ class LayerProbe:
         return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that the blocks hold for ``rows``.
+        """Read unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``rows`` from their blocks.
 
-        Only blocks of these rows are touched.
-
-        :raises ConfigError: for no rows, or rows without a block.
+        :raises ConfigError: for no rows, or rows without a block
         """
-        wanted = rows.cpu().numpy()
-        owner = self.layout.block_of[wanted]
+        numbers = rows.cpu().numpy()
+        owner = self.layout.block_of[numbers]
         if self.fused is not None and (owner < 0).any():
             return self._with_fused(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
-            first = int(wanted[owner.argmin()]) if owner.size else "none"
-            raise ConfigError(f"no block covers row {first} of those asked for: ask only for rows of `layout.reused`")
+            first = int(numbers[owner.argmin()]) if owner.size else "none"
+            raise ConfigError(f"no block covers row {first}: ask only for rows of `layout.reused`")
         owners, number = np.unique(owner, return_inverse=True)
-        placed = [self.layout.placements[i] for i in owners]
-        stops = np.cumsum([p.block.tokens for p in placed])  # where each block ends when they stand in a row
-        ends = np.array([p.stop for p in placed])
-        index = torch.from_numpy(wanted + (stops - ends)[number])
-        held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
-        return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in held)
+        placements = [self.layout.placements[i] for i in owners]
+        stops = np.cumsum([p.block.tokens for p in placements])  # where each block ends in their concatenation
+        ends = np.array([p.stop for p in placements])
+        index = torch.from_numpy(numbers + (stops - ends)[number])
+        stored = ([getattr(p.block, kind)[layer] for p in placements] for kind in kinds)
+        return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in stored)
 
     def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
-        """`cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
+        """Read `cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
         if layer > self.layer:
-            self.output.get()  # what the layer above is made of has to be there
-        found = self.fused.kv(layer, rows[new], kinds)
+            self.output.get()  # the layer above needs this one's output
+        encoded = self.fused.kv(layer, rows[new], kinds)
         if bool(new.all()):
-            return found
-        both = []
-        for own, held in zip(found, self.cached_kv(layer, rows[~new], kinds), strict=True):
-            whole = held.new_empty(held.shape[0], rows.numel(), held.shape[2])
-            whole[:, new], whole[:, ~new] = own, held
-            both.append(whole)
-        return tuple(both)
+            return encoded
+        results = []
+        for encoded_part, stored in zip(encoded, self.cached_kv(layer, rows[~new], kinds), strict=True):
+            whole = stored.new_empty(stored.shape[0], rows.numel(), stored.shape[2])
+            whole[:, new], whole[:, ~new] = encoded_part, stored
+            results.append(whole)
+        return tuple(results)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Note in the trace how this layer's choice came about."""
+        """Record in the trace the hops and edges of this layer's choice."""
         self.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
 
     def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Places of the prompt ``rows`` (sorted) among the active ones."""
+        """Return the places of the prompt ``rows`` (sorted) among the active ones."""
         index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
         if not torch.equal(self.active[index], rows):
             first = int(rows[self.active[index] != rows][0])
@@ -155,9 +196,9 @@ class LayerProbe:
         return index
 
     def _are_kept(self, rows: int) -> bool:
-        """Whether the weights that the layer left behind answer for so many rows sooner than weights computed again.
+        """Decide whether to read the layer's own weights, or compute those of ``rows`` rows again.
 
-        They do for all rows at once, by reading all weights: for a few rows that takes longer than a product.
+        Reading takes all weights at once: for a few rows that is slower than a product.
         """
         return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attention.weights))
 
@@ -167,26 +208,24 @@ class LayerProbe:
 
     @cached_property
     def _active_segments(self) -> torch.Tensor:
-        """Segment of each active row, -1 for context and query."""
+        """Return the segment of each active row, -1 for context and query."""
         return self.layout.segment_of[self.active]
 
     @cached_property
     def _averaging(self) -> torch.Tensor:
-        """The table's matrix in the dtype of the mass."""
+        """Return the table's matrix in the dtype of the mass."""
         return self.table.averaging.to(self._mass_dtype)
 
-    def _rows_of(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers of the active rows of the ``chosen`` segments, sorted, and the segment of each."""
-        wanted = torch.zeros(self.table.count + 1, dtype=torch.bool, device=self.active.device)  # the last: no segment
-        wanted[chosen] = True
-        rows = wanted[self._active_segments].nonzero()[:, 0]
+    def _rows_of(self, segments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return sorted numbers of the active rows of ``segments``, and the segment of each."""
+        numbers = torch.zeros(self.table.count + 1, dtype=torch.bool, device=self.active.device)  # the last: no segment
+        numbers[segments] = True
+        rows = numbers[self._active_segments].nonzero()[:, 0]
         return rows, self._active_segments[rows]
 
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
-        """(segments + 1, segments) mass from each segment, and last from the query, by the weights that the layer's
-        own attention left behind. Lines are made of all active rows at once: that takes few and large operations.
-        """
+        """Sum the layer's own weights to (segments + 1, segments) mass from each segment, and last from the query."""
         count, total = self.table.count, self.layout.rows
         groups, group = self._sources.unique(return_inverse=True)
         keys = self._averaging.new_zeros(groups.numel(), total)
@@ -201,7 +240,7 @@ class LayerProbe:
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """(prompt rows,) sum over heads and the active rows number ``rows`` of the weights that were kept."""
+        """Sum the layer's own weights of the active rows number ``rows``, over them and heads: (prompt rows,)."""
         total = self.layout.rows
         mass = torch.zeros(total, dtype=self._mass_dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
@@ -212,7 +251,7 @@ class LayerProbe:
 
     @property
     def _sources(self) -> torch.Tensor:
-        """Segment of each active row; ``count`` for the query, one more for the context."""
+        """Return the segment of each active row; ``count`` for the query, ``count`` + 1 for the context."""
         return torch.where(
             self.active < self.layout.query,
             torch.where(self._active_segments < 0, self.table.count + 1, self._active_segments),
@@ -220,23 +259,23 @@ class LayerProbe:
         )
 
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
-        """(groups, segments) mass of groups of the active rows number ``rows`` (sorted), weights computed again.
+        """Compute (groups, segments) mass of groups of the active rows number ``rows`` (sorted).
 
-        Rows become groups before keys become segments: the smaller product.
-
-        :param groups: (groups, len(rows)) what each row counts in each group
+        :param groups: (groups, len(rows)) weight of each row in each group
         """
         return (groups.to(self._mass_dtype) @ self._row_weights(rows, causal)) @ self._averaging
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
-        """(len(rows), prompt rows) weights of the active rows number ``rows``, computed again: mean over heads."""
-        seen = self.attention
-        total, requests = self.layout.rows, seen.query.shape[0]
+        """Compute (len(rows), prompt rows) weights of the active rows number ``rows``: mean over heads."""
+        attention = self.attention
+        total, requests = self.layout.rows, attention.query.shape[0]
         keys, _ = self.cache.read(self.layer, total)
         bias = self._bias(self.active[rows], total, causal)
         block = Block(0, rows.numel(), 0, total, bias)
-        queries = seen.query[:, :, rows] * seen.params.scale
-        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.params.softcap, seen.params.sinks)
+        queries = attention.query[:, :, rows] * self.attention.params.scale
+        weights = block_probabilities(
+            queries, keys.flatten(0, 1), block, attention.params.softcap, attention.params.sinks
+        )
         return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
 
     def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
@@ -250,6 +289,6 @@ class LayerProbe:
 
 
 def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """(kv_heads, rows, head_dim) of blocks; those that do not lie together meet on ``device``."""
+    """Concatenate (kv_heads, rows, head_dim) of blocks; those of several devices move to ``device``."""
     together = len({part.device for part in parts}) == 1
     return torch.cat(parts if together else [part.to(device) for part in parts], 1)

@@ -1,4 +1,4 @@
-"""Score many continuations at once: a token trie behind the prompt, a tree mask, one forward, or a few small ones."""
+"""Scorer of candidate continuations: a token trie behind the prompt, with a tree mask, in one or a few forwards."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ import torch
 from keep_agent.errors import ConfigError, check_choice
 from memory.config.choices import REDUCTIONS
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import bias_of, tree_plan
+from memory.engine.attention.kernels import bias_of, tree_plan
 from memory.engine.base import ScoreResult
-from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.engine.transformers.finite_logits import are_finite, not_finite
+from memory.engine.transformers.decoder import Decoder, are_finite, check_ids, not_finite
 from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
-KEPT_BYTES = 64 << 20  # of the plans of sets seen last
-TOKEN_BYTES = 36  # of a number in a tuple, about
+KEPT_BYTES = 64 << 20  # of the plans of the latest candidate sets
+TOKEN_BYTES = 36  # of an int in a tuple, about
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
-HEAD_ROWS = 64  # nodes whose logits are made at once
-AHEAD = 16  # nodes that a forward of a search learns of, and those above them
-SEARCHED = 64  # nodes: fewer are computed at once
+HEAD_ROWS = 64  # nodes whose logits are computed at once
+AHEAD = 16  # new nodes per forward of a search, beside their ancestors
+SEARCHED = 64  # nodes; a smaller trie is computed in one forward
 
 
 @dataclass(frozen=True)
 class TriePlan:
-    """A candidate set as a trie. Only nodes with children are computed: a last token needs no logits of its own."""
+    """Trie of a candidate set. Only nodes with children are computed: logits of a last token are not needed."""
 
     tokens: torch.Tensor  # (nodes,)
     depth: torch.Tensor  # (nodes,) 0 for first tokens
@@ -42,27 +41,29 @@ class TriePlan:
 
     @property
     def nbytes(self) -> int:
-        """With the candidates that it is found by."""
+        """Bytes of the plan and of the candidates that are its key."""
         tensors = self.tokens, self.depth, self.ancestry, self.parent, self.token, self.candidate, self.lengths
-        return sum(each.nbytes for each in tensors) + TOKEN_BYTES * self.token.numel()
+        return sum(tensor.nbytes for tensor in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
-        """(some nodes,) sorted: the ``count`` (None: all) that are not ``known`` (all tokens,) and lead to what may be
-        best, and all above them. ``bounds`` (candidates,): what none will exceed.
+        """Return sorted nodes: the ``count`` (None: all) unknown ones of the best candidates, and their ancestors.
 
-        Those of equal promise go by depth: what many candidates share says most about them.
+        Among equals the shallowest come first, which most candidates share.
+
+        :param bounds: (candidates,) upper bounds of the scores
+        :param known: (all tokens,) bool
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
         lacking = torch.zeros_like(best, dtype=torch.bool)
         lacking[self.parent[~known]] = True
         order = best[1:].argsort(descending=True, stable=True)
-        chosen = order[lacking[1:][order]][:count]
-        return (self.ancestry[chosen] == 0).any(0).nonzero()[:, 0]
+        selected = order[lacking[1:][order]][:count]
+        return (self.ancestry[selected] == 0).any(0).nonzero()[:, 0]
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
-    """Plan of a candidate set.
+    """Build the plan of a candidate set.
 
     :raises ConfigError: no candidates, or one without tokens.
     """
@@ -98,7 +99,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
 
 
 class Scorer:
-    """Scores candidate sets; keeps the plans of the sets seen last."""
+    """Scores candidate sets; keeps the plans of the latest ones."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -107,12 +108,8 @@ class Scorer:
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
+        """Implement `Engine.score`; ``cache`` stays unchanged, and sets above `TOGETHER` tokens take several forwards.
 
-        Sets of more than `TOGETHER` tokens take several forwards.
-
-        :param reduce: sum or mean over a candidate's tokens
-        :param best: so many are wanted; what is certainly behind them need not be computed, and is -inf then
         :raises ModelError: the model's logits are not finite
         """
         check_choice("score reduce", reduce, REDUCTIONS)
@@ -124,17 +121,18 @@ class Scorer:
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 
     def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
-        """Computes the candidates that promise most until the ``best`` are known: a token that is not counts 0, and no
-        log-likelihood is above that. A few rows cost a CPU much less than hundreds; to a GPU a forward is a forward.
+        """Compute the most promising nodes until the ``best`` candidates are known.
+
+        Unknown tokens count 0, an upper bound of any log-likelihood. Few rows are much cheaper on a CPU, not on a GPU.
         """
         plan = self._plan(candidates)
         if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCHED:
             best = None
         likely, parent = cache.logits.new_zeros(plan.token.numel()), plan.parent
         known = torch.zeros_like(parent, dtype=torch.bool)
-        told, computed, finite = [(torch.zeros_like(parent[:1]), cache.logits)], 0, known.new_ones(())
+        computed_logits, computed, finite = [(torch.zeros_like(parent[:1]), cache.logits)], 0, known.new_ones(())
         while True:
-            for numbers, logits in told:
+            for numbers, logits in computed_logits:
                 row_of = parent.new_full((plan.tokens.numel() + 1,), -1)
                 row_of[numbers] = torch.arange(numbers.numel(), device=parent.device)
                 new = row_of[parent] >= 0
@@ -152,7 +150,7 @@ class Scorer:
             if not goes_on:
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
             nodes = plan.most_promising(scores, known, best and AHEAD)
-            told, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
+            computed_logits, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
     def _plan(self, candidates: Candidates) -> TriePlan:
         plan = self._plans.pop(candidates, None)
@@ -160,23 +158,20 @@ class Scorer:
             check_ids([max(candidate) for candidate in candidates if candidate], self._decoder.spec.vocab)
             plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
         self._plans[candidates] = plan
-        while len(self._plans) > 1 and sum(kept.nbytes for kept in self._plans.values()) > KEPT_BYTES:
+        while len(self._plans) > 1 and sum(entry.nbytes for entry in self._plans.values()) > KEPT_BYTES:
             self._plans.popitem(last=False)
         return plan
 
     def _logits(
         self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Numbers as in ``parent``, and logits (numbers, vocab), float32 or finer, of ``nodes``.
-
-        Some at a time: those of all nodes would take more memory than the model's layers.
-        """
+        """Yield numbers as in ``parent``, and logits (numbers, vocab), float32 or wider, of ``nodes`` in parts."""
         hidden = self._hidden(cache, plan, nodes)
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """(nodes, hidden) behind the last layer; the nodes' keys go behind the prompt and are forgotten."""
+        """Compute (nodes, hidden) behind the last layer; the nodes' keys go behind the prompt, and are not kept."""
         decoder, count, start = self._decoder, nodes.numel(), cache.length
         cache.reserve(count)
         depth, whole = plan.depth[nodes], count == plan.tokens.numel()
@@ -193,7 +188,7 @@ class Scorer:
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:
-    """In their order, no more than `TOGETHER` tokens in each but for a single longer one."""
+    """Split candidates, in order, into groups of at most `TOGETHER` tokens, or one longer candidate."""
     first = size = 0
     for number, candidate in enumerate(candidates):
         if size and size + len(candidate) > TOGETHER:

@@ -31,7 +31,7 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
 from memory.construction import isolated as blocks
-from memory.engine.attention.rope import RopeTables
+from memory.engine.attention.function import RopeTables
 from memory.engine.base import Engine
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.module_timer import ModuleTimer

@@ -26,8 +26,8 @@ from keep_agent.scenarios.turn_records import TURNS, ScenarioFolder, Turn, summa
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine, KVCache
+from memory.engine.models.chat_template import special_tokens
 from memory.engine.models.load import from_config
-from memory.engine.models.special_tokens import special_tokens
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat

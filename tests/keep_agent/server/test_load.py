@@ -14,7 +14,7 @@ import pytest
 
 from keep_agent.server.limits.request_limits import Limits
 from memory.engine.base import Engine
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.models.chat_template import SpecialTokens
 from tests.keep_agent.server.conftest import Serve, Whole
 from tests.keep_agent.server.serving import LiveServer, events, post
 from tests.waiting import PATIENCE, until

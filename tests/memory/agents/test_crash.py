@@ -19,8 +19,7 @@ import torch
 
 from keep_agent.errors import CorruptError
 from memory.agents.manager import AgentMemories
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files import block_file as blockfile

@@ -7,8 +7,7 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.append import ChunkedPrefill

@@ -39,15 +39,15 @@ def model() -> LoadedModel:
 
 @pytest.fixture(scope="module", params=[TransformersEngine, DenseEngine])
 def engine(request: pytest.FixtureRequest, model: LoadedModel) -> Iterator[Engine]:
-    made = request.param(model)
-    yield made
-    made.close()
+    outputs = request.param(model)
+    yield outputs
+    outputs.close()
 
 
 def plain(model: LoadedModel, ids: list[int] | torch.Tensor) -> torch.Tensor:
     """(rows, vocab) logits of the dense reference, which the laws hold against transformers' own forward."""
     reference, rows = DenseEngine(model), []
-    cache = reference.prefill(Prompt((), tuple(torch.as_tensor(ids).tolist()[:1])).layout([]), None, Serial()).cache
+    cache = reference.prefill(Prompt((), tuple(torch.as_tensor(ids).tolist()[:1])).layout([]), Full(), Serial()).cache
     rows.append(cache.logits)
     for token in torch.as_tensor(ids).tolist()[1:]:
         rows.append(reference.append(cache, [token]))
@@ -56,7 +56,7 @@ def plain(model: LoadedModel, ids: list[int] | torch.Tensor) -> torch.Tensor:
 
 def test_a_fresh_prompt_is_a_plain_forward(engine: Engine, model: LoadedModel) -> None:
     ids = tokens(20, 1)
-    result = engine.prefill(Prompt((), tuple(ids)).layout([]), None, Serial())
+    result = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial())
     assert relative(result.logits[0], plain(model, ids)[-1]) < EXACT
     assert (result.cache.length, result.cache.next_position) == (20, 20)
     assert torch.equal(result.cache.logits, result.logits) and result.cache.reads.raw >= 20
@@ -79,16 +79,16 @@ def test_blocks_hold_unrotated_keys_of_their_context(engine: Engine, model: Load
 def test_reused_blocks_are_isolated_units(engine: Engine, model: LoadedModel, loading: type) -> None:
     """Law 2, and law 7: the loading stage changes nothing."""
     layout, context = PROMPT.layout(PROMPT.blocks(engine)), PROMPT.context_block(engine)
-    found = engine.prefill(layout, Nothing(), loading(), context).logits[0]
+    actual = engine.prefill(layout, Nothing(), loading(), context).logits[0]
     dense = DenseEngine(model)
     layout, context = PROMPT.layout(PROMPT.blocks(dense)), PROMPT.context_block(dense)
-    assert relative(found, dense.prefill(layout, Nothing(), Serial(), context).logits[0]) < EXACT
+    assert relative(actual, dense.prefill(layout, Nothing(), Serial(), context).logits[0]) < EXACT
 
 
 def test_a_cache_is_extended_and_rewound(engine: Engine, model: LoadedModel) -> None:
     ids = tokens(18, 4)
     expected = plain(model, ids)
-    cache = engine.prefill(Prompt((), tuple(ids[:10])).layout([]), None, Serial()).cache
+    cache = engine.prefill(Prompt((), tuple(ids[:10])).layout([]), Full(), Serial()).cache
     before = cache.logits
     result = engine.extend(cache, ids[10:15])
     assert relative(result.logits[0], expected[14]) < EXACT and result.cache is cache and cache.length == 15
@@ -98,7 +98,7 @@ def test_a_cache_is_extended_and_rewound(engine: Engine, model: LoadedModel) -> 
 
 def test_candidates_are_scored_behind_the_prompt(engine: Engine, model: LoadedModel) -> None:
     ids, candidates = tokens(12, 5), [tokens(1, 6), tokens(3, 7), tokens(3, 7)[:2]]
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), None, Serial()).cache
+    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache
     expected = []
     for candidate in candidates:
         logits = plain(model, [*ids, *candidate]).log_softmax(-1)
@@ -114,7 +114,7 @@ def test_greedy_text_ends_before_a_stop(engine: Engine, model: LoadedModel) -> N
     ids, expected = tokens(9, 8), []
     for _ in range(4):
         expected.append(int(plain(model, [*ids, *expected])[-1].argmax()))
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), None, Serial()).cache
+    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache
     logits = cache.logits
     assert engine.generate(cache, logits, 4) == expected
     cache.rewind(9, logits)
@@ -124,12 +124,12 @@ def test_greedy_text_ends_before_a_stop(engine: Engine, model: LoadedModel) -> N
 
 def test_harvested_rows_are_blocks(engine: Engine) -> None:
     ids = tokens(10, 9)
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), None, Serial(), keep_raw=True).cache
+    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial(), keep_raw=True).cache
     harvested, (encoded,) = engine.harvest(cache, range(10), "h"), engine.encode([(None, ids)])
     assert harvested.identity == "h" and relative(harvested.k[:], encoded.k[:]) < EXACT
     assert relative(harvested.v[:], encoded.v[:]) < EXACT
     with pytest.raises(ModelError, match="keep_raw"):
-        engine.harvest(engine.prefill(Prompt((), tuple(ids)).layout([]), None, Serial()).cache, range(10))
+        engine.harvest(engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache, range(10))
 
 
 def test_query_states_are_unrotated_queries(engine: Engine, model: LoadedModel) -> None:

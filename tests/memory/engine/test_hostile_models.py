@@ -1,4 +1,4 @@
-"""Folders of models, tokenizers and encoders that bring code of their own: it is not run, and nobody is asked."""
+"""Folders of models, tokenizers and encoders that bring code of their own: it is not run, without a question."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Touch:
 
 @pytest.fixture(autouse=True)
 def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object) -> str:
+    def request(*_: object) -> str:
         raise AssertionError("a question at the terminal")
 
-    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("builtins.input", request)
 
 
 @pytest.fixture
 def folder(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model with a module beside it, which Python can import by its name."""
-    made = tmp_path / "model"
-    shutil.copytree(tiny_model, made)
-    (made / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'EXECUTED')!r}).touch()\n")
-    monkeypatch.chdir(made)
-    monkeypatch.syspath_prepend(str(made))
-    return made
+    outputs = tmp_path / "model"
+    shutil.copytree(tiny_model, outputs)
+    (outputs / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'EXECUTED')!r}).touch()\n")
+    monkeypatch.chdir(outputs)
+    monkeypatch.syspath_prepend(str(outputs))
+    return outputs
 
 
 def change(file: Path, **values: Any) -> None:

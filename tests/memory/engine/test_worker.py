@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from keep_agent.errors import ModelError
+from memory.engine.base import Priority
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transfer.link import Transport
-from memory.engine.transformers.engine import TransformersEngine
-from memory.engine.worker import TIDIED, Priority, Worker
+from memory.engine.transfer.executor import Transport
+from memory.engine.transformers.engine import TIDY_INTERVAL, TransformersEngine, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
@@ -78,7 +78,7 @@ def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
     worker.close()
 
 
-class Held(Future):  # type: ignore[type-arg]
+class DelayedFuture(Future):  # type: ignore[type-arg]
     """A future whose thread stands still as soon as it has told the end."""
 
     release: ClassVar[threading.Event]
@@ -100,8 +100,8 @@ def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.Mon
     class Rows:
         pass
 
-    Held.release = threading.Event()
-    monkeypatch.setattr("memory.engine.worker.Future", Held)
+    DelayedFuture.release = threading.Event()
+    monkeypatch.setattr("memory.engine.transformers.engine.Future", DelayedFuture)
     worker, gone = Worker(), []
 
     def work(rows: Rows) -> Rows:
@@ -124,7 +124,7 @@ def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.Mon
         call()
         assert gone[0]() is None
     finally:
-        Held.release.set()
+        DelayedFuture.release.set()
         worker.close()
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_kept_alive_while_the_worker_tidies() -> None:
         release.wait(PATIENCE)
 
     worker, gone = Worker(tidy=tidy), weakref.ref(work)
-    for _ in range(TIDIED - 1):
+    for _ in range(TIDY_INTERVAL - 1):
         worker.call(lambda: None)
     future = worker.submit(work)
     assert tidying.wait(PATIENCE)
@@ -164,10 +164,10 @@ def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
 def test_it_tidies_up_between_pieces_of_work() -> None:
     order: list[int | str] = []
     worker = Worker(tidy=lambda: order.append("tidied"))
-    for number in range(2 * TIDIED + 1):
+    for number in range(2 * TIDY_INTERVAL + 1):
         worker.call(partial(order.append, number))
     worker.close()
-    assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDIED, 2 * TIDIED + 1]
+    assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDY_INTERVAL, 2 * TIDY_INTERVAL + 1]
 
 
 def test_who_closes_again_waits_too() -> None:
@@ -194,9 +194,9 @@ def test_who_closes_again_waits_too() -> None:
 
 def test_a_gpu_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that are named without a device are then those that the model computes on."""
-    chosen: list[tuple[object, str]] = []
+    selection: list[tuple[object, str]] = []
     monkeypatch.setattr(
-        torch.cuda, "set_device", lambda device: chosen.append((device, threading.current_thread().name))
+        torch.cuda, "set_device", lambda device: selection.append((device, threading.current_thread().name))
     )
     second = torch.device("cuda:1")
     worker = Worker(device=second)
@@ -205,8 +205,8 @@ def test_a_gpu_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = Transport.of("thread", second, None, "before")
     transport.link.submit(int).result()
     transport.close()
-    assert [device for device, _ in chosen] == [second, second]
-    assert chosen[0][1] == "engine" and chosen[1][1].startswith("link")
+    assert [device for device, _ in selection] == [second, second]
+    assert selection[0][1] == "engine" and selection[1][1].startswith("link")
 
 
 def test_closing_finishes_what_is_queued() -> None:
@@ -217,7 +217,7 @@ def test_closing_finishes_what_is_queued() -> None:
 
 
 def test_a_job_is_run_or_refused_while_another_thread_closes() -> None:
-    """Nobody waits for an answer that never comes."""
+    """Every caller gets an answer."""
     worker = Worker()
     put, closer = worker._jobs.put, threading.Thread(target=worker.close)
 
@@ -252,13 +252,13 @@ def test_many_threads_get_the_answers_of_one() -> None:
     prompts = [Prompt.random((9, 14, 6), query=5, seed=100 * i) for i in range(8)]
     with TransformersEngine(tiny_model("gemma3_text"), "thread") as engine:
         expected = [engine.forward_plain(p.ids)[-1] for p in prompts]
-        found: dict[int, list[torch.Tensor]] = {i: [] for i in range(8)}
+        actual: dict[int, list[torch.Tensor]] = {i: [] for i in range(8)}
 
         def caller(i: int) -> None:
             for _ in range(5):
                 later = engine.later(lambda: engine.encode([(None, unit) for unit in prompts[i].units]))
                 layout = prompts[i].layout([None] * 3)
-                found[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
+                actual[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
                 assert len(later.result(PATIENCE)) == 3
 
         threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
@@ -266,15 +266,16 @@ def test_many_threads_get_the_answers_of_one() -> None:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE)
-    for i, logits in found.items():
+    for i, logits in actual.items():
         assert len(logits) == 5
-        for one in logits:
-            torch.testing.assert_close(one, expected[i], rtol=1e-4, atol=1e-4)
+        for item in logits:
+            torch.testing.assert_close(item, expected[i], rtol=1e-4, atol=1e-4)
 
 
 UNCLOSED = """
 import sys, threading, time, torch
-from memory.engine.worker import Priority, Worker
+from memory.engine.base import Priority
+from memory.engine.transformers.engine import Worker
 
 begun, worker = threading.Event(), Worker()
 
@@ -293,6 +294,6 @@ begun.wait()
 
 
 def test_a_process_that_closes_nothing_ends_as_it_should() -> None:
-    """What is under way is finished, or torch would abort the process; what is queued is not begun."""
+    """The running job is finished, or torch would abort the process; queued jobs do not start."""
     done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done ", "")

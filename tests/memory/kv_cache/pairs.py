@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE, QuantizedCache

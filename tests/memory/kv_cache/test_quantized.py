@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.tiled import TILE
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.engine.models.tiny_models import FAMILIES
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import BLOCK, PAGE

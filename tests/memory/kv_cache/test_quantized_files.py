@@ -10,7 +10,7 @@ import torch
 
 from keep_agent.errors import CorruptError
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantized import BLOCK, QuantizedCache
 from memory.kv_cache.quantized_file import header_of, tensors_of

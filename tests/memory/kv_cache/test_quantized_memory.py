@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memory.engine.attention.tiled import TILE
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler.batch import Batch
 from memory.engine.transformers.append import append

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from memory.engine.attention.kernels import grouped_attention
-from memory.engine.attention.masks import causal_plan
+from memory.engine.attention.kernels import causal_plan, grouped_attention
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model

@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.chat.conversations import BadMessages, ChatMessage, prompt_of
 from keep_agent.server.chat.detokenizer import Detokenizer
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import LiveServer, events
 from tests.laws.prompts import broken

@@ -14,9 +14,8 @@ from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
-from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.base import ChunkSchedule, Engine
+from memory.engine.models.chat_template import SpecialTokens
 
 PROMPT, MOST = "Robot: find a mug, 2.", 12
 Talk = Callable[[SpecialTokens], "Talks"]

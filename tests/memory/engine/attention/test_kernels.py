@@ -9,8 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import KEY_MULTIPLE, Block, device_attention, grouped_attention
-from memory.engine.attention.masks import MaskPlan, bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import (
+    KEY_MULTIPLE,
+    Block,
+    MaskPlan,
+    bias_of,
+    causal_plan,
+    device_attention,
+    grouped_attention,
+    tree_plan,
+    unit_plan,
+)
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
 
@@ -30,16 +39,16 @@ def written_out(
 
 def seen_by(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
     """(queries, keys) bool that a plan's blocks amount to."""
-    seen = torch.zeros(queries, keys + KEY_MULTIPLE, dtype=torch.bool)
+    record = torch.zeros(queries, keys + KEY_MULTIPLE, dtype=torch.bool)
     for block in blocks:
         assert (block.prefix + block.k1 - block.k0) % KEY_MULTIPLE == 0
         columns = [*range(block.prefix), *range(block.k0, block.k1)]
         visible = torch.ones(block.q1 - block.q0, len(columns), dtype=torch.bool)
         if block.bias is not None:
             visible[:, len(columns) - block.bias.shape[1] :] = block.bias == 0
-        seen[block.q0 : block.q1, columns] = visible
-    assert not seen[:, keys:].any(), "padded columns must be masked"
-    return seen[:, :keys]
+        record[block.q0 : block.q1, columns] = visible
+    assert not record[:, keys:].any(), "padded columns must be masked"
+    return record[:, :keys]
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -52,12 +61,12 @@ def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, 
     k, v = torch.randn(2, requests, kv_heads, rows, 8, dtype=torch.float64)
     sinks = torch.randn(heads, dtype=torch.float64) if with_sinks else None
     every = torch.arange(rows)
-    kept: list[torch.Tensor] = []
+    survivors: list[torch.Tensor] = []
     blocks = causal_plan(every, every, torch.float64).blocks(None)
-    found = grouped_attention(q, k, v, blocks, 0.3, softcap, sinks, kept)
+    result = grouped_attention(q, k, v, blocks, 0.3, softcap, sinks, survivors)
     expected = written_out(q, k, v, every[None] <= every[:, None], softcap, sinks)
-    torch.testing.assert_close(found, expected)
-    assert len(blocks) > 1 and [w.shape[1] for w in kept] == [b.q1 - b.q0 for b in blocks]
+    torch.testing.assert_close(result, expected)
+    assert len(blocks) > 1 and [w.shape[1] for w in survivors] == [b.q1 - b.q0 for b in blocks]
 
 
 @pytest.mark.parametrize("attention", [grouped_attention, device_attention])
@@ -68,8 +77,8 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
     k, v = torch.randn(2, 1, kv_heads, 96, 8, dtype=torch.float64)
     bias = bias_of(torch.rand(56, 4) < 0.5, torch.float64)
     blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
-    found = attention(q, k, v, blocks, 0.3)
-    torch.testing.assert_close(found, written_out(q, k, v, seen_by(blocks, 96, 96), None, None))
+    result = attention(q, k, v, blocks, 0.3)
+    torch.testing.assert_close(result, written_out(q, k, v, seen_by(blocks, 96, 96), None, None))
 
 
 @given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
@@ -77,8 +86,8 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
 def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype: torch.dtype) -> None:
     steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
     positions = torch.tensor(steps).cumsum(0)
-    chosen = data.draw(st.sets(st.integers(0, total - 1), min_size=1))
-    rows = torch.tensor(sorted(chosen))
+    selection = data.draw(st.sets(st.integers(0, total - 1), min_size=1))
+    rows = torch.tensor(sorted(selection))
     every = torch.arange(total)
     expected = every[None] <= rows[:, None]
     if window is not None:
@@ -88,19 +97,19 @@ def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype:
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), st.integers(0, 30), WINDOWS)
 @settings(max_examples=60)
-def test_unit_plan(lengths: list[int], context: int, behind: int, window: int | None) -> None:
-    plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), behind)
-    lengths = [behind + lengths[0], *lengths[1:]]  # the first has rows that are there already
+def test_unit_plan(lengths: list[int], context: int, suffix: int, window: int | None) -> None:
+    plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), suffix)
+    lengths = [suffix + lengths[0], *lengths[1:]]  # the first has rows that are there already
     total = sum(lengths)
     expected = torch.zeros(total, context + total, dtype=torch.bool)
     row = 0
     for length in lengths:
-        for own in range(length):
-            for key in range(context + own + 1):
+        for part in range(length):
+            for key in range(context + part + 1):
                 column = key if key < context else context + row + key - context
-                expected[row + own, column] = window is None or context + own - key < window
+                expected[row + part, column] = window is None or context + part - key < window
         row += length
-    assert torch.equal(seen_by(plan.blocks(window), total - behind, context + total), expected[behind:])
+    assert torch.equal(seen_by(plan.blocks(window), total - suffix, context + total), expected[suffix:])
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)
@@ -145,8 +154,8 @@ def test_rows_in_front_of_a_gap_read_no_keys_behind_it(window: int | None) -> No
     assert all(0 <= b.k1 - stop < KEY_MULTIPLE for b, stop in zip(blocks, (350, 940, 1464), strict=True))
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (rows.numel(), *[1464 + KEY_MULTIPLE] * 2))
-    seen = places[None] <= rows[:, None]
+    record = places[None] <= rows[:, None]
     if window is not None:
-        seen &= places[None] > rows[:, None] - window
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :1464], v[:, :, :1464], seen, scale=0.3)
+        record &= places[None] > rows[:, None] - window
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :1464], v[:, :, :1464], record, scale=0.3)
     torch.testing.assert_close(grouped_attention(q, k, v, blocks, 0.3), expected.transpose(1, 2), rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Whatever is appended, dropped, taken back or fails: a observer knows the rows that are there, and no others."""
+"""Attention observer: it keeps exactly the rows of the cache, after appends, drops, cuts and failures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import AttentionParams, Block
-from memory.engine.attention.layer_attention import LayerAttention
+from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention
 from memory.engine.attention.observer import AttentionObserver
 from tests import beside
 
@@ -22,7 +21,7 @@ STEPS = st.lists(
 )
 
 
-class Seen:
+class Record:
     """A observer, and by position what each row was and gave."""
 
     def __init__(self) -> None:
@@ -94,8 +93,8 @@ class Seen:
 
     def check(self) -> None:
         expected = [sum(row.get(place, 0.0) for row in self.given.values()) for place in self.live]
-        found = self.observer.mass(torch.tensor(self.live, dtype=torch.long))
-        torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+        result = self.observer.mass(torch.tensor(self.live, dtype=torch.long))
+        torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
         places = self.observer.places.tolist()
         assert set(places) <= set(self.queries) and places == sorted(places) and len(places) <= RECENT
         for layer, queries in self.observer.queries.items():
@@ -107,31 +106,31 @@ class Seen:
 @given(steps=STEPS)
 @settings(max_examples=150)
 def test_rows_that_were_taken_back_or_never_came_leave_no_trace(steps: list[tuple[str, int]]) -> None:
-    seen = Seen()
-    seen.append(7)
+    visible = Record()
+    visible.append(7)
     for step, number in steps:
         if step == "append":
-            seen.append(number % 9 + 1)
+            visible.append(number % 9 + 1)
         elif step == "token":
-            seen.append(1)
+            visible.append(1)
         elif step == "settle":
-            seen.settle()
+            visible.settle()
         else:
-            getattr(seen, step)(number)
-        seen.check()
+            getattr(visible, step)(number)
+        visible.check()
 
 
 @given(rows=st.integers(1, 20), turn=st.integers(1, 9))
 @settings(max_examples=40)
 def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) -> None:
-    seen = Seen()
-    seen.append(turn)
-    seen.settle()
+    visible = Record()
+    visible.append(turn)
+    visible.settle()
     for _ in range(rows):
-        seen.append(1)
-    seen.cut(1)
-    seen.check()
-    assert seen.observer.places.tolist() == list(range(turn))[-RECENT:]
+        visible.append(1)
+    visible.cut(1)
+    visible.check()
+    assert visible.observer.places.tolist() == list(range(turn))[-RECENT:]
 
 
 def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
@@ -140,5 +139,5 @@ def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
         with observer.watching(places, 7):
             pass
         observer.drop(torch.arange(0, 7, 2))
-        assert [given.weights.dtype for given in observer._given] == [torch.float32]
+        assert [attention.weights.dtype for attention in observer._attention] == [torch.float32]
         assert observer.mass(torch.arange(0, 7, 2)).dtype == torch.float32

@@ -14,8 +14,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine.attention.kernels import KEY_MULTIPLE, Block, grouped_attention
-from memory.engine.attention.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import (
+    KEY_MULTIPLE,
+    Block,
+    bias_of,
+    causal_plan,
+    grouped_attention,
+    tree_plan,
+    unit_plan,
+)
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import PackFormat, pack
 
@@ -42,8 +49,8 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Bl
 
 def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], heads: tuple[int, int] = (4, 2)) -> None:
     q, (k, v) = randn(2, heads[0], rows, DIM), randn(2, 2, heads[1], keys, DIM, seed=1)
-    found = tiled_attention(q, cut(k, v, cuts), blocks, SCALE)
-    torch.testing.assert_close(found, dense(q, k, v, blocks))
+    result = tiled_attention(q, cut(k, v, cuts), blocks, SCALE)
+    torch.testing.assert_close(result, dense(q, k, v, blocks))
 
 
 @given(st.data(), st.integers(1, 300), WINDOWS, CUTS)
@@ -58,10 +65,10 @@ def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 30), WINDOWS, CUTS)
 @settings(max_examples=60)
 def test_units_behind_a_prefix(
-    lengths: list[int], context: int, behind: int, window: int | None, cuts: list[int]
+    lengths: list[int], context: int, suffix: int, window: int | None, cuts: list[int]
 ) -> None:
-    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu"), behind).blocks(window)
-    agree(blocks, sum(lengths), context + behind + sum(lengths), cuts)
+    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu"), suffix).blocks(window)
+    agree(blocks, sum(lengths), context + suffix + sum(lengths), cuts)
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
@@ -92,8 +99,8 @@ def test_sinks_and_softcap(softcap: float | None, with_sinks: bool, heads: int, 
     every = torch.arange(200)
     blocks = causal_plan(every, every, DTYPE).blocks(None)
     expected = dense(q, k, v, blocks, softcap=softcap, sinks=sinks)
-    found = tiled_attention(q, cut(k, v, [1, 64, 130]), blocks, SCALE, softcap, sinks)
-    torch.testing.assert_close(found, expected)
+    result = tiled_attention(q, cut(k, v, [1, 64, 130]), blocks, SCALE, softcap, sinks)
+    torch.testing.assert_close(result, expected)
 
 
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=4), st.integers(1, 3), CUTS)
@@ -104,11 +111,11 @@ def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list
     q, (k, v) = randn(len(lengths), 4, rows, DIM), randn(2, len(lengths), 2, longest, DIM, seed=1)
     padded = columns < longest - torch.tensor(lengths)[:, None]
     bias = bias_of(~padded[:, None].expand(-1, rows, -1), DTYPE)
-    found = tiled_attention(q, cut(k, v, cuts), [Block(0, rows, 0, longest, bias)], SCALE)
+    result = tiled_attention(q, cut(k, v, cuts), [Block(0, rows, 0, longest, bias)], SCALE)
     for number, length in enumerate(lengths):
-        own = (x[number : number + 1, :, longest - length :] for x in (k, v))
-        expected = dense(q[number : number + 1], *own, [Block(0, rows, 0, length, None)])
-        torch.testing.assert_close(found[number : number + 1], expected)
+        part = (x[number : number + 1, :, longest - length :] for x in (k, v))
+        expected = dense(q[number : number + 1], *part, [Block(0, rows, 0, length, None)])
+        torch.testing.assert_close(result[number : number + 1], expected)
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:
@@ -116,9 +123,9 @@ def test_rows_that_see_nothing_give_zeros() -> None:
     visible = torch.ones(3, 40, dtype=torch.bool)
     visible[1] = False
     visible[2, :30] = False
-    found = tiled_attention(q, cut(k, v, [10, 20]), [Block(0, 3, 0, 40, bias_of(visible, DTYPE))], SCALE)
-    assert not found[:, 1].any()
-    assert bool(found[:, [0, 2]].isfinite().all()) and bool(found[:, [0, 2]].all())
+    result = tiled_attention(q, cut(k, v, [10, 20]), [Block(0, 3, 0, 40, bias_of(visible, DTYPE))], SCALE)
+    assert not result[:, 1].any()
+    assert bool(result[:, [0, 2]].isfinite().all()) and bool(result[:, [0, 2]].all())
 
 
 def test_large_scores_are_no_overflow() -> None:
@@ -135,9 +142,9 @@ def test_narrow_dtypes_sum_in_float32(dtype: torch.dtype, tolerance: float) -> N
     expected = dense(q, k, v, causal_plan(rows, every, DTYPE).blocks(None))
     narrow = [x.to(dtype) for x in (q, k, v)]
     blocks = causal_plan(rows, every, dtype).blocks(None)
-    found = tiled_attention(narrow[0], cut(*narrow[1:], range(0, 1500, 50)), blocks, SCALE)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+    result = tiled_attention(narrow[0], cut(*narrow[1:], range(0, 1500, 50)), blocks, SCALE)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
@@ -148,8 +155,8 @@ def test_on_an_accelerator(dtype: torch.dtype) -> None:
     blocks = causal_plan(rows, every, dtype).blocks(None)
     packed = [pack(x, PackFormat(8)) for x in (k, v)]
     expected = dense(q, *(x.unpack(dtype) for x in packed), blocks)
-    found = tiled_attention(q, unpacked_tiles(*packed, dtype, 256), blocks, SCALE)
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
+    result = tiled_attention(q, unpacked_tiles(*packed, dtype, 256), blocks, SCALE)
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
 
 
 # -- packed keys and values --------------------------------------------------------------------------------------------
@@ -164,10 +171,10 @@ def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
     blocks = causal_plan(torch.arange(290, 320), torch.arange(320), DTYPE).blocks(None)
     expected = dense(q, packed_k.unpack(DTYPE), packed_v.unpack(DTYPE), blocks)
     for rows in (64, 128, 1000):
-        found = tiled_attention(q, unpacked_tiles(packed_k, packed_v, DTYPE, rows), blocks, SCALE)
-        torch.testing.assert_close(found, expected)
+        result = tiled_attention(q, unpacked_tiles(packed_k, packed_v, DTYPE, rows), blocks, SCALE)
+        torch.testing.assert_close(result, expected)
     exact = dense(q, k, v, blocks)
-    assert float((found - exact).abs().mean()) < {4: 0.2, 8: 0.015}[bits] * float(exact.abs().mean())
+    assert float((result - exact).abs().mean()) < {4: 0.2, 8: 0.015}[bits] * float(exact.abs().mean())
 
 
 class Live(TorchDispatchMode):

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from memory.engine.attention.kernels import Block
-from memory.engine.attention.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.kernels import Block, bias_of, causal_plan, tree_plan, unit_plan
 from memory.engine.attention.tiled import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.scheduler.batch import merge
+from memory.engine.scheduler.batch import Batch
 from memory.engine.transformers.append import append
 from memory.kv_cache import quantized as packed_module
 from memory.kv_cache.quantization import Packed, PackFormat, pack
@@ -66,12 +65,12 @@ def agree(
     q = randn(2, count, rows, dim, dtype=dtype)
     k, v = randn(2, 2, kv_heads, keys, dim, dtype=dtype, seed=1)
     both = pack(k, format, format.keys), pack(v, format)
-    found = tiled_attention(q, packed_tiles(*both, tile), blocks, SCALE, **knobs)
-    assert found.dtype == dtype
+    result = tiled_attention(q, packed_tiles(*both, tile), blocks, SCALE, **knobs)
+    assert result.dtype == dtype
     same = tiled_attention(q, unpacked_tiles(*both, dtype, tile), blocks, SCALE, **knobs)
-    torch.testing.assert_close(found, same, rtol=0, atol=2 * TOLERANCE[dtype])  # torch rounds its scores
+    torch.testing.assert_close(result, same, rtol=0, atol=2 * TOLERANCE[dtype])  # torch rounds its scores
     exact = dense(q.double(), *(x.unpack(dtype).double() for x in both), blocks, **knobs)
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=TOLERANCE[dtype])
+    torch.testing.assert_close(result.double(), exact, rtol=0, atol=TOLERANCE[dtype])
 
 
 def causal(rows: int, keys: int, dtype: torch.dtype = torch.float32, window: int | None = None) -> list[Block]:
@@ -130,20 +129,20 @@ def test_units_trees_and_requests(window: int | None) -> None:
     prompt = torch.arange(100, device=DEVICE)
     plan = tree_plan(bias_of(ancestry, torch.float32), ancestry.sum(1) - 1, prompt + 4, 104, torch.float32)
     agree(plan.blocks(window), 4, 104)
-    behind = torch.arange(96, device=DEVICE) >= torch.tensor([0, 40], device=DEVICE)[:, None]
-    bias = bias_of(behind[:, None].expand(-1, 2, -1), torch.float32)
+    suffix = torch.arange(96, device=DEVICE) >= torch.tensor([0, 40], device=DEVICE)[:, None]
+    bias = bias_of(suffix[:, None].expand(-1, 2, -1), torch.float32)
     q, (k, v) = randn(2, 6, 2, 16), (pack(x, FORMATS[0]) for x in randn(2, 2, 2, 96, 16, seed=1))
     blocks = [Block(0, 2, 0, 96, bias)]
-    found = tiled_attention(q, packed_tiles(k, v, 64), blocks, SCALE)
-    torch.testing.assert_close(found, tiled_attention(q, unpacked_tiles(k, v, torch.float32), blocks, SCALE))
+    result = tiled_attention(q, packed_tiles(k, v, 64), blocks, SCALE)
+    torch.testing.assert_close(result, tiled_attention(q, unpacked_tiles(k, v, torch.float32), blocks, SCALE))
 
 
 @KERNEL
 def test_rows_that_see_nothing_and_large_scores() -> None:
     k, v = (pack(x, FORMATS[0]) for x in randn(2, 1, 2, 40, 16))
     hidden = bias_of(torch.tensor([[False], [True]], device=DEVICE).expand(-1, 40), torch.float32)
-    found = tiled_attention(randn(1, 2, 2, 16), packed_tiles(k, v, 16), [Block(0, 2, 0, 40, hidden)], SCALE)
-    assert not found[:, 0].any() and bool(found[:, 1].isfinite().all())
+    result = tiled_attention(randn(1, 2, 2, 16), packed_tiles(k, v, 16), [Block(0, 2, 0, 40, hidden)], SCALE)
+    assert not result[:, 0].any() and bool(result[:, 1].isfinite().all())
     large = 1e3 * randn(1, 2, 2, 16), [Block(0, 2, 0, 40, None)], SCALE
     expected = dense(large[0], k.unpack(torch.float32), v.unpack(torch.float32), large[1])
     torch.testing.assert_close(tiled_attention(large[0], packed_tiles(k, v, 16), *large[1:]), expected)
@@ -165,7 +164,7 @@ def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypa
 
     launches: list[int] = []
     real = Sums.see
-    monkeypatch.setattr(Sums, "see", lambda self, *given: launches.append(1) or real(self, *given))
+    monkeypatch.setattr(Sums, "see", lambda self, *inputs: launches.append(1) or real(self, *inputs))
 
     def turns() -> list[torch.Tensor]:
         return [append(model.decoder, cache.fork(), ids[270 : 270 + count]) for count in (1, 20)]
@@ -213,12 +212,12 @@ def test_a_batch_on_a_gpu(format: PackFormat) -> None:
         for cache, rows in zip(caches, (300, 5, 130), strict=True):
             append(model.decoder, cache, torch.tensor(tokens(rows, rows), device=DEVICE))
         caches[0].drop(torch.arange(300, device=DEVICE) % 3 > 0)
-        forks, batch = [cache.fork() for cache in caches], merge(model.decoder, caches)
+        forks, batch = [cache.fork() for cache in caches], Batch(model.decoder, caches)
         for step in range(70):
-            found = batch.step([step, 7, 9])
-            own = zip(forks, torch.tensor([[step], [7], [9]], device=DEVICE), strict=True)
-            alone = [append(model.decoder, cache, token) for cache, token in own]
-            assert relative(found, torch.cat(alone)) < 1e-3
+            result = batch.step([step, 7, 9])
+            local = zip(forks, torch.tensor([[step], [7], [9]], device=DEVICE), strict=True)
+            alone = [append(model.decoder, cache, token) for cache, token in local]
+            assert relative(result, torch.cat(alone)) < 1e-3
 
 
 # -- where there is no GPU ---------------------------------------------------------------------------------------------
@@ -254,11 +253,11 @@ def test_it_compiles(format: PackFormat, capability: int, dtype: torch.dtype, di
         **{"FACTOR": triton_packed.DTYPES[dtype], "ROWS": tiling.pop("ROWS"), "STEP": triton_packed.KEYS},
     }
     numbers = f"*{triton_packed.DTYPES[dtype]}"
-    given = {"q": numbers, "bias": numbers, "softcap": "fp32", "top": "*fp32", "mass": "*fp32", "out": "*fp32"}
+    inputs = {"q": numbers, "bias": numbers, "softcap": "fp32", "top": "*fp32", "mass": "*fp32", "out": "*fp32"}
     for side in "kv":
-        given |= {f"{side}_codes": "*u8", f"{side}_scale": "*fp16", f"{side}_bias": "*fp16"}
-    given |= dict.fromkeys(triton_packed.RUNTIME, "i32") | dict.fromkeys(constants, "constexpr")
-    signature = {name: given[name] for name in triton_packed._see.arg_names}
+        inputs |= {f"{side}_codes": "*u8", f"{side}_scale": "*fp16", f"{side}_bias": "*fp16"}
+    inputs |= dict.fromkeys(triton_packed.RUNTIME, "i32") | dict.fromkeys(constants, "constexpr")
+    signature = {name: inputs[name] for name in triton_packed._see.arg_names}
     done = compile(ASTSource(triton_packed._see, signature, constants), GPUTarget("cuda", capability, 32), tiling)
     assert done.metadata.shared <= 99 * 1024
 

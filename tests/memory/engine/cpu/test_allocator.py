@@ -30,8 +30,8 @@ print(json.dumps([told, sum(faults[2:])]))
 """
 
 
-def faults(said: str) -> tuple[bool, int]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, said], capture_output=True, text=True, check=True)
+def faults(message: str) -> tuple[bool, int]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, message], capture_output=True, text=True, check=True)
     told, count = json.loads(done.stdout)
     return told, count
 
@@ -89,8 +89,8 @@ print(json.dumps([before, whole - resident(), all(block.all() for block in block
 @glibc
 def test_holes_between_blocks_in_use_go_back_to_the_system() -> None:
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
-    unasked, asked, whole = json.loads(done.stdout)
-    assert unasked < 8 and 56 < asked < 72 and whole  # of 64 MiB that are free
+    unasked, request, whole = json.loads(done.stdout)
+    assert unasked < 8 and 56 < request < 72 and whole  # of 64 MiB that are free
 
 
 @pytest.mark.slow
@@ -99,4 +99,4 @@ def test_freed_memory_stays() -> None:
     """In one of several processes at least: a machine that takes memory back by itself lets its pages fault again."""
     runs = [faults("told") for _ in range(5)]
     assert all(told for told, _ in runs)
-    assert 2 * min(kept for _, kept in runs) < max(faults("untold")[1] for _ in range(2))
+    assert 2 * min(survivors for _, survivors in runs) < max(faults("untold")[1] for _ in range(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +12,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memory.engine.base import Engine
 from memory.engine.cpu import half_precision_matmul as products
-from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Sizes
+from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Prepacked, Sizes, prepack
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
+from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.recompute.full import Full
+from tests.laws.prompts import Prompt, relative
 from tests.memory import sessions
 from tests.memory.houses import encode_text
 
@@ -63,14 +69,14 @@ def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
 
 def few(shapes: Shapes) -> bool:
     kinds = (shapes.rows, ROWS), (shapes.queries, QUERIES), (shapes.keys, KEYS)
-    return all(len(found) > 1 and found == {sizes.over(one) for one in found} for found, sizes in kinds)
+    return all(len(result) > 1 and result == {sizes.over(item) for item in result} for result, sizes in kinds)
 
 
 @given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
 def test_sizes_are_near(count: int, sizes: Sizes) -> None:
-    found = sizes.over(count)
-    assert count <= found and sizes.over(found) == found
-    assert found < count + sizes.multiple or found <= count * (1 + 2 / sizes.steps)
+    result = sizes.over(count)
+    assert count <= result and sizes.over(result) == result
+    assert result < count + sizes.multiple or result <= count * (1 + 2 / sizes.steps)
 
 
 def test_sizes_are_few() -> None:
@@ -122,3 +128,67 @@ def test_a_growing_transcript_takes_few_shapes() -> None:
 
         shapes = shapes_of(engine, grow)
     assert few(shapes)
+
+
+def layers_of(*sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=dtype) for size in sizes)
+
+
+@pytest.mark.usefixtures("native_bfloat16")
+@pytest.mark.parametrize("rows", [1, 3, 64, 300])
+def test_the_same_bit_by_bit(rows: int) -> None:
+    plain, packed = layers_of((64, 192), (32, 48), (96, 17)), layers_of((64, 192), (32, 48), (96, 17))
+    prepack(packed)
+    for item, peer in zip(plain, packed, strict=True):
+        assert isinstance(peer, Prepacked) and not dict(peer.named_parameters()).keys() - {"bias"}
+        x = torch.randn(1, rows, item.in_features).bfloat16()
+        with torch.inference_mode():
+            assert torch.equal(item(x), peer(x))
+            wide = torch.cat([x, x], -1)
+            assert torch.equal(item(wide[..., : item.in_features].contiguous()), peer(wide[..., : item.in_features]))
+        assert torch.equal(item.weight, peer.weight)
+        again = copy.deepcopy(peer)
+        assert type(again) is nn.Linear and torch.equal(again.weight, item.weight)
+        assert (again.bias is None) == (item.bias is None) and (again.bias is None or again.bias is not peer.bias)
+        assert (again.in_features, again.out_features) == (item.in_features, item.out_features)
+
+
+@pytest.mark.usefixtures("native_bfloat16")
+def test_each_layer_is_freed_before_the_next_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = layers_of((64, 64), (64, 64), (64, 64))
+    plain, alive = [weakref.ref(layer) for layer in layers], []
+    reorder = Prepacked.__init__
+
+    def counting(self: Prepacked, linear: nn.Linear) -> None:
+        alive.append(sum(layer() is not None for layer in plain))
+        reorder(self, linear)
+
+    monkeypatch.setattr(Prepacked, "__init__", counting)
+    prepack(layers)
+    assert alive == [3, 2, 1]
+
+
+def test_other_dtypes_and_kinds_stay() -> None:
+    class Packed(nn.Linear):
+        """As a quantised checkpoint's."""
+
+    layers = nn.ModuleList([nn.Linear(8, 8), Packed(8, 8, dtype=torch.bfloat16), nn.LayerNorm(8, dtype=torch.bfloat16)])
+    kinds = [type(layer) for layer in layers]
+    prepack(layers)
+    assert [type(layer) for layer in layers] == kinds
+
+
+@pytest.mark.usefixtures("native_bfloat16")
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "gpt_oss"])
+def test_a_model_is_prepacked_and_its_ruler_is_not(family: str) -> None:
+    prompt = Prompt.random()
+    with TransformersEngine(tiny_model(family, dtype=torch.bfloat16)) as engine:
+        packed = [module for module in engine.model.module.modules() if isinstance(module, Prepacked)]
+        assert len(packed) >= 4 * engine.info.layers
+        assert not any(isinstance(module, Prepacked) for module in engine.plain.modules())
+        weight = engine.plain.model.layers[1].self_attn.q_proj.weight
+        assert torch.equal(weight, engine.model.module.model.layers[1].self_attn.q_proj.weight)
+        assert engine.plain.model.embed_tokens.weight is engine.model.module.model.embed_tokens.weight
+        result = engine.prefill(prompt.layout([None] * len(prompt.units)), Full(), Serial()).logits
+        assert relative(result[0], engine.forward_plain(prompt.ids)[-1].float()) < 0.05

@@ -1,4 +1,4 @@
-"""What the caches of all families take, against blocks that were really made and packed."""
+"""Cache sizes of all families, against blocks that are made and packed."""
 
 from __future__ import annotations
 
@@ -77,9 +77,11 @@ def test_figures_one_can_check_by_hand() -> None:
 def test_the_benchmark_counts_only_what_fits() -> None:
     """Half a token of room is none: 4 GiB hold 466,033.8 tokens of planner-tiny."""
     console = Console(width=140)
-    with console.capture() as written:
+    with console.capture() as expected_values:
         console.print(capacity(4.0))
-    lines = {line.split()[1]: line.replace("│", "").split() for line in written.get().splitlines() if "x │" in line}
+    lines = {
+        line.split()[1]: line.replace("│", "").split() for line in expected_values.get().splitlines() if "x │" in line
+    }
     assert list(lines) == list(SHAPES)
     for shape, (_, full, few, *fitting, _) in lines.items():
         spec, formats = cache_spec_of(shape), (None, PackFormat())

@@ -54,8 +54,8 @@ def test_the_config_stays_private(folder: Path) -> None:
     config = AutoConfig.from_pretrained(folder)
     load_model(folder)
     assert config._attn_implementation in (None, "sdpa", "eager")
-    other = AutoModelForCausalLM.from_pretrained(folder)
-    assert other.config._attn_implementation == "sdpa"
+    peer = AutoModelForCausalLM.from_pretrained(folder)
+    assert peer.config._attn_implementation == "sdpa"
     with pytest.raises(ModelError, match="forward_plain"):
         load_model(folder).module(IDS[None])
 
@@ -76,12 +76,12 @@ def test_the_key_changes_with_weights_dtype_and_rope(folder: Path) -> None:
 
 
 def test_random_weights_by_shape_by_config_and_by_seed(folder: Path) -> None:
-    one, two = (load_model("planner-tiny", init="random", seed=s) for s in (1, 1))
-    assert one.spec.model_key == two.spec.model_key and one.spec.layers == 12
-    assert torch.equal(one.module.lm_head.weight, two.module.lm_head.weight)
-    other = load_model("planner-tiny", init="random", seed=2)
-    assert other.spec.model_key != one.spec.model_key
-    assert not torch.equal(other.module.lm_head.weight, one.module.lm_head.weight)
+    item, two = (load_model("planner-tiny", init="random", seed=s) for s in (1, 1))
+    assert item.spec.model_key == two.spec.model_key and item.spec.layers == 12
+    assert torch.equal(item.module.lm_head.weight, two.module.lm_head.weight)
+    peer = load_model("planner-tiny", init="random", seed=2)
+    assert peer.spec.model_key != item.spec.model_key
+    assert not torch.equal(peer.module.lm_head.weight, item.module.lm_head.weight)
     for name in (folder, folder / "config.json"):
         assert load_model(name, init="random").spec.layers == 2
 
@@ -94,7 +94,7 @@ def test_random_weights_leave_the_callers_generator_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {}, "MLA"),
     ("mamba2", {}, "mamba2"),
     ("qwen3_next", {}, "linear_attention"),
@@ -104,7 +104,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("family", "values", "match"), REFUSED)
+@pytest.mark.parametrize(("family", "values", "match"), REFUSALS)
 def test_refusals_are_one_sentence(family: str, values: dict[str, Any], match: str) -> None:
     with pytest.raises(ModelError, match=match) as caught:
         check_supported(AutoConfig.for_model(family, **values))

@@ -62,20 +62,20 @@ def change(path: Path) -> None:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[set[str]]:
+def opens(folder: Path) -> Iterator[set[str]]:
     """Names of the files below ``folder`` that Python opens meanwhile."""
-    seen: set[str] = set()
+    visible: set[str] = set()
     watching = True
 
     def note(event: str, arguments: tuple) -> None:
         if watching and event == "open" and isinstance(arguments[0], (str, os.PathLike)):
             path = Path(arguments[0]).resolve()
             if path.is_relative_to(folder):
-                seen.add(path.relative_to(folder).as_posix())
+                visible.add(path.relative_to(folder).as_posix())
 
     sys.addaudithook(note)
     try:
-        yield seen
+        yield visible
     finally:
         watching = False
 
@@ -88,10 +88,10 @@ def test_replacing_any_file_that_is_loaded_gives_another_identity(folder: Path) 
     names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", SHARDED}
     assert set(loaded) == {*names, "chat_template.jinja", *(path.name for path in folder.glob("*.safetensors"))}
     for name in loaded:
-        kept = (folder / name).read_bytes()
+        survivors = (folder / name).read_bytes()
         change(folder / name)
         assert key_of(folder) != first, name
-        (folder / name).write_bytes(kept)
+        (folder / name).write_bytes(survivors)
     change(folder / "README.md")
     assert key_of(folder) == first
 
@@ -105,11 +105,11 @@ def test_one_changed_number_of_a_large_tensor_gives_another_identity(tmp_path: P
 
 
 def test_every_file_that_is_opened_is_hashed(folder: Path) -> None:
-    with opened(folder.resolve()) as seen:
+    with opens(folder.resolve()) as visible:
         load_model(folder, "float32")
         load_tokenizer(str(folder))
-    assert {"config.json", "tokenizer_config.json"} <= seen
-    assert seen <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
+    assert {"config.json", "tokenizer_config.json"} <= visible
+    assert visible <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
 
 
 def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Pat
 
 
 def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
-    ours, theirs = load_model(folder, "float32").module, AutoModelForCausalLM.from_pretrained(folder)
-    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+    engine_model, theirs = load_model(folder, "float32").module, AutoModelForCausalLM.from_pretrained(folder)
+    for (name, a), b in zip(engine_model.named_parameters(), theirs.parameters(), strict=True):
         assert torch.equal(a, b), name
 
 
@@ -139,17 +139,17 @@ def test_weights_that_nothing_names_are_not_loaded(folder: Path, name: str) -> N
 
 
 def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None:
-    found = model_files(folder)
-    with pytest.raises(ModelError, match=r"config\.json was changed while the model was loaded"), found.view():
+    result = model_files(folder)
+    with pytest.raises(ModelError, match=r"config\.json was changed while the model was loaded"), result.view():
         change(folder / "config.json")
     with model_files(folder).view():
         pass
 
 
 def test_writing_that_keeps_size_and_mtime_is_noticed_while_a_file_is_loaded(folder: Path) -> None:
-    found, path = model_files(folder), min(folder.glob("*.safetensors"))
+    result, path = model_files(folder), min(folder.glob("*.safetensors"))
     before = path.stat()
-    with pytest.raises(ModelError, match=rf"{path.name} was changed while the model was loaded"), found.view():
+    with pytest.raises(ModelError, match=rf"{path.name} was changed while the model was loaded"), result.view():
         while path.stat().st_ctime_ns == before.st_ctime_ns:  # clocks of files tick
             with path.open("r+b") as file:
                 file.seek(-4, os.SEEK_END)
@@ -192,11 +192,11 @@ def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> No
     write_sums(folder / "SHA256SUMS", sums)
     load_model(folder)
     for name in names:
-        kept = (folder / name).read_bytes()
+        survivors = (folder / name).read_bytes()
         change(folder / name)
         with pytest.raises(ModelError, match=rf"{name} is corrupt or was changed: SHA-256 .* on purpose, put its new"):
             load_model(folder)
-        (folder / name).write_bytes(kept)
+        (folder / name).write_bytes(survivors)
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}
     (folder / "config.json").write_text(json.dumps(config))

@@ -74,12 +74,12 @@ def pack(method: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor
     """The tensors of one linear layer in a checkpoint of AWQ (GEMM) or GPTQ (v1: zero points less one)."""
     codes, zero, scale, _ = rounded(weight)
     if method == "awq":
-        found = {"qweight": packed(codes, AWQ_ORDER), "qzeros": packed(zero, AWQ_ORDER), "scales": scale}
+        actual = {"qweight": packed(codes, AWQ_ORDER), "qzeros": packed(zero, AWQ_ORDER), "scales": scale}
     else:
         words = packed(codes.T).T.contiguous()
         groups = torch.arange(weight.shape[1], dtype=torch.int32) // GROUP
-        found = {"qweight": words, "qzeros": packed((zero - 1) % 16), "scales": scale, "g_idx": groups}
-    return {name.replace("weight", key): value for key, value in found.items()}
+        actual = {"qweight": words, "qzeros": packed((zero - 1) % 16), "scales": scale, "g_idx": groups}
+    return {name.replace("weight", key): value for key, value in actual.items()}
 
 
 def set_config(folder: Path, **values: Any) -> None:
@@ -90,7 +90,7 @@ def set_config(folder: Path, **values: Any) -> None:
 def save_packed(method: str, folder: Path, family: str = "qwen2", **sizes: int) -> None:
     """A checkpoint in ``folder``, and what it stands for, unpacked, in ``folder/plain``."""
     tiny_model(family, layers=4, **sizes).module.save_pretrained(folder / "plain")
-    files, plain = [each / "model.safetensors" for each in (folder, folder / "plain")]
+    files, plain = [entry / "model.safetensors" for entry in (folder, folder / "plain")]
     tensors = {key: value.half().float() for key, value in load_file(plain).items()}
     linear = [key for key in tensors if key.endswith("_proj.weight")]
     small = {key: value.half() for key, value in tensors.items() if key not in linear}
@@ -126,7 +126,7 @@ def law_3(engine: Engine, prompt: Prompt, cut: int = 50) -> float:
 
 
 def check_laws(model: LoadedModel) -> None:
-    """The quantised model's own plain forward first: the engine's twin is made of weights nobody has used."""
+    """The quantised model's own plain forward first: the engine's reference copy is made of unused weights."""
     prompt = Prompt.random()
     with TransformersEngine(model, "inline") as engine:
         plain = engine.forward_plain(prompt.ids)[-1]
@@ -187,8 +187,8 @@ def test_a_bitsandbytes_checkpoint_comes_back(quantization: str, folder: Path, t
     first.module.save_pretrained(tmp_path / "small")
     again = load_model(tmp_path / "small")
     ids = Prompt.random().ids
-    with TransformersEngine(first, "inline") as one, TransformersEngine(again, "inline") as two:
-        assert torch.equal(one.forward_plain(ids), two.forward_plain(ids))
+    with TransformersEngine(first, "inline") as item, TransformersEngine(again, "inline") as two:
+        assert torch.equal(item.forward_plain(ids), two.forward_plain(ids))
     assert again.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it keeps notes as text
     check_laws(again)
 
@@ -212,32 +212,32 @@ def test_the_key_names_the_quantisation(folder: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[WeightSizes]:
+def capacity_checks(monkeypatch: pytest.MonkeyPatch) -> list[WeightSizes]:
     """What the capacity check was asked for."""
-    found: list[WeightSizes] = []
-    monkeypatch.setattr(load, "check_capacity", lambda name, weights, device: found.append(weights))
-    return found
+    actual: list[WeightSizes] = []
+    monkeypatch.setattr(load, "check_capacity", lambda name, weights, device: actual.append(weights))
+    return actual
 
 
 @needs("bitsandbytes")
 @pytest.mark.parametrize("quantization", ["bnb-4bit", "bnb-8bit"])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
 def test_room_is_asked_for_what_is_packed_at_load(
-    family: str, quantization: str, tmp_path: Path, asked: list[WeightSizes]
+    family: str, quantization: str, tmp_path: Path, capacity_checks: list[WeightSizes]
 ) -> None:
     tiny_model(family, layers=2, **WIDE).module.save_pretrained(tmp_path)
     spec = load_model(tmp_path, quantization=quantization).spec
-    assert asked[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
+    assert capacity_checks[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
 
 
 @GPTQMODEL
 def test_room_is_asked_for_what_a_packed_checkpoint_takes(
-    method: str, tmp_path: Path, asked: list[WeightSizes]
+    method: str, tmp_path: Path, capacity_checks: list[WeightSizes]
 ) -> None:
     save_packed(method, tmp_path, "qwen2", **WIDE)
     spec = load_model(tmp_path).spec
-    assert asked[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
-    assert spec.parameter_bytes < asked[-1].parameters * 1.3
+    assert capacity_checks[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
+    assert spec.parameter_bytes < capacity_checks[-1].parameters * 1.3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -255,7 +255,7 @@ def test_a_missing_package_is_named_with_its_extra(method: str, folder: Path, mo
         load_model(folder)
 
 
-REFUSED: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
+REFUSALS: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
     (ModelError, "packed by 'aqlm', which is not supported", {"quant_method": "aqlm"}, {}),
     (ModelError, "format 'gemv', runs on CUDA only", CONFIGS["awq"] | {"version": "GEMV"}, {"dtype": "float16"}),
     (ModelError, "format 'marlin', runs on CUDA", CONFIGS["gptq"] | {"checkpoint_format": "marlin"}, {}),
@@ -272,7 +272,7 @@ REFUSED: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "match", "values", "arguments"), REFUSED)
+@pytest.mark.parametrize(("kind", "match", "values", "arguments"), REFUSALS)
 def test_refusals_before_anything_is_loaded(
     kind: type[KeepError],
     match: str,

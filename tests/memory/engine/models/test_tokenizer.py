@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
+from memory.engine.models.chat_template import SpecialTokens, parts_around, render, special_tokens
+from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
+from planners.prompts.formats import LotaFormat
 
 IMAGE = AddedToken("<image>", special=True)
 ZEBRA = AddedToken("zebra")
@@ -66,3 +72,97 @@ def test_a_damaged_tokenizer_is_one_sentence(
     with pytest.raises(ModelError) as caught:
         load_tokenizer(str(damaged))
     assert str(damaged) in str(caught.value) and "\n" not in str(caught.value)
+
+
+FAILING: dict[str, Any] = {
+    "include": "{% include 'x' %}",
+    "arithmetic": "{{ 1 / 0 }}",
+    "types": "{{ messages[0].content + 1 }}",
+    "endless": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "syntax": "{% for %}",
+    "refusal": "{{ raise_exception('roles\\nmust alternate') }}",
+    "surrogate": "{{ '\ud800' }}",
+    "number": 5,
+    "nameless": {},
+}
+
+
+def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=chat.backend_tokenizer, eos_token=chat.eos_token, chat_template=template
+    )
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_template_that_fails_is_one_sentence(chat: PreTrainedTokenizerFast, kind: str) -> None:
+    failing = with_template(chat, FAILING[kind])
+    with pytest.raises(
+        ModelError, match=r"chat template makes no prompt .*; give other messages, or correct"
+    ) as caught:
+        render(failing, [("user", "go")])
+    assert "\n" not in str(caught.value)
+
+
+def test_messages_are_rendered_up_to_where_the_assistant_speaks(chat: PreTrainedTokenizerFast) -> None:
+    starts = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert render(chat, [("user", "go")]) == starts
+    assert render(chat, [("user", "go"), ("assistant", "I")], go_on=True) == f"{starts}I"
+    assert parts_around(chat, "#", [("user", "a#b#")]) == [
+        "<|im_start|>user\na",
+        "b",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ]
+
+
+@pytest.mark.parametrize("template", ["no content", "{{ messages[0].content * 2 }}", "{{ 1 / 0 }}"])
+def test_a_template_without_a_place_for_the_memory_is_refused(chat: PreTrainedTokenizerFast, template: str) -> None:
+    with pytest.raises(ModelError, match="the model's chat template"):
+        LotaFormat(with_template(chat, template))
+
+
+START, END = "<|im_start|>", "<|im_end|>"
+
+
+def found_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
+    """Of a tokenizer with a model of random weights whose JSON ``files`` hold more than they would."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+    for name, more in files.items():
+        file = path / f"{name}.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(known | more))
+    return special_tokens(tokenizer, load_model(path, "float32").module)
+
+
+@pytest.fixture
+def unnamed(chat: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Its special tokens, of which it calls none an end."""
+    return PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, extra_special_tokens=[START, END])
+
+
+def test_ends_are_what_any_file_names_and_other_special_tokens_are_hidden(
+    tmp_path: Path, unnamed: PreTrainedTokenizerFast
+) -> None:
+    start, end = unnamed.convert_tokens_to_ids([START, END])
+    files: dict[str, dict[str, Any]] = {"generation_config": {"eos_token_id": [end, 7]}, "config": {"eos_token_id": 9}}
+    for names, ends in (
+        (["generation_config"], {end, 7}), (["config"], {9}), (["config", "generation_config"], {end, 7, 9}),
+    ):  # fmt: skip
+        result = found_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
+        assert result == SpecialTokens(frozenset(ends), frozenset({start, end} - ends))
+    unnamed.eos_token = END
+    result = found_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
+    assert result == SpecialTokens(frozenset({end, 9}), frozenset({start}))
+
+
+def test_where_no_file_names_an_end_every_special_token_is_one(
+    tmp_path: Path, unnamed: PreTrainedTokenizerFast
+) -> None:
+    unnamed.add_tokens([AddedToken("go", special=False)])
+    special = frozenset(unnamed.convert_tokens_to_ids([START, END]))
+    assert found_in(tmp_path / "model", unnamed) == SpecialTokens(special)

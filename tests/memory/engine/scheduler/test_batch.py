@@ -14,10 +14,9 @@ from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.scheduler import batched_paged as gathered_paged
+from memory.engine.scheduler import batched_cache as gathered_paged
 from memory.engine.scheduler import batched_quantized as gathered_packed
-from memory.engine.scheduler.batch import Batch, Member, merge
-from memory.engine.scheduler.batch_groups import BatchGroups
+from memory.engine.scheduler.batch import Batch, BatchGroups, Member
 from memory.engine.transformers.append import append
 from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.dense import DenseCache
@@ -85,28 +84,28 @@ def check_steps(house: House, batch: Batch, twins: Sequence[Member], steps: int,
     """Greedy steps of a batch against those of ``twins``, one by one."""
     tokens = [7 + i for i in range(len(twins))]
     for _ in range(steps):
-        found, expected = batch.step(tokens), house.alone(twins, tokens)
-        assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+        result, expected = batch.step(tokens), house.alone(twins, tokens)
+        assert float((result - expected).abs().max()) <= tolerance * float(expected.abs().max())
         tokens = expected.argmax(-1).tolist()
-        assert found.argmax(-1).tolist() == tokens
+        assert result.argmax(-1).tolist() == tokens
     check_same(batch.members, twins, tolerance)
 
 
 def check_same(members: Sequence[Member], twins: Sequence[Member], tolerance: float) -> None:
-    for own, twin in zip(members, twins, strict=True):
-        assert own.tokens == twin.tokens and torch.equal(own.positions, twin.positions)
-        assert (own.exact, own.length, own.next_position) == (twin.exact, twin.length, twin.next_position)
-        assert own.reads == twin.reads
-        assert (own.logits is None) == (twin.logits is None)
+    for local, twin in zip(members, twins, strict=True):
+        assert local.tokens == twin.tokens and torch.equal(local.positions, twin.positions)
+        assert (local.exact, local.length, local.next_position) == (twin.exact, twin.length, twin.next_position)
+        assert local.reads == twin.reads
+        assert (local.logits is None) == (twin.logits is None)
         if twin.logits is not None:
-            worst = float((own.logits - twin.logits).abs().max())
+            worst = float((local.logits - twin.logits).abs().max())
             assert worst <= tolerance * float(twin.logits.abs().max())
 
 
-def check_bytes(own: Member, twin: Member) -> None:
-    assert own.packed == twin.packed
-    for one, other in zip(own.extents, twin.extents, strict=True):
-        for x, y in zip((*one.k.tensors, *one.v.tensors), (*other.k.tensors, *other.v.tensors), strict=True):
+def check_bytes(local: Member, twin: Member) -> None:
+    assert local.packed == twin.packed
+    for item, peer in zip(local.extents, twin.extents, strict=True):
+        for x, y in zip((*item.k.tensors, *item.v.tensors), (*peer.k.tensors, *peer.v.tensors), strict=True):
             assert torch.equal(x, y)
 
 
@@ -114,7 +113,7 @@ def check_bytes(own: Member, twin: Member) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_equal_those_of_each_alone(family: str, kind: str) -> None:
     house = House(tiny_model(family, layers=2).decoder, kind)
-    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 8, 1e-5)
+    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 8, 1e-5)
 
 
 @ANY_KIND
@@ -124,17 +123,17 @@ def test_pages_that_fill_up_on_the_way_are_those_of_each_alone(family: str, kind
     house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
     members, twins = house.caches(FILLING), house.caches(FILLING)
     packed = None if kind == "paged" else [cache.packed for cache in members]
-    check_steps(house, merge(house.decoder, members), twins, 7, 1e-13)
+    check_steps(house, Batch(house.decoder, members), twins, 7, 1e-13)
     if packed is not None:
-        assert sum(own.packed > before for own, before in zip(members, packed, strict=True)) == 5
-        for own, twin in zip(members, twins, strict=True):
-            check_bytes(own, twin)
+        assert sum(local.packed > before for local, before in zip(members, packed, strict=True)) == 5
+        for local, twin in zip(members, twins, strict=True):
+            check_bytes(local, twin)
 
 
 def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
     house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
     member = house.cache(BLOCK - 1)
-    batch = merge(house.decoder, [house.cache(400), member])
+    batch = Batch(house.decoder, [house.cache(400), member])
     batch.step([7, 8])
     rows = member.open[:, :, 0].clone()  # they still lie there: the next pass writes over them
     assert member.packed == BLOCK
@@ -148,7 +147,7 @@ def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
 @given(data=st.data())
 @settings(max_examples=6)
 def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) -> None:
-    """Whoever joins or leaves, is cut, or goes on alone in between: every step equals that of each alone."""
+    """Members join, leave, are cut or decode alone: every step equals one-by-one decoding."""
     house = House(drifters, kind)
     batch, twins = Batch(house.decoder), []
     for turn in range(12):
@@ -178,12 +177,12 @@ def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) 
 def test_observers_see_what_they_would_see_alone(kind: str) -> None:
     house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins = house.caches(), house.caches()
-    check_steps(house, merge(house.decoder, members), twins, 6, 1e-12)
-    for own, twin in zip(members, twins, strict=True):
-        assert torch.equal(own.observer.places, twin.observer.places)
-        torch.testing.assert_close(own.observer.mass(own.positions), twin.observer.mass(twin.positions))
+    check_steps(house, Batch(house.decoder, members), twins, 6, 1e-12)
+    for local, twin in zip(members, twins, strict=True):
+        assert torch.equal(local.observer.places, twin.observer.places)
+        torch.testing.assert_close(local.observer.mass(local.positions), twin.observer.mass(twin.positions))
         for layer, queries in twin.observer.queries.items():
-            torch.testing.assert_close(own.observer.queries[layer], queries)
+            torch.testing.assert_close(local.observer.queries[layer], queries)
 
 
 @ANY_KIND
@@ -201,13 +200,13 @@ def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.Mo
     with torch.inference_mode():
         expected = BatchGroups(house.decoder).step(twins, [7] * len(twins))
         monkeypatch.setattr(house.decoder, "feed", feed_once_less)
-        found = BatchGroups(house.decoder).step(members, [7] * len(members))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-    for own, twin in zip(members, twins, strict=True):
-        assert torch.equal(own.observer.places, twin.observer.places)
+        result = BatchGroups(house.decoder).step(members, [7] * len(members))
+    for item, peer in zip(result, expected, strict=True):
+        torch.testing.assert_close(item, peer)
+    for local, twin in zip(members, twins, strict=True):
+        assert torch.equal(local.observer.places, twin.observer.places)
         for layer, queries in twin.observer.queries.items():
-            torch.testing.assert_close(own.observer.queries[layer], queries)
+            torch.testing.assert_close(local.observer.queries[layer], queries)
 
 
 @ANY_KIND
@@ -215,18 +214,18 @@ def test_any_size_of_tile_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPa
     house = House(tiny_model("gpt_oss", layers=2).decoder, kind)
     for module in (gathered_packed, gathered_paged):
         monkeypatch.setattr(module, "ROWS", 500)
-    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 4, 1e-5)
+    check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 4, 1e-5)
 
 
 def test_what_is_extracted_stands_alone() -> None:
     """A fork of a member, and a member that has left, do not see what the others go on to write."""
     house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
-    batch = merge(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
+    batch = Batch(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
     batch.step([1, 2, 3])
-    gone, fork = batch.extract(0), batch.members[0].fork()
-    before = [[cache.keys(0).clone(), cache.values(1).clone()] for cache in (gone, fork)]
+    reference, fork = batch.extract(0), batch.members[0].fork()
+    before = [[cache.keys(0).clone(), cache.values(1).clone()] for cache in (reference, fork)]
     batch.step([4, 5])
-    for cache, pair in zip((gone, fork), before, strict=True):
+    for cache, pair in zip((reference, fork), before, strict=True):
         assert torch.equal(cache.keys(0), pair[0]) and torch.equal(cache.values(1), pair[1])
     twin = house.cache(90, 1)
     house.alone([twin], [2])
@@ -239,7 +238,7 @@ def test_one_that_cannot_be_packed_hurts_no_other() -> None:
     broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
     with torch.inference_mode():
         broken.open[0, 1, 0, 0, 3, 3] = float("inf")
-    batch = merge(house.decoder, [broken, sound])
+    batch = Batch(house.decoder, [broken, sound])
     with pytest.raises(ModelError, match="no float16 scale"):
         batch.step([7, 8])
     house.alone([twin], [8])
@@ -258,9 +257,9 @@ def test_refusals() -> None:
         batch.step([1, 2])
     with pytest.raises(ConfigError, match="already"):
         batch.join(member)
-    for other in (paged.cache(9), eight.cache(9)):
+    for peer in (paged.cache(9), eight.cache(9)):
         with pytest.raises(ConfigError, match="a batch per kind"):
-            batch.join(other)
+            batch.join(peer)
     with pytest.raises(ConfigError, match="DenseCache"):
         batch.join(DenseCache(decoder.spec, 9, decoder.device))
     assert batch.extract(0) is member and len(batch) == 0

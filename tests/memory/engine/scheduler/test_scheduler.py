@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from memory.engine.base import Engine
-from memory.engine.chunking import ChunkSchedule
+from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
 from memory.engine.scheduler.request_stream import Reason, Stream
@@ -34,8 +33,8 @@ def engine() -> Iterator[Engine]:
     """In float64: a batch gives what each gives alone, to the last digit that matters."""
     with TransformersEngine(
         tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
-    ) as made:
-        yield made
+    ) as outputs:
+        yield outputs
 
 
 @pytest.fixture
@@ -323,7 +322,7 @@ def test_tokens_come_one_by_one(engine: Engine) -> None:
     passes, cancelled = itertools.count(), threading.Event()
 
     def hold(*_: object) -> None:
-        """Else all tokens may have come before anybody looks."""
+        """Wait, so that not all tokens have come before the check."""
         if next(passes) >= 40:
             assert cancelled.wait(PATIENCE)
 
@@ -368,12 +367,12 @@ def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
 
 
 def test_refusals(engine: Engine, manual: Scheduler) -> None:
-    refused: list[tuple[str, Callable[[], object]]] = [
+    refusals: list[tuple[str, Callable[[], object]]] = [
         ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
         ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
         ("few=0", lambda: SchedulerConfig(few=0)),
     ]
-    for words, act in refused:
+    for words, act in refusals:
         with pytest.raises(ConfigError, match=words):
             act()
     assert not manual.turn()
@@ -397,7 +396,7 @@ def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
 def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(engine, PACING)
     for call in ("step", "leave"):
-        monkeypatch.setattr(scheduler._teams, call, lambda *_: 1 / 0)
+        monkeypatch.setattr(scheduler._groups, call, lambda *_: 1 / 0)
     stream = scheduler.submit("a", packed(engine), some_ids(9), 4)
     with pytest.raises(ZeroDivisionError):
         stream.collect()

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transfer.executor import TransferExecutor
-from memory.engine.transfer.kv_transfer import Run
-from memory.engine.transfer.link import Staging, Throttle, Transport
+from memory.engine.transfer.executor import Run, Staging, TransferExecutor, Transport
+from memory.engine.transfer.link import Throttle
 from memory.prompt.layout import Transfer
 from tests.waiting import PATIENCE, FakeTime
 

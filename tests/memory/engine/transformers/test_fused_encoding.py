@@ -38,10 +38,10 @@ EXACT = 1e-5
 
 def carrying(layout: Layout, numbers: Sequence[int], names: Sequence[str]) -> Layout:
     """The same prompt, of which the units ``numbers`` have no block yet."""
-    placed = list(layout.placements)
+    units = list(layout.placements)
     for number, name in zip(numbers, names, strict=True):
-        placed[number] = replace(placed[number], block=None, fused=name)
-    return replace(layout, placements=tuple(placed))
+        units[number] = replace(units[number], block=None, fused=name)
+    return replace(layout, placements=tuple(units))
 
 
 def check(blocks: Sequence[KVBlock], truth: Sequence[KVBlock]) -> None:
@@ -53,17 +53,19 @@ def check(blocks: Sequence[KVBlock], truth: Sequence[KVBlock]) -> None:
 @pytest.mark.parametrize("context", [0, 7])
 def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context: int) -> None:
     prompt = Prompt.random(context=context)
-    blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
+    blocks, context_block = prompt.blocks(any_engine), prompt.context_block(any_engine)
     layout = prompt.layout(blocks)
-    before = any_engine.prefill(layout, recompute, LayerBalanced(), seen)
-    fused = any_engine.prefill(carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, seen=seen)
+    before = any_engine.prefill(layout, recompute, LayerBalanced(), context_block)
+    fused = any_engine.prefill(
+        carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), context_block, unit_context=context_block
+    )
     assert relative(fused.logits, before.logits) < EXACT
     assert [block.identity for block in fused.encoded] == ["a", "b"]
     check(fused.encoded, [blocks[0], blocks[2]])
     assert fused.trace.active_rows == before.trace.active_rows and not before.encoded
     score = [[1, 2], [3]]
-    expected, found = (any_engine.score(one.cache, score).scores for one in (before, fused))
-    assert relative(found, expected) < EXACT
+    expected, outcome = (any_engine.score(item.cache, score).scores for item in (before, fused))
+    assert relative(outcome, expected) < EXACT
 
 
 @pytest.mark.parametrize("loading", [Serial(), LayerBalanced()])
@@ -81,15 +83,15 @@ class Asks(Nothing):
     """Asks beside each layer what the blocks hold for the rows of unit 1, at that layer and at the next one first."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[torch.Tensor, ...]] = []
+        self.answers: list[tuple[torch.Tensor, ...]] = []
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        placed = layout.placements[1]
-        self._rows = torch.arange(placed.start, placed.start + len(placed.unit.token_ids))
+        placement = layout.placements[1]
+        self._rows = torch.arange(placement.start, placement.start + len(placement.unit.token_ids))
         return super().first(layout, layers)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        self.found += [probe.cached_kv(layer + 1, self._rows), probe.cached_kv(layer, self._rows)]
+        self.answers += [probe.cached_kv(layer + 1, self._rows), probe.cached_kv(layer, self._rows)]
         return active
 
 
@@ -100,25 +102,31 @@ def test_what_is_on_its_way_is_told_as_blocks_would(any_engine: Engine, importan
         layout = prompt.layout(prompt.blocks(engine))
         engine.prefill(layout, before, Serial())
         engine.prefill(carrying(layout, [1], ["a"]), fused, Serial())
-    for found, held in zip(fused.found, before.found, strict=True):
-        assert all(relative(one, other) < EXACT for one, other in zip(found, held, strict=True))
+    for outcome, stored in zip(fused.answers, before.answers, strict=True):
+        assert all(relative(item, peer) < EXACT for item, peer in zip(outcome, stored, strict=True))
 
 
 @pytest.mark.parametrize("context", [0, 7])
 @pytest.mark.parametrize("first", [0, 2])
 def test_one_of_them_sees_what_it_is_behind(any_engine: Engine, context: int, first: int) -> None:
     prompt = Prompt.random(context=context)
-    blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
-    before = joined([block for block in (seen, blocks[1]) if block])
+    blocks, context_block = prompt.blocks(any_engine), prompt.context_block(any_engine)
+    before = joined([block for block in (context_block, blocks[1]) if block])
     (last,) = any_engine.encode([(before, prompt.units[2 - first])])
     blocks[2 - first] = last
     layout = prompt.layout(blocks)
-    expected = any_engine.prefill(layout, Nothing(), Serial(), seen)
-    riding = carrying(layout, [0, 2], ["a", "b"])
-    placed = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(riding.placements)]
-    found = any_engine.prefill(replace(riding, placements=tuple(placed)), Nothing(), Serial(), seen, seen=seen)
-    assert relative(found.logits, expected.logits) < EXACT
-    check(sorted(found.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
+    expected = any_engine.prefill(layout, Nothing(), Serial(), context_block)
+    fused_layout = carrying(layout, [0, 2], ["a", "b"])
+    units = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused_layout.placements)]
+    outcome = any_engine.prefill(
+        replace(fused_layout, placements=tuple(units)),
+        Nothing(),
+        Serial(),
+        context_block,
+        unit_context=context_block,
+    )
+    assert relative(outcome.logits, expected.logits) < EXACT
+    check(sorted(outcome.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
 
 
 def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:
@@ -138,6 +146,6 @@ def test_harvested_rows_are_those_of_the_block(any_engine: Engine) -> None:
     blocks = prompt.blocks(any_engine)
     layout = carrying(prompt.layout(blocks), [1], ["a"])
     result = any_engine.prefill(layout, Nothing(), Serial(), keep_raw=True)
-    placed = layout.placements[1]
-    harvested = any_engine.harvest(result.cache, torch.arange(placed.start, placed.stop))
+    placement = layout.placements[1]
+    harvested = any_engine.harvest(result.cache, torch.arange(placement.start, placement.stop))
     check([harvested], [blocks[1]])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention import layer_attention as attention
+from memory.engine.attention import kernels as attention
 from memory.engine.base import Engine
 from memory.engine.transformers import prefill as prefill_module
 from memory.engine.transformers.probe import joined
@@ -52,16 +52,16 @@ def eager_weights(engine: Engine) -> list[torch.Tensor]:
 
 
 def mass(weights: torch.Tensor, rows: slice, layout: Layout) -> torch.Tensor:
-    seen = weights[:, rows].mean((0, 1))
-    return torch.stack([seen[s.start : s.stop].mean() for s in layout.segments])
+    visible = weights[:, rows].mean((0, 1))
+    return torch.stack([visible[s.start : s.stop].mean() for s in layout.segments])
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("keeps_weights", [True, False])
 @pytest.mark.parametrize("by_mass", [True, False])
 def test_mass_is_the_attention_of_the_plain_model(
-    any_engine: Engine, kept: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
+    any_engine: Engine, keeps_weights: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not kept:
+    if not keeps_weights:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
     answers, layout = run(any_engine, lambda p: (p.mass_from_query(), p.mass_between(torch.tensor([2, 3]))), by_mass)
     for (query, between), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
@@ -72,12 +72,12 @@ def test_mass_is_the_attention_of_the_plain_model(
             )
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("keeps_weights", [True, False])
 @pytest.mark.parametrize("by_mass", [True, False])
 def test_mass_on_rows_is_the_attention_of_the_plain_model(
-    any_engine: Engine, kept: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
+    any_engine: Engine, keeps_weights: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not kept:
+    if not keeps_weights:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
     sources = torch.tensor([5, 30, 31, 70, 98, 110])  # in both blocks of query rows, and further apart than a window
     every = torch.arange(5, 111)
@@ -92,15 +92,15 @@ def test_mass_on_rows_of_scattered_rows_is_the_same_kept_or_not(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = PROMPT.layout(PROMPT.blocks(any_engine))
-    found = []
-    for kept in (prefill_module.KEPT_WEIGHTS, 0):
-        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", kept)
+    result = []
+    for limit in (prefill_module.KEPT_WEIGHTS, 0):
+        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", limit)
         stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.info.layers))
         any_engine.prefill(layout, stage, Serial(), PROMPT.context_block(any_engine))
-        found.append(stage.answers)
-    assert len(found[0]) == any_engine.info.layers - 1
-    for one, other in zip(*found, strict=True):
-        assert relative(one, other) < 1e-5
+        result.append(stage.answers)
+    assert len(result[0]) == any_engine.info.layers - 1
+    for item, peer in zip(*result, strict=True):
+        assert relative(item, peer) < 1e-5
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -122,8 +122,8 @@ def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: b
 def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
     first = torch.tensor([0])
     answers, _ = run(engine, lambda p: (p.mass_between(first)[0], p.mass_between(first, causal=False)[0]))
-    for causal, both in answers:
-        assert causal[1:].abs().max() == 0 and bool((both[1:] > 0).all())
+    for causal, pair in answers:
+        assert causal[1:].abs().max() == 0 and bool((pair[1:] > 0).all())
 
 
 def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
@@ -131,8 +131,8 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
     truth = any_engine.harvest(run_raw.cache, range(PROMPT.ids.numel()))
     rows = torch.tensor([5, 6, 30, 98])
     answers, _ = run(any_engine, lambda p: (p.layer, p.fresh_kv(p.layer, rows), p.fresh_kv(p.layer + 1, rows)))
-    for layer, here, following in answers:
-        for at, (k, v) in ((layer, here), (layer + 1, following)):
+    for layer, inside, following in answers:
+        for at, (k, v) in ((layer, inside), (layer + 1, following)):
             assert relative(k, truth.k[at][:, rows]) < 1e-5
             assert relative(v, truth.v[at][:, rows]) < 1e-5
 
@@ -168,17 +168,17 @@ def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monke
     rows, logits, attended, script = 64 if many else 4, [], [], shrinking(layout, any_engine.info.layers)
     whole = attention.grouped_attention
 
-    def counted(query: torch.Tensor, *rest: object) -> torch.Tensor:
+    def counting(query: torch.Tensor, *rest: object) -> torch.Tensor:
         attended.append(query.shape[2])
         return whole(query, *rest)
 
     for by_mass in (False, True):
         stage = Asker(lambda p: p.mass_on_rows(p.active[-rows:]), script, by_mass)
         if by_mass:
-            monkeypatch.setattr(attention, "grouped_attention", counted)
+            monkeypatch.setattr(attention, "grouped_attention", counting)
         logits.append(any_engine.prefill(layout, stage, Serial(), context).logits)
     assert relative(*logits) < 1e-5
-    active = [one.numel() for one in script.rows]
+    active = [item.numel() for item in script.rows]
     assert attended == [*(active[:-1] if many else active[1:]), 1]
 
 

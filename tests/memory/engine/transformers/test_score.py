@@ -68,25 +68,25 @@ def test_the_best_are_those_of_all(
     every = any_engine.score(result.cache, many, reduce).scores
     order = every.argsort(descending=True)
     for best in (1, 2, 5, len(many), 99):
-        found = any_engine.score(result.cache, many, reduce, best).scores
-        assert torch.equal(found.argsort(descending=True, stable=True)[:best], order[:best])
-        certain = found.isfinite()
-        assert relative(found[certain], every[certain]) < 1e-5
+        actual = any_engine.score(result.cache, many, reduce, best).scores
+        assert torch.equal(actual.argsort(descending=True, stable=True)[:best], order[:best])
+        certain = actual.isfinite()
+        assert relative(actual[certain], every[certain]) < 1e-5
         assert not (~certain).any() or every[~certain].max() <= every[order[:best]].min()
     assert result.cache.length == PROMPT.ids.numel()
 
 
 def test_of_what_is_certainly_behind_next_to_nothing_is_computed(engine: Engine) -> None:
     result = prefilled(engine)
-    said = engine.generate(result.cache, result.logits, 4)
-    sure = result.logits.index_fill(1, torch.tensor(said[:1]), 50.0)
+    message = engine.generate(result.cache, result.logits, 4)
+    sure = result.logits.index_fill(1, torch.tensor(message[:1]), 50.0)
     result.cache.rewind(PROMPT.ids.numel(), sure)
-    others = [[first, *tokens(3, first)] for first in range(60) if first != said[0]]
-    best = engine.score(result.cache, [*others, said], best=1)
-    assert int(best.scores.argmax()) == len(others)
+    peers = [[first, *tokens(3, first)] for first in range(60) if first != message[0]]
+    best = engine.score(result.cache, [*peers, message], best=1)
+    assert int(best.scores.argmax()) == len(peers)
     assert best.computed_tokens == AHEAD and best.scores.isfinite().sum() == AHEAD // 3
     with pytest.raises(ConfigError, match="best=0"):
-        engine.score(result.cache, [said], best=0)
+        engine.score(result.cache, [message], best=0)
 
 
 def test_scoring_leaves_the_cache_as_it_was(any_engine: Engine) -> None:
@@ -107,9 +107,9 @@ def greedy(engine: Engine, count: int) -> list[int]:
 
 def test_generation_past_the_cache_and_its_headroom(any_engine: Engine) -> None:
     result = prefilled(any_engine)
-    said = any_engine.generate(result.cache, result.logits, 300)
-    assert len(said) == 300 and result.cache.length == PROMPT.ids.numel() + 300
-    ids = torch.cat([PROMPT.ids, torch.tensor(said)])
+    message = any_engine.generate(result.cache, result.logits, 300)
+    assert len(message) == 300 and result.cache.length == PROMPT.ids.numel() + 300
+    ids = torch.cat([PROMPT.ids, torch.tensor(message)])
     assert relative(result.cache.logits[0], any_engine.forward_plain(ids)[-1]) < 1e-5
 
 
@@ -125,8 +125,8 @@ def test_appended_tokens_are_scored_behind(engine: Engine) -> None:
     logits = engine.append(result.cache, extra)
     expected = engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(extra)]))
     assert relative(logits[0], expected[-1]) < 1e-5
-    own = engine.score(result.cache, [[3], [4, 5]]).scores
-    assert relative(own[0], expected[-1].log_softmax(-1)[3]) < 1e-5
+    part = engine.score(result.cache, [[3], [4, 5]]).scores
+    assert relative(part[0], expected[-1].log_softmax(-1)[3]) < 1e-5
 
 
 def test_more_nodes_than_headroom(engine: Engine) -> None:
@@ -165,5 +165,5 @@ def test_plans_of_many_sets_take_no_more_than_their_share(engine: Engine, monkey
     monkeypatch.setattr("memory.engine.transformers.score.KEPT_BYTES", 20_000)
     result = prefilled(engine)
     for first in range(40):
-        engine.score(result.cache, [[first + one] for one in range(50)])
+        engine.score(result.cache, [[first + item] for item in range(50)])
     assert 1 < len(engine._scorer._plans) < 20
