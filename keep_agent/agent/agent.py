@@ -12,28 +12,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.async_calls import Asynchronous
-from keep_agent.agent.fact_validation import UNTOLD, as_list, checked_facts
 from keep_agent.agent.memory_file import memory_path, read_memory, write_memory
 from keep_agent.agent.prefetch import Prefetcher
-from keep_agent.agent.request_validation import check_number, check_report, checked_request, digest, read_own
-from keep_agent.agent.snapshot_validation import check_size, check_snapshot
 from keep_agent.agent.trace_recorder import quietly
-from keep_agent.agent.types import Decision, Ready
+from keep_agent.agent.types import Asynchronous, Decision, Ready
+from keep_agent.agent.validation import (
+    AGENT_UNKNOWN,
+    as_list,
+    check_number,
+    check_report,
+    check_size,
+    check_snapshot,
+    checked_facts,
+    checked_request,
+    read_agent_state,
+    request_digest,
+)
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
-from keep_agent.rollout.step_numbers import step_numbers
-from keep_agent.rollout.trace import Entry, agent_entry, step_entry, task_entry
+from keep_agent.rollout.trace import Entry, agent_entry, step_entry, step_numbers, task_entry
 from planners.base import DONE, TaskResult
 from planners.base import Decision as Decided
 from planners.planner_state import PlannerState, read_state
-from planners.prompts.styles import UPDATE_SUFFIX, Edit
-from planners.prompts.text import TYPE_LEVEL, clean, entity_names
+from planners.prompts.text import TYPE_LEVEL, UPDATE_SUFFIX, Edit, clean, entity_names
 
 if TYPE_CHECKING:
     from envs.fact import Fact
     from planners.kv_planner import KVPlanner
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +190,7 @@ class Agent(Asynchronous):
 
         :param bounded: raise CapacityError for more than ``limit`` lets an agent remember
         """
-        numbers, opened, found = read_own(state)
+        numbers, opened, found = read_agent_state(state)
         planner = read_state(found, self._planner.style)
         texts = [segment.text for segment in planner.memory.segments]
         if bounded:
@@ -296,7 +302,7 @@ class Agent(Asynchronous):
     def _plan(
         self, instruction: str, skills: tuple[str, ...], asked: float, ready: Ready, after: int | None
     ) -> Decision:
-        key = digest(instruction, skills)
+        key = request_digest(instruction, skills)
         made = self._made(key, after)
         if made is not None:
             return made
@@ -322,9 +328,9 @@ class Agent(Asynchronous):
         if self._planner.knows_agent:
             return ()
         if not self._warned:
-            log.warning("agent %r: %s", self.name, UNTOLD)
+            log.warning("agent %r: %s", self.name, AGENT_UNKNOWN)
             self._warned = True
-        return (UNTOLD,)
+        return (AGENT_UNKNOWN,)
 
     def _made(self, key: str, after: int | None) -> Decision | None:
         """The open decision, if it answers this plan."""

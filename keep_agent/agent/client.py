@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.fact_validation import as_list, fields_of
 from keep_agent.agent.memory_file import MAGIC, memory_path
-from keep_agent.agent.request_validation import check_outcome
 from keep_agent.agent.types import Decision, Ready
+from keep_agent.agent.validation import as_list, check_outcome, fields_of
 from keep_agent.errors import ConfigError, KeepError
 from memory.files.atomic import write_atomic
 
@@ -26,7 +25,7 @@ except ImportError as error:
     raise ConfigError("the client needs httpx: pip install 'keep-agent[server]'") from error
 
 if TYPE_CHECKING:
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 AGAIN = (429, 503)  # the server said when to come again
 TIMEOUT = 60.0  # seconds for one answer

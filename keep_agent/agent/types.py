@@ -1,14 +1,16 @@
-"""What a robot says to its planner and what it hears: the same words for an agent here and one behind a server."""
+"""Interface between a robot and its planner: decisions, the planning protocol, and asynchronous calls."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 Ready = Callable[[dict[str, Any]], None]  # takes what a prompt cost, when it is ready and the choice begins
@@ -43,3 +45,32 @@ class Planning(Protocol):
     def finish(self, success: bool) -> None:
         """The task has ended, well or not."""
         ...
+
+
+class Asynchronous:
+    """Twins of the calls that wait."""
+
+    observe: Callable[..., Any]
+    plan: Callable[..., Decision]
+    report: Callable[..., None]
+    finish: Callable[..., None]
+    save: Callable[..., None]
+    load: Callable[..., None]
+
+    async def aobserve(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+        await asyncio.to_thread(self.observe, facts)
+
+    async def aplan(self, instruction: str, skills: Sequence[str], after: int | None = None) -> Decision:
+        return await asyncio.to_thread(self.plan, instruction, skills, after=after)
+
+    async def areport(self, outcome: Outcome, number: int | None = None) -> None:
+        await asyncio.to_thread(self.report, outcome, number)
+
+    async def afinish(self, success: bool) -> None:
+        await asyncio.to_thread(self.finish, success)
+
+    async def asave(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.save, path)
+
+    async def aload(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.load, path)

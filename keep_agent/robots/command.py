@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
-from keep_agent.robots.task.limits import Limits
+from keep_agent.robots.task.events import Limits
 
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning

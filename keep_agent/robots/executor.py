@@ -1,9 +1,13 @@
-"""What a robot is to us: skills that can be carried out, and facts that it sees."""
+"""Robot interface: the skill executor, its errors, and facts as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keep_agent.agent.validation import checked_facts
+from keep_agent.errors import DataError, KeepError
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -34,3 +38,41 @@ class SkillExecutor(Protocol):
         Comes from another thread, and again until the skill has ended. Without a running skill it does nothing.
         """
         ...
+
+
+class RobotError(KeepError, RuntimeError):
+    """A robot, or what connects us with it, that does not do what it should."""
+
+
+class RobotTimeout(RobotError, TimeoutError):
+    """No answer in time."""
+
+
+class ConnectionLost(RobotError, ConnectionError):
+    """The connection to a robot is gone, or never came about."""
+
+
+class SkillLost(RobotError):
+    """Nobody knows what became of a skill: the robot may still be moving."""
+
+
+class NotInstalled(RobotError, ImportError):
+    """A library that this adapter needs is missing; the message says how to get it."""
+
+
+def read_facts(text: str) -> list[Fact]:
+    """Of a JSON array of objects, or of one object. Raises DataError for anything else.
+
+    What has no ``category`` is an object; what has no ``type`` is what its id says: "mug" for "mug_1".
+    """
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"facts are a JSON array of objects, not {text[:80]!r} ({error})") from None
+    return checked_facts(map(_filled, rows if isinstance(rows, list) else [rows]), lambda id: None)
+
+
+def _filled(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+        raise DataError(f"a fact is an object with an id such as 'mug_1', not {row!r:.80}")
+    return {"category": "object", "type": row["id"].rpartition("_")[0] or row["id"]} | row

@@ -18,9 +18,8 @@ from keep_agent import __version__
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
-from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.mcap.messages import Message, of_entry, of_event
-from keep_agent.robots.mcap.schemas import CHANNELS
+from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.mcap.messages import CHANNELS, Message, of_entry, of_event
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.pictures import picture

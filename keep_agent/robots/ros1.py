@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from envs.clock import Clock
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.errors import ConnectionLost
-from keep_agent.robots.ros.debian_import import ros1
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
-from keep_agent.robots.ros.ros1_messages import classes
+from keep_agent.robots.executor import ConnectionLost
+from keep_agent.robots.ros.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:

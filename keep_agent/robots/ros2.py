@@ -2,7 +2,7 @@
 
 **It was never run with ROS 2**: there was none on the machine where it was written. It follows rclpy's documentation,
 is tested against a stand-in, and does no more than hand over to `RobotService`. It needs a compiled package
-``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.message_texts` (docs/robots.md). Where you have
+``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Where you have
 none, take the rosbridge.
 """
 
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.ros.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.ros.message_fields import Listener, flag_of, text_of
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.messages import (
+    ACTION,
+    FACTS,
+    PACKAGE,
+    PLAN,
+    REPORT,
+    STATUS,
+    Listener,
+    flag_of,
+    instruction_of,
+    text_of,
+)
 from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService

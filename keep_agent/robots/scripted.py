@@ -10,7 +10,7 @@ from keep_agent.agent.types import Decision
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.robots.symbolic import SymbolicExecutor
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 class ScriptedPlanning:

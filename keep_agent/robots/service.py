@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from envs.outcome import Outcome
 from keep_agent.errors import DataError
-from keep_agent.robots.errors import RobotError
-from keep_agent.robots.facts import read_facts
+from keep_agent.robots.executor import RobotError, read_facts
 from keep_agent.robots.session import RobotSession, SessionOptions
-from keep_agent.robots.task.events import Started, TaskReport, together
-from keep_agent.robots.task.status import Status, after, sentence
+from keep_agent.robots.task.events import Started, Status, TaskReport, sentence, status_after, together
 
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
@@ -100,7 +98,7 @@ class RobotService:
         self._tell(self.status.to_json())
 
     def _watch(self, event: Event) -> None:
-        before, self.status = self.status, after(self.status, event)
+        before, self.status = self.status, status_after(self.status, event)
         if self.status is not before:
             self.announce()
 

@@ -11,20 +11,18 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from envs.clock import Clock
-from keep_agent.robots.errors import RobotError, RobotTimeout
+from keep_agent.robots.executor import RobotError, RobotTimeout
 from keep_agent.robots.task.bounded_call import Call
-from keep_agent.robots.task.events import Finished, Started, TaskReport, together
-from keep_agent.robots.task.limits import Limits
-from keep_agent.robots.task.pending_facts import PendingFacts
+from keep_agent.robots.task.dialogue import PendingFacts, SinglePlans
+from keep_agent.robots.task.events import Finished, Limits, Started, TaskReport, together
 from keep_agent.robots.task.run import Judge, TaskRun
-from keep_agent.robots.task.single_plans import SinglePlans
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision, Planning
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.task.events import Event, Watch
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 T = TypeVar("T")
 ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envs.outcome import Outcome, failed
 from envs.worlds import spec_of
 from keep_agent.errors import ConfigError
-from keep_agent.robots.errors import RobotError
+from keep_agent.robots.executor import RobotError
 from planners.prompts.text import UNEXPLAINED
 
 if TYPE_CHECKING:

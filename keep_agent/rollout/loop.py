@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import EpisodeError, ModelError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.rollout.step_numbers import step_numbers
-from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, task_entry
+from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, step_numbers, task_entry
 from planners.base import DONE, Decision, Planner, TaskResult
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from envs.setting import Episode
     from memory.prompt.report import Prefill
     from planners.base import Decision
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
 
 SCHEMA = 1
 Entry = dict[str, Any]  # a line of JSON
@@ -153,3 +154,31 @@ def checked(entry: Entry, path: Path, number: int) -> Entry:
     if version != SCHEMA:
         raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
     return entry
+
+
+def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
+    """Numbers of one decision; those of a planner without a model are zero.
+
+    ``wall_ms`` is what observing and deciding took by the clock on the wall. Whatever of it the memory did not time
+    itself, before the logits (facts to text, the query's tokens), belongs to the part ``update``, so that ``ttft_ms``
+    leaves nothing out; harvesting and scoring come after the logits. ``ttft_overlapped_ms`` leaves out the encoding of
+    invalidated blocks, which a robot can do while it moves; a cold start has nothing to hide behind and counts in full.
+    """
+    prefill = decision.prefill
+    if prefill is None:
+        return StepNumbers(task=task)
+    times = prefill.timings
+    ttft = max(wall_ms - prefill.after_ms - decision.score_ms, times.total)
+    return StepNumbers(
+        task=task,
+        **asdict(prefill.counts),
+        parts={**asdict(times), "update": times.update + ttft - times.total},
+        ttft_ms=ttft,
+        ttft_overlapped_ms=ttft - (0.0 if prefill.cold else times.encode),
+        score_ms=decision.score_ms,
+        score_tokens=decision.score_tokens,
+        raw_reads=prefill.reads.raw,
+        live_reads=prefill.reads.live,
+        cold=prefill.cold,
+        flips=len(prefill.flips),
+    )

@@ -16,7 +16,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.robots.ros.message_fields import member, text_of
+from keep_agent.robots.ros.messages import member, text_of
 from keep_agent.robots.rosbridge.connection import Bridge
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from keep_agent.errors import ConfigError
-from keep_agent.robots.errors import ConnectionLost, NotInstalled
-from keep_agent.robots.ros.message_fields import Listener, listening
+from keep_agent.robots.executor import ConnectionLost, NotInstalled
+from keep_agent.robots.ros.messages import Listener, listening
 
 Distribution = Literal["ros1", "ros2"]
 OnLost = Callable[[], None]

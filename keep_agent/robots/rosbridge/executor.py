@@ -9,12 +9,10 @@ from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.agent.request_validation import on_one_line
+from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
-from keep_agent.robots.facts import read_facts
-from keep_agent.robots.ros.message_fields import text_of
-from keep_agent.robots.ros.message_texts import PACKAGE
+from keep_agent.robots.executor import RobotError, RobotTimeout, SkillLost, read_facts
+from keep_agent.robots.ros.messages import PACKAGE, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
 from keep_agent.robots.rosbridge.skill_clients import (
     Fields,
@@ -37,7 +35,7 @@ class RosbridgeExecutor:
     """Skills by ``kind`` under ``name``; facts and skills as JSON in std_msgs/String.
 
     ``skills`` are always the same, or the name of a topic that says which can be done now: a JSON array, latched.
-    ``facts`` is the topic of `keep_agent.robots.facts`. ``type`` is the action's or service's; by default ours.
+    ``facts`` is the topic of `keep_agent.robots.executor`. ``type`` is the action's or service's; by default ours.
     ``timeout``: seconds until the skills have to be known. ``silence``: seconds after which a skill that was cancelled,
     and of which nothing is heard, counts as lost. Whatever got lost is cancelled before anything else begins.
     """
@@ -156,7 +154,7 @@ def read_skills(text: str) -> tuple[str, ...]:
         skills = json.loads(text)
     except (ValueError, RecursionError):
         skills = None
-    if not isinstance(skills, list) or not all(isinstance(one, str) and one and on_one_line(one) for one in skills):
+    if not isinstance(skills, list) or not all(isinstance(one, str) and one and is_one_line(one) for one in skills):
         raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
     return tuple(skills)
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
-from keep_agent.robots.errors import RobotError, SkillLost
-from keep_agent.robots.ros.message_fields import Listener, flag_of, member, text_of
+from keep_agent.robots.executor import RobotError, SkillLost
+from keep_agent.robots.ros.messages import Listener, flag_of, member, text_of
 from keep_agent.robots.rosbridge.connection import Bridge
 
 log = logging.getLogger(__name__)

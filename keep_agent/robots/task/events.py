@@ -1,17 +1,50 @@
-"""What watchers of a robot's session see, and what a task leaves behind."""
+"""Task interface of a robot: limits, events, report and status."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
+
+from keep_agent.errors import ConfigError
+from planners.base import DONE
+from planners.prompts.text import UNEXPLAINED
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
+
+MAX_LIMIT = 1_000_000  # some eleven days
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, unless the name says steps or failures. Raises ConfigError for what nobody can wait for."""
+
+    skill: float = 120.0  # one skill; then it is cancelled, and the task goes on
+    task: float = 1800.0  # all of it
+    answer: float = 60.0  # one call of the planner, or of what an executor answers at once (skills, observe)
+    cancel: float = 10.0  # until a cancelled skill has returned
+    period: float = 0.5  # between two looks while a skill is carried out
+    steps: int = 100  # skills per task
+    failures: int = 5  # of the same skill in a row
+
+    @property
+    def longest_stop(self) -> float:
+        """Seconds from a stop to the end of its task, at most."""
+        return self.cancel + 2 * self.answer
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not 0 < value <= MAX_LIMIT:
+                raise ConfigError(f"limit {limit.name}={value!r} must be above 0, up to {MAX_LIMIT}")
+
 
 log = logging.getLogger(__name__)
 
@@ -118,3 +151,57 @@ def together(*watchers: Watch | None) -> Watch:
                 log.exception("a watcher failed on %s", type(event).__name__)
 
     return watch
+
+
+State = Literal["idle", "planning", "executing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``ok`` and ``message`` are the last skill's; ``success`` and ``stop`` the last task's, once it is over."""
+
+    state: State = "idle"
+    instruction: str = ""
+    step: int = 0  # skills begun in this task
+    skill: str = ""
+    text: str = ""  # what the robot said last
+    ok: bool | None = None
+    message: str = ""
+    success: bool | None = None
+    stop: str = ""
+    report: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def status_after(status: Status, event: Event) -> Status:
+    """The status when an event has happened; the same object if that changes nothing."""
+    match event:
+        case Started():
+            return Status("planning", event.instruction)
+        case Planned() if event.decision.skill == DONE:
+            return replace(status, skill=DONE, text="")
+        case Planned():
+            return replace(status, state="executing", step=status.step + 1, skill=event.decision.skill, text="")
+        case Feedback():
+            return replace(status, text=event.text)
+        case Executed():
+            return replace(status, state="planning", ok=event.outcome.ok, message=event.outcome.message)
+        case Finished():
+            report = event.report
+            return replace(status, state="idle", success=report.success, stop=report.stop, report=str(report))
+    return status
+
+
+def sentence(event: Event) -> str:
+    """What a person wants to hear of an event; "" for nothing."""
+    match event:
+        case Planned():
+            return f"next: {event.decision.skill}"
+        case Feedback():
+            return f"{event.skill}: {event.text}"
+        case Executed():
+            failed = f"failed: {event.outcome.message or UNEXPLAINED}"
+            return f"{event.skill}: {'done' if event.outcome.ok else failed}"
+    return ""

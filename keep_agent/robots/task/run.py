@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from envs.clock import Clock
 from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
-from keep_agent.robots.errors import SkillLost
+from keep_agent.robots.executor import SkillLost
 from keep_agent.robots.task.bounded_call import Call
 from keep_agent.robots.task.dialogue import Dialogue
 from keep_agent.robots.task.events import (
@@ -32,9 +32,8 @@ from planners.prompts.text import UNEXPLAINED
 if TYPE_CHECKING:
     from keep_agent.agent.types import Decision, Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.events import Watch
-    from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.pending_facts import PendingFacts
+    from keep_agent.robots.task.dialogue import PendingFacts
+    from keep_agent.robots.task.events import Limits, Watch
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

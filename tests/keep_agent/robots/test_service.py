@@ -13,7 +13,7 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
-from keep_agent.robots.facts import read_facts
+from keep_agent.robots.executor import read_facts
 from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import (
     QUICK,

@@ -7,12 +7,10 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.agent.request_validation import check_report
+from keep_agent.agent.validation import check_report
 from keep_agent.errors import ConfigError
 from keep_agent.robots import Executed, Feedback, Finished, Limits, Observed, Planned, RobotError, RobotSession, Started
-from keep_agent.robots.task.dialogue import Dialogue
-from keep_agent.robots.task.pending_facts import PendingFacts
-from keep_agent.robots.task.single_plans import SinglePlans
+from keep_agent.robots.task.dialogue import Dialogue, PendingFacts, SinglePlans
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,

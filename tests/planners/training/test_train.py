@@ -16,19 +16,18 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.models.load import load_model
+from memory.files.atomic import alone
 from memory.files.checksums import CHECKSUMS
 from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
-from planners.tiny.folders import lock
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.training.forward import forward
+from planners.training.forward import faster_precision, forward
 from planners.training.induction_init import seed_induction
 from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
 from planners.training.packing import Mix, Packer
 from planners.training.parallel import Team, in_parallel
-from planners.training.precision import faster_precision
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from planners.training.trainer import Trainer, train
 
@@ -154,7 +153,7 @@ def test_a_run_folder_in_use_by_another_process_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run")])
-    with lock(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
+    with alone(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
         main()
     assert f"another process is at work in {tmp_path / 'run'}" in capsys.readouterr().err
 
