@@ -1,4 +1,7 @@
-"""Table of the memory methods. Loads no torch."""
+"""``keep-agent`` and its commands. Experiments have commands of their own (keep-eval-alfred, ...).
+
+Help and lists load no torch: each command imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,15 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
-from memory.config.component_names import STAGES
 
-# A test makes every method and compares; making them here would load torch.
+# Compared with the methods' capabilities by a test; making them here would load torch
 EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 
 
 def methods_table() -> Table:
-    """The memory methods of ``configs/memory``: their choice for each of the six stages, and whether their result is
-    that of plain recomputation.
-    """
+    """Make a table of ``configs/memory``: the choices for the six stages, and whether results equal recomputation."""
+    from memory.config.component_names import STAGES  # here: `start_up` has checked the packages
+
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
         table.add_column(heading, no_wrap=heading == "name")
@@ -40,7 +42,7 @@ def methods_table() -> Table:
 
 
 def _methods_composed() -> DictConfig:
-    """Every config of ``configs/memory`` by its name, composed at once."""
+    """Compose every config of ``configs/memory``, by name."""
     with initialize_config_module("configs", version_base="1.3"):
         names = GlobalHydra.instance().config_loader().get_group_options("memory", ObjectType.CONFIG)
         return compose(None, [f"+memory@{name}={name}" for name in names])
@@ -52,8 +54,6 @@ def _stage(choice: DictConfig) -> str:
 
 def _methods(arguments: Sequence[str], console: Console) -> None:
     argparse.ArgumentParser(prog="keep-agent methods", description="List the memory methods.").parse_args(arguments)
-    from keep_agent.cli import methods_table
-
     console.print(methods_table())
 
 

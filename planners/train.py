@@ -14,8 +14,7 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError
 from keep_agent.options import ANY, SEEDS, THREADS
-from memory.files.atomic import alone
-from planners.tiny.shape import HISTORY, VOCAB, Shape, is_planner
+from planners.tiny.shape import HISTORY, VOCAB, Shape, is_planner, lock
 from planners.training import options
 from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT, Number
 from planners.training.rollout_files import rollout_files
@@ -76,7 +75,7 @@ def main() -> None:
         from planners.training.parallel import in_parallel  # loads torch
         from planners.training.trainer import train
 
-        with alone(Path(args.out)):
+        with lock(Path(args.out)):
             code = in_parallel(args.processes, train, args)
     sys.exit(code)
 

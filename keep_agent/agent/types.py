@@ -12,26 +12,25 @@ if TYPE_CHECKING:
     from envs.outcome import Outcome
     from planners.prompts.text import FactView
 
-
-Ready = Callable[[dict[str, Any]], None]  # takes what a prompt cost, when it is ready and the choice begins
+Ready = Callable[[dict[str, Any]], None]  # takes the cost of a prompt, between prefill and choice
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next. ``number`` counts an agent's decisions from 1."""
+    """The next skill. ``number`` counts an agent's decisions from 1."""
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
-    trace: Mapping[str, Any] = field(default_factory=dict)  # how the prompt came about, fit for JSON: docs/api.md
+    trace: Mapping[str, Any] = field(default_factory=dict)  # rows, units and timings of the prompt as JSON: docs/api.md
     number: int = 0
     warnings: tuple[str, ...] = ()  # what the plan lacked, in a sentence each
 
 
 class Planning(Protocol):
-    """One robot's planner, here or behind a server."""
+    """One robot's planner, in this process or behind a server."""
 
     def observe(self, facts: Iterable[FactView]) -> None:
-        """Facts that are new or different since the last call; also while a skill is carried out."""
+        """Take new or changed facts; also while a skill is carried out."""
         ...
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
@@ -39,16 +38,16 @@ class Planning(Protocol):
         ...
 
     def report(self, outcome: Outcome) -> None:
-        """What became of the last decision."""
+        """Take the result of the last decision."""
         ...
 
     def finish(self, success: bool) -> None:
-        """The task has ended, well or not."""
+        """End the task."""
         ...
 
 
 class Asynchronous:
-    """Twins of the calls that wait."""
+    """Asynchronous twins of an agent's blocking calls."""
 
     observe: Callable[..., Any]
     plan: Callable[..., Decision]

@@ -23,10 +23,25 @@ MAX_SKILL = 200  # characters of a skill
 MAX_SKILLS = 1000  # skills to choose from
 MAX_ALL_SKILLS = 20_000  # characters of all of them: each is computed
 LINE_BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, separators of lines, surrogates
+CATEGORIES = ("object", "receptacle", "agent")
+WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
+PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # ids of the segments that the planner writes itself
+MAX_WORDS = 64  # states of a thing, or visible things
+AGENT_UNKNOWN = (
+    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
+    "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
+)
+FACT_FIELDS = tuple(field.name for field in fields(Fact))
+MAX_NUMBER = 1 << 40  # greatest number in a memory
+MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's line: a type and a name for each visible thing
+MAX_SEGMENTS = 10_000_000  # created in the life of a memory
+SEGMENTS_PER_THING = 4  # segments per remembered thing: its first and its latest line, a skill and a task
+MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: mean of a segment; allowed for every memory
+PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
 def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The instruction, and the skills without repetitions. Raises ConfigError for texts that cannot be."""
+    """Return the instruction, and the skills without repetitions. Raises ConfigError for invalid texts."""
     if not _is_text(instruction, MAX_TEXT):
         raise ConfigError(f"instruction={instruction!r:.80}: give one to {MAX_TEXT} characters of text")
     if isinstance(skills, str) or not isinstance(skills, Collection) or not 1 <= len(skills) <= MAX_SKILLS:
@@ -40,7 +55,7 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
 
 
 def check_report(outcome: Outcome, number: int | None) -> None:
-    """Raises ConfigError for what cannot be told. A blank text is no message."""
+    """Raises ConfigError for an invalid report. A blank message counts as none."""
     check_outcome(outcome)
     check_number("number", number)
     message = outcome.message
@@ -49,42 +64,40 @@ def check_report(outcome: Outcome, number: int | None) -> None:
 
 
 def reportable(outcome: Outcome) -> Outcome:
-    """As much of an outcome's message as `check_report` takes, with "?" for halves of surrogate pairs."""
+    """Cut an outcome's message to the length that `check_report` takes, with "?" for halves of surrogate pairs."""
     return replace(outcome, message=outcome.message[:MAX_TEXT].encode("utf-8", "replace").decode())
 
 
 def check_outcome(outcome: Outcome) -> None:
-    """Raises ConfigError for anything else."""
+    """Raises ConfigError for a value of another type."""
     if not isinstance(outcome, Outcome):
         raise ConfigError(f"outcome={outcome!r:.80}: give an Outcome, such as Outcome(False, 'the fridge is locked')")
 
 
 def check_number(name: str, number: int | None) -> None:
-    """Raises ConfigError for what is no decision's number. None is allowed: no decision is named."""
+    """Raises ConfigError for a value that is neither a decision's number nor None."""
     if number is not None and type(number) is not int:
         raise ConfigError(f"{name}={number!r:.80}: give the number of a decision, or None")
 
 
 def request_digest(instruction: str, skills: Sequence[str]) -> str:
-    """The same for the same request."""
+    """Return a digest of a request."""
     return sha256(json.dumps([clean(instruction), *skills]).encode()).hexdigest()[:32]
 
 
 def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None, Any]:
-    """The agent's own part of what `Agent.dump` gave: numbers and open decision; and the planner's, as it came.
-
-    Raises DataError.
-    """
+    """Split a state of `Agent.dump` into numbers, open decision and the planner's part. Raises DataError."""
     try:
         numbers = state["number"], state["steps"], state["tasks"]
-        opened = state["open"] and tuple(state["open"])
-        sound = all(type(number) is int and 0 <= number < 1 << 53 for number in numbers)
-        if not sound or (opened is not None and [type(one) for one in opened] != [str, str, bool]):
+        last = state["open"] and tuple(state["open"])
+        valid = all(type(number) is int and 0 <= number < 1 << 53 for number in numbers)
+        if not valid or (last is not None and [*map(type, last)] != [str, str, bool]):
             raise ValueError("a number or the open decision is of another kind")
-        return numbers, opened, state["planner"]
+        return numbers, last, state["planner"]
     except (KeyError, TypeError, ValueError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise DataError(f"this is no agent's memory ({said}); give one that was saved") from None
+        raise DataError(
+            f"this is no agent's memory ({type(error).__name__}: {error}); give one that was saved"
+        ) from None
 
 
 def _is_text(value: Any, longest: int) -> bool:
@@ -92,38 +105,24 @@ def _is_text(value: Any, longest: int) -> bool:
 
 
 def is_encodable(text: str) -> bool:
-    """Can it be written as UTF-8? A half of a surrogate pair cannot."""
+    """Return whether a text can be written as UTF-8: halves of surrogate pairs cannot."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def is_one_line(text: str) -> bool:
-    """Whether text can stand in a line: no control character, line separator or half of a surrogate pair.
-
-    Joiners, soft hyphens and every kind of space are ordinary text.
-    """
+    """Return whether a text has no control character, line separator or half of a surrogate pair."""
     return LINE_BREAKS.search(text) is None
 
 
-CATEGORIES = ("object", "receptacle", "agent")
-WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
-PLANNER_IDS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
-MAX_WORDS = 64  # states of a thing, or things that the agent sees
-AGENT_UNKNOWN = (
-    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
-    "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
-)
-FACT_FIELDS = tuple(field.name for field in fields(Fact))
-
-
 def as_list(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Mapping[str, Any]]:
-    """Several facts as a list, none of them checked. Raises DataError for what is not several, such as one fact."""
+    """Return facts as a list, unchecked. Raises DataError for a value that is no list of facts, such as one fact."""
     if isinstance(facts, str | Mapping) or not isinstance(facts, Iterable):
         raise DataError(f"facts={facts!r:.80}: give a list of facts, such as [Fact('mug_1', 'object', 'mug')]")
     return list(facts)
 
 
 def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a fact, as far as it has them."""
+    """Return the fields that a fact has."""
     if isinstance(fact, Mapping):
         return dict(fact)
     return {name: getattr(fact, name) for name in FACT_FIELDS if hasattr(fact, name)}
@@ -132,10 +131,10 @@ def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """``facts`` as they came, or none of them. Of several about one thing the last counts.
+    """Read facts; of several about one thing the last counts.
 
-    :param category_of: of a thing that is known already
-    :raises DataError: naming the fact and what to do about it
+    :param category_of: returns the category of a known thing, else None
+    :raises DataError: one fact is invalid
     """
     items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
@@ -191,38 +190,30 @@ def _check_fact(fact: Fact) -> None:
 
 
 def _ids(id: str | None) -> tuple[str, ...]:
-    """The id of another thing, if one is named."""
+    """Return the id in a field that may be empty."""
     return () if id is None or id == "" else (id,)
 
 
-MAX_NUMBER = 1 << 40  # of any number in it
-MAX_AGENT_LINE = 2 * 65 * (MAX_WORDS + 2)  # characters of the agent's own: a type and a name for each thing it sees
-MAX_SEGMENTS = 10_000_000  # ever; groups are counted on
-SEGMENTS_PER_THING = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task
-MEAN_TEXT, SMALL_MEMORY = 128, 1 << 20  # characters: of a segment on average; that any memory may have
-PLANNER_SEGMENTS = {"did": ("history", "done"), "task": ("task", "tasks")}
-
-
 def check_snapshot(state: Mapping[str, Any]) -> None:
-    """Raises DataError. ``state`` has the form that `Agent.dump` gives."""
+    """Raises DataError for a state of the form of `Agent.dump` that no agent would have saved."""
     planner = state["planner"]
     memory = planner["memory"]
-    wrong = {
+    problems = {
         "a number is too large": any(number >= MAX_NUMBER for number in _numbers(state)),
         "more groups than segments were ever founded": not memory["founded"] <= memory["created"] <= MAX_SEGMENTS,
         "its instruction is too long": len(planner["instruction"]) > MAX_TEXT or len(planner["now"]) > MAX_AGENT_LINE,
-        "a skill or its message cannot be": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
-        "the open decision's skill cannot be": state["open"] is not None and not _is_turn(state["open"][0], ""),
+        "a skill or its message is invalid": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
+        "the open decision's skill is invalid": state["open"] is not None and not _is_turn(state["open"][0], ""),
         "a thing has the name of a skill or a task": any(
-            not _is_named(one[0], one[1], planner) for one in memory["segments"]
+            not _has_its_id(row[0], row[1], planner) for row in memory["segments"]
         ),
     }
-    for problem in (problem for problem, found in wrong.items() if found):
+    for problem in (problem for problem, is_present in problems.items() if is_present):
         raise DataError(f"this memory is none that an agent saved: {problem}; give one that was saved, unchanged")
 
 
 def check_size(texts: Sequence[str], limit: int | None) -> None:
-    """Raises CapacityError for more segments, or longer ones, than an agent of ``limit`` things would have."""
+    """Raises CapacityError for more or longer segments than an agent of ``limit`` things would have."""
     if limit is None:
         return
     most, characters = SEGMENTS_PER_THING * limit, sum(map(len, texts))
@@ -234,14 +225,14 @@ def check_size(texts: Sequence[str], limit: int | None) -> None:
 
 
 def _numbers(value: Any) -> Iterator[int]:
-    """All of them, however deep they stand."""
-    left = [value]
-    while left:
-        match left.pop():
+    """Yield all numbers of a nested value."""
+    stack = [value]
+    while stack:
+        match stack.pop():
             case Mapping() as inner:
-                left += inner.values()
+                stack += inner.values()
             case list() as inner:
-                left += inner
+                stack += inner
             case int(number):
                 yield number
 
@@ -250,10 +241,10 @@ def _is_turn(skill: str, message: str) -> bool:
     return 0 < len(skill) <= MAX_SKILL and is_one_line(skill) and len(message) <= MAX_TEXT
 
 
-def _is_named(id: str, category: str, planner: Mapping[str, Any]) -> bool:
-    """What the planner writes itself has its names, as many as it has counted, and nothing else has them."""
-    found = PLANNER_IDS.fullmatch(id)
-    if found is None:
+def _has_its_id(id: str, category: str, planner: Mapping[str, Any]) -> bool:
+    """Return whether ids of the planner's own segments, up to its counts, belong to these segments only."""
+    match = PLANNER_IDS.fullmatch(id)
+    if match is None:
         return category not in ("history", "task")
-    kind, counted = PLANNER_SEGMENTS[found[1]]
-    return category == kind and int(found[2][:15]) <= planner[counted]
+    expected, counter = PLANNER_SEGMENTS[match[1]]
+    return category == expected and int(match[2][:15]) <= planner[counter]

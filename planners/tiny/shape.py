@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
+from memory.files.atomic import alone
 from memory.files.folder_versions import latest
 from planners.tiny.tokenizer import BOS, PAD
 
@@ -27,6 +29,11 @@ KEYS = (  # of Qwen2Config, in the order of `Shape`
 def is_planner(folder: Path) -> bool:
     """Return whether the folder holds a trained planner, of any version."""
     return (latest(folder) / HISTORY).is_file()
+
+
+def lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a planner's folder for its trainer. Raises ConfigError while another process holds the lock."""
+    return alone(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from keep_agent.files import counted
+from keep_agent.files import count_values
 from keep_agent.server.error_handlers import Refused
 
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -46,7 +46,7 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
     if deepest(bare) > depth:
         raise BadJson(f"brackets stand more than {depth} deep; send a flatter body")
-    if counted(text) > values and (found := counted(bare)) > values:
+    if count_values(text) > values and (found := count_values(bare)) > values:
         raise BadJson(f"the body holds {found} values, more than {values}; send less at once")
 
 

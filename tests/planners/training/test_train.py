@@ -16,10 +16,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.models.load import load_model
-from memory.files.atomic import alone
 from memory.files.checksums import CHECKSUMS
 from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
-from planners.tiny.shape import Shape
+from planners.tiny.shape import Shape, lock
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
 from planners.training.forward import faster_precision, forward
@@ -153,7 +152,7 @@ def test_a_run_folder_in_use_by_another_process_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run")])
-    with alone(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
+    with lock(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
         main()
     assert f"another process is at work in {tmp_path / 'run'}" in capsys.readouterr().err
 
