@@ -28,7 +28,7 @@ MISSHAPEN = (
     ValueError,
     ArithmeticError,
     AttributeError,
-)  # errors that a value of another shape causes
+)  # of a value of another shape
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; another try may succeed
 
 

@@ -24,7 +24,7 @@ class Encoded:
 
 
 class Prefetcher:
-    """Encoder of one session's changed segments, in jobs of `CHUNK` tokens after all plans. Runs on the engine's worker.
+    """Encoder of one session's changed segments, in jobs after all plans. Call it on the engine's worker.
 
     :param query: returns the text by which segments of the next prompt are chosen
     """

@@ -1,4 +1,4 @@
-"""The robot's side: carry out what the planner decides, and tell it what is seen. docs/robots.md"""
+"""Robots: carry out the planner's decisions and report facts. docs/robots.md"""
 
 # ruff: noqa: E402 (the bridges' commands begin here, before envs, memory or planners are imported)
 from keep_agent.startup import start_up

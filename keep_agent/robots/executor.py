@@ -15,55 +15,52 @@ if TYPE_CHECKING:
 
 
 class SkillExecutor(Protocol):
-    """Carries out one skill at a time. Calls come from several threads: `observe` and `cancel` during `execute`."""
+    """Robot that carries out one skill at a time. Other threads call `observe` and `cancel` during `execute`."""
 
     def skills(self) -> Sequence[str]:
-        """What can be done now, to choose from. "done" need not be among them."""
+        """Return the skills that are possible now, with or without "done"."""
         ...
 
     def observe(self) -> Iterable[Fact]:
-        """Facts that are new or different since the last call; also called while a skill is carried out."""
+        """Return facts that changed since the last call; also called while a skill is carried out."""
         ...
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Blocks until it is done or has failed. ``feedback`` takes sentences on the way.
+        """Block until the skill has succeeded or failed. ``feedback`` takes sentences about its progress.
 
-        Raises `SkillLost` where nobody knows whether it has ended; what else it raises means that the robot is broken.
+        Raises `SkillLost` if the skill may still be running; any other error means that the robot is broken.
         """
         ...
 
     def cancel(self) -> None:
-        """End the running skill soon; its `execute` then returns a failed outcome.
-
-        Comes from another thread, and again until the skill has ended. Without a running skill it does nothing.
-        """
+        """End the running skill, if any, so that its `execute` returns a failed outcome; may be called repeatedly."""
         ...
 
 
 class RobotError(KeepError, RuntimeError):
-    """A robot, or what connects us with it, that does not do what it should."""
+    """An error of a robot or of its connection."""
 
 
 class RobotTimeout(RobotError, TimeoutError):
-    """No answer in time."""
+    """A call that exceeded its time limit."""
 
 
 class ConnectionLost(RobotError, ConnectionError):
-    """The connection to a robot is gone, or never came about."""
+    """A lost or impossible connection to a robot."""
 
 
 class SkillLost(RobotError):
-    """Nobody knows what became of a skill: the robot may still be moving."""
+    """A skill with unknown result: the robot may still be moving."""
 
 
 class NotInstalled(RobotError, ImportError):
-    """A library that this adapter needs is missing; the message says how to get it."""
+    """A missing library; the message says how to install it."""
 
 
 def read_facts(text: str) -> list[Fact]:
-    """Of a JSON array of objects, or of one object. Raises DataError for anything else.
+    """Read facts from a JSON array of objects, or from one object. Raises DataError.
 
-    What has no ``category`` is an object; what has no ``type`` is what its id says: "mug" for "mug_1".
+    The default of ``category`` is "object"; that of ``type`` follows from the id: "mug" for "mug_1".
     """
     try:
         rows = json.loads(text)

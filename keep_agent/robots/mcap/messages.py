@@ -1,4 +1,7 @@
-"""MCAP channels and messages."""
+"""MCAP channels with their JSON schemas, and messages of trace entries and session events.
+
+``foxglove.Log`` and ``foxglove.CompressedImage`` follow Foxglove's published schemas: https://docs.foxglove.dev/docs/visualization/message-schemas
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def _list(items: Schema) -> Schema:
 
 
 def _fields(schema: Schema, names: str) -> dict[str, Schema]:
-    """Several fields of one schema."""
+    """Return several fields of one schema."""
     return dict.fromkeys(names.split(), schema)
 
 
@@ -94,7 +97,7 @@ CHANNELS = {
 }
 
 
-Message = tuple[str, Mapping[str, Any]]  # a channel's key, and what is said on it
+Message = tuple[str, Mapping[str, Any]]  # channel key, content
 INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
 FORMATS = {".jpg": "jpeg", ".png": "png"}
 DECISION = ("episode", "instruction", "task", "step", "skill", "ok", "message", "goal", "timings")
@@ -102,16 +105,16 @@ MEMORY = ("active_rows", "units", "segments", "hops", "flips", "cold")
 
 
 def stamp(at: int) -> dict[str, int]:
-    """A time in nanoseconds, as Foxglove's schemas have it."""
+    """Return a time in nanoseconds in the form of Foxglove's schemas."""
     return {"sec": at // 10**9, "nsec": at % 10**9}
 
 
 def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """``at``: nanoseconds. ``read`` gives a picture by its path in the run's folder; None if it is gone."""
+    """Yield the messages of an entry at a time in nanoseconds. ``read`` returns a picture by path, None if missing."""
     match entry["event"]:
         case "episode":
-            asked = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent hears of its tasks later
-            yield log(at, f"episode {entry['episode']}{asked}")
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent has none at first
+            yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)
         case "task":
@@ -124,7 +127,7 @@ def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iter
 
 
 def of_event(event: Event, at: int) -> Iterator[Message]:
-    """Of what happens now. What a planner tells of its prompt is in its decision's trace."""
+    """Yield the messages of a session's event; those of the prompt come from the decision's trace."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")
@@ -152,12 +155,12 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 
 
 def memory(entry: Mapping[str, Any]) -> Message:
-    """How the prompt came about: what its rows are, which were computed, and what attention hopped to."""
+    """Return rows, units, segments and attention hops of a prompt."""
     units = entry["units"]
-    kept = {name: entry[name] for name in MEMORY if name in entry}
+    fields = {name: entry[name] for name in MEMORY if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}
     hits = sum(unit["tokens"] for unit in units if unit["hit"])
-    return "memory", counts | {"hits": hits} | kept
+    return "memory", counts | {"hits": hits} | fields
 
 
 def image(at: int, data: bytes, format: str) -> Message:

@@ -1,4 +1,4 @@
-"""What is said over ROS, as ROS writes it down. docs/robots.md shows how to make a package of it.
+"""ROS message definitions of the project, and fields of received messages. docs/robots.md shows how to build a package.
 
 The action has the goal, feedback and result of RAI's ``Task.action`` (RobotecAI/rai), with a report.
 """
@@ -46,7 +46,7 @@ ACTION, PLAN, REPORT, STATUS, FACTS = "plan_and_execute", "plan", "report", "sta
 
 
 def instruction_of(task: str, description: str) -> str:
-    """What the planner is told of a goal: the task; its description where the task says nothing."""
+    """Return the instruction of a goal: its task, else its description."""
     return task.strip() or description.strip()
 
 
@@ -54,39 +54,36 @@ Listener = Callable[[Any], None]
 log = logging.getLogger(__name__)
 
 
-def listening(topic: str, listener: Listener) -> Listener:
-    """Log and ignore what ``listener`` refuses: a topic has nobody who waits for an answer."""
+def tolerant(topic: str, listener: Listener) -> Listener:
+    """Return ``listener`` with messages that it refuses logged and ignored, since a topic has no answer."""
 
-    def heard(message: Any) -> None:
+    def listen(message: Any) -> None:
         try:
             listener(message)
         except DataError as error:
             log.warning("message on %s ignored: %s", topic, error)
 
-    return heard
+    return listen
 
 
 def member(message: Any, *names: str) -> Any:
-    """The value at a path of names. Raises DataError."""
-    found = message
+    """Return the value at a path of names. Raises DataError."""
+    value = message
     for name in names:
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(value, Mapping) or name not in value:
             raise DataError(f"{message!r:.80} has no field {'.'.join(names)!r}; send one that has it")
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def text_of(message: Any, name: str) -> str:
-    """A field's text, "" where there is none. Halves of surrogate pairs, which cannot be written, become "?"."""
+    """Return a field's text, "" for none, with "?" for halves of surrogate pairs."""
     value = message.get(name) if isinstance(message, Mapping) else None
     return "" if value is None else str(value).encode("utf-8", "replace").decode()
 
 
 def flag_of(message: Any, name: str) -> bool:
-    """Whether a field is true: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``.
-
-    Raises DataError for a missing field and for every other value: text such as "false" would count as true.
-    """
+    """Read a flag: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``. Raises DataError for other values."""
     value = member(message, name)
     flag = value["data"] if isinstance(value, Mapping) and value.keys() == {"data"} else value
     if isinstance(flag, int) and flag in (0, 1):  # a bool is an int

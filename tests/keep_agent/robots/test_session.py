@@ -261,13 +261,13 @@ def test_a_report_that_was_not_taken_is_made_again_and_before_the_task_ends() ->
 def test_a_single_plans_report_may_be_made_again() -> None:
     planner = Deaf(["wave"])
     plans = SinglePlans(planner, PendingFacts())
-    plans.asked("greet", ["wave"])()
+    plans.next_plan("greet", ["wave"])()
     with pytest.raises(ConnectionError):
-        plans.reported(failed("no arm"))()
-    plans.reported(failed("no arm"))()
+        plans.next_report(failed("no arm"))()
+    plans.next_report(failed("no arm"))()
     assert planner.named("report") == [(failed("no arm"),)] * 2
     with pytest.raises(RobotError, match="report once"):
-        plans.reported(failed("no arm"))
+        plans.next_report(failed("no arm"))
 
 
 def test_what_a_robot_says_is_told_as_far_as_it_can_be() -> None:
