@@ -38,7 +38,7 @@ PAGES = {
     "planners": [
         "planners.base",
         "planners.kv_planner.KVPlanner",
-        "planners.prompts.styles",
+        "planners.prompts.text",
         "planners.prompts.formats",
         "planners.tiny.checkpoint",
     ],

@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _register() -> None:
-    """Let `gymnasium.make` know the worlds' ids."""
+    """Register the worlds' ids with gymnasium."""
     from envs.worlds import register_worlds
 
     register_worlds()

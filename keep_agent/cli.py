@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig
 from rich.console import Console
+from rich.table import Table
 
 import keep_agent
 from keep_agent.console import make_console
@@ -19,11 +24,36 @@ from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.startup import start_up
 
+# Compared with the methods' capabilities by a test; making them here would load torch
+EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
+
+
+def methods_table() -> Table:
+    """Make a table of ``configs/memory``: the choices for the six stages, and whether results equal recomputation."""
+    from memory.config.component_names import STAGES  # here: `start_up` has checked the packages
+
+    table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
+    for heading in ("name", *STAGES, "layout", "paper", "result"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for name, memory in _methods_composed().items():
+        result = "exact" if name in EXACT else "approximate"
+        table.add_row(name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–", result)
+    return table
+
+
+def _methods_composed() -> DictConfig:
+    """Compose every config of ``configs/memory``, by name."""
+    with initialize_config_module("configs", version_base="1.3"):
+        names = GlobalHydra.instance().config_loader().get_group_options("memory", ObjectType.CONFIG)
+        return compose(None, [f"+memory@{name}={name}" for name in names])
+
+
+def _stage(choice: DictConfig) -> str:
+    return choice["_target_"].rpartition(".")[2]
+
 
 def _methods(arguments: Sequence[str], console: Console) -> None:
     argparse.ArgumentParser(prog="keep-agent methods", description="List the memory methods.").parse_args(arguments)
-    from keep_agent.methods_table import methods_table
-
     console.print(methods_table())
 
 

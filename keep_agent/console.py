@@ -1,4 +1,4 @@
-"""Console: prints text as it is. Paths, names and answers may hold ``[e]`` or ``:key:``, which rich would interpret."""
+"""Console without markup: paths, names and answers may contain ``[e]`` or ``:key:``, which rich would interpret."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from rich.console import Console
 
-FILE_WIDTH = 220  # columns of output that is no terminal: wide enough for every table
+FILE_WIDTH = 220  # columns of a file or pipe: wide enough for every table
 
 
 def make_console(width: int | None = None, **options: Any) -> Console:
-    """The terminal; what is piped somewhere is not cut at 80 columns. Colours are given as `rich.text.Text` or styles.
+    """Make a console. Colours are passed as `rich.text.Text` or styles.
 
-    :param width: columns, whatever the output is; None: the terminal's, or `FILE_WIDTH`
+    :param width: columns; None: the terminal's, or `FILE_WIDTH`
     :param options: of `rich.console.Console`
     """
     console = Console(width=width, markup=False, emoji=False, **options)

@@ -1,6 +1,6 @@
 """Reading and writing of files: every fault becomes a `KeepError` that names the file, the place in it and the remedy.
 
-A leaf like `keep_agent.errors`: every room may import it.
+Like `keep_agent.errors` it may be imported everywhere.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from typing import Any, NoReturn
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
-LOADING = RLock()  # libraries change default dtype and initialisers of the whole process while they load a model
-MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # what a wrong value ends in
-PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
+HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
+LOADING = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
+MISSHAPEN = (
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+)  # of a value of another shape
+PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; another try may succeed
 
 
 def refuse_folder(path: Path, example: str) -> None:
@@ -79,7 +85,7 @@ def loading(what: object, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
-    """Turn what taking apart a value of another shape ends in into DataError: ``where`` is ``what``."""
+    """Turn errors that a value of another shape causes into DataError: ``where`` is ``what``."""
     try:
         yield
     except KeepError:
@@ -89,30 +95,30 @@ def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """Return the class of an error and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def read_bytes(path: Path, remedy: str = "restore it, or name another file") -> bytes:
-    """The content of a file, unpacked if its name ends in ``.gz``. Raises DataError."""
+    """Return the content of a file, unpacked if its name ends in ``.gz``. Raises DataError."""
     with reading(path, remedy):
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
 
 
 def read_text(path: Path, remedy: str = "restore it, or name another file") -> str:
-    """The UTF-8 text of a file, with or without a byte order mark. Raises DataError."""
+    """Return the UTF-8 text of a file, with or without a byte order mark. Raises DataError."""
     return decoded(read_bytes(path, remedy), path, remedy)
 
 
 def read_json(path: Path, remedy: str = "restore it, or name another file", finite: bool = False) -> Any:
-    """The JSON value in a file. Raises DataError as `parsed` does."""
+    """Return the JSON value in a file. Raises DataError as `parsed` does."""
     return parsed(read_bytes(path, remedy), path, remedy, finite)
 
 
 def decoded(raw: bytes, where: object, remedy: str) -> str:
-    """UTF-8 text. Raises DataError naming ``where``."""
+    """Decode UTF-8 text. Raises DataError naming ``where``."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -120,7 +126,7 @@ def decoded(raw: bytes, where: object, remedy: str) -> str:
 
 
 def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
-    """A JSON value. Raises DataError naming ``where`` for what is no JSON, too deep, or holds half a surrogate pair.
+    """Parse JSON. Raises DataError naming ``where`` for other text, deep nesting, or half a surrogate pair.
 
     :param finite: refuse NaN and infinities, which JSON does not have, and Python writes and reads
     """
@@ -133,23 +139,23 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
     if "\\ud" in text or "\\uD" in text:  # else there can be none
-        for place, one in _texts(value):
-            if HALF.search(one):
-                raise DataError(f"{where} has half of a surrogate pair at {place} ({one!r:.60}); {remedy}")
+        for place, content in _texts(value):
+            if HALF.search(content):
+                raise DataError(f"{where} has half of a surrogate pair at {place} ({content!r:.60}); {remedy}")
     return value
 
 
-def counted(text: bytes) -> int:
-    """Values in JSON, those of lists and objects themselves included, or more: what stands in strings counts, too."""
+def count_values(text: bytes) -> int:
+    """Return an upper bound of the number of values in JSON: separators inside strings count, too."""
     return sum(map(text.count, (b",", b"[", b"{"))) + 1
 
 
 def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
-    """A YAML value of plain kinds only. Raises DataError naming ``where``.
+    """Parse YAML with plain types only. Raises DataError naming ``where``.
 
     :param loader: a yaml.SafeLoader, or one that is stricter
     """
-    import yaml  # here: most that read files read none of these
+    import yaml  # here: most readers need no YAML
 
     broken = RecursionError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError  # `!!bool perhaps`
     try:
@@ -159,16 +165,16 @@ def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = Non
 
 
 def _texts(content: Any) -> Iterator[tuple[str, str]]:
-    """Every text in a JSON value with its place, as in ``anns[0].task_desc``; keys as well as values."""
+    """Yield place (``anns[0].task_desc``) and content of every text in a JSON value, keys included."""
     todo: list[tuple[str, Any]] = [("", content)]
     while todo:
         place, value = todo.pop()
         if isinstance(value, str):
             yield place or "the top", value
         elif isinstance(value, list):
-            todo += [(f"{place}[{number}]", one) for number, one in enumerate(value)]
+            todo += [(f"{place}[{number}]", item) for number, item in enumerate(value)]
         elif isinstance(value, dict):
-            todo += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+            todo += [(f"{place}.{key}".lstrip("."), item) for key, item in value.items()]
             todo += [(f"a key of {place or 'the top'}", key) for key in value]
 
 

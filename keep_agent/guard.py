@@ -1,4 +1,4 @@
-"""End of every command: a result, or one line that names the bad value and the remedy, and an exit code."""
+"""Guard of every command: turns errors into one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from keep_agent.errors import KeepError
 from keep_agent.startup import BAD_INPUT
 
 INTERRUPTED = 130
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whatever was written, standard output included
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also of standard output
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command; its exit code. Errors the user can act on become one line on standard error.
+    """Run a command and return its exit code. Errors that the user can act on become one line on standard error.
 
-    A polite kill (SIGTERM, as schedulers send it) is an interruption: simulators are ended, runs say how to go on.
+    SIGTERM, which schedulers send, is an interruption like Ctrl-C.
     """
     try:
         with _terminable():
@@ -38,7 +38,7 @@ def guarded(function: Callable[[], Any]) -> int:
         sys.stderr.write(f"error: {one_line(error)}\n")
         return BAD_INPUT
     except OSError as error:
-        if error.filename is None and error.errno not in FULL:  # no trouble with a file
+        if error.filename is None and error.errno not in FULL:  # not about a file
             raise
         _give_up_output()
         sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
@@ -47,7 +47,7 @@ def guarded(function: Callable[[], Any]) -> int:
 
 
 def _give_up_output() -> None:
-    """What standard output does not take goes nowhere: Python would try again when the process ends, and complain."""
+    """Redirect an unwritable standard output to the null device: Python would flush it again at exit, and fail."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -57,7 +57,7 @@ def _give_up_output() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt. Only a main thread can say so."""
+    """Let SIGTERM raise KeyboardInterrupt; other threads than the main one cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -69,7 +69,7 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """The message without line breaks. Of Hydra and OmegaConf: the cause, the key and the options, nothing else."""
+    """Return the message on one line; of errors of Hydra and OmegaConf only cause, key and options."""
     text = str(error)
     if isinstance(error, OmegaConfBaseException):
         key = f"{error.full_key}: " if error.full_key else ""

@@ -1,6 +1,6 @@
 """Options of command lines, checked before torch is loaded.
 
-A leaf like `keep_agent.errors`: every room may import it.
+Like `keep_agent.errors` it may be imported everywhere.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError, did_you_mean
 
-DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # torch's kinds
-HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # names of models there: OWNER/NAME
-ANY = 2**31 - 1  # no bound of ours
+DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # kinds of torch
+HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # model names on the hub: OWNER/NAME
+ANY = 2**31 - 1  # no limit
 SEEDS = (0, 2**63 - 1)
 THREADS = (0, 4096)
 
 
 def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ConfigError for a number, alone or in a list, that is not from the least to the most of its option."""
+    """Raises ConfigError for a number, alone or in a list, outside its option's range."""
     for name, (least, most) in ranges.items():
-        given = getattr(options, name)
-        for value in given if isinstance(given, list) else [given]:
+        values = getattr(options, name)
+        for value in values if isinstance(values, list) else [values]:
             if not least <= value <= most:  # NaN is never
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} {value} does not work; give a number from {least} to {most}")
 
 
 def check_device(key: str, name: str) -> None:
-    """Raises ConfigError for the name of no kind of device; whether there is such a device here, torch says."""
+    """Raises ConfigError for an unknown kind of device, without torch."""
     kind, _, number = name.partition(":")
     if kind not in DEVICES or (name != kind and not number.isdecimal()):
         hint = did_you_mean(kind, DEVICES)
@@ -39,7 +39,7 @@ def check_device(key: str, name: str) -> None:
 
 
 def usable_device(key: str, name: str) -> str:
-    """The device called ``name``; for ``auto`` a GPU where there is one. Raises ConfigError, naming ``key``."""
+    """Return the device ``name``; for ``auto`` a GPU, if there is one. Raises ConfigError naming ``key``."""
     import torch  # here: a mistyped name is refused without it
 
     if name == "auto":
@@ -53,14 +53,14 @@ def usable_device(key: str, name: str) -> str:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raises ConfigError where no folder can be made, since there is a file, or a link that leads nowhere."""
-    there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
-    if there is not None and not there.is_dir():
-        raise ConfigError(f"{option} {folder} cannot be a folder, since {there} is none; name another place")
+    """Raises ConfigError if a file or a dangling link is in the place of a folder."""
+    existing = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if existing is not None and not existing.is_dir():
+        raise ConfigError(f"{option} {folder} cannot be a folder, since {existing} is none; name another place")
 
 
 def check_model_place(option: str, name: str) -> None:
-    """Raises ConfigError for what is no model folder, and not written as the hub's names are."""
+    """Raises ConfigError for a name that is neither a model folder nor of the form of hub names."""
     folder = Path(name)
     if not name or not (folder.is_dir() or (HUB.fullmatch(name) and not folder.exists())):
         raise ConfigError(f"{option} {name} is no folder, and not written as a name on the hub (OWNER/NAME): name one")

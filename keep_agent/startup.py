@@ -1,4 +1,4 @@
-"""Start of a process: packages of ours that others hide are refused, and OpenMP is told how threads wait."""
+"""Start of a process: refuses packages of other projects with our names, and sets how OpenMP threads wait."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from keep_agent.errors import ConfigError
 
 PACKAGES = ("envs", "memory", "planners", "configs")
 HOME = Path(__file__).resolve().parents[1]
-MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # of ours, behind -m
-SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # that was installed with us
+MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # a module of the project after -m
+SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # an installed command
 BAD_INPUT = 2  # exit code
 POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 
 
 def start_up() -> None:
-    """Prepare a process of ours, before it imports torch.
+    """Prepare a process before it imports torch.
 
-    Raises ConfigError for hidden packages; a command of ours ends with its sentence instead.
+    Raises ConfigError for shadowed packages; a command ends with the message instead.
     """
     try:
         check_packages()
@@ -35,19 +35,18 @@ def start_up() -> None:
 
 
 def wait_awake() -> None:
-    """Let threads stay awake for some microseconds between two operations, unless the user has chosen otherwise.
+    """Let OpenMP threads spin for some microseconds between two operations, unless the user has set it.
 
-    A layer is some forty small operations, each shared among the cores. The engine has a thread of its own, so GNU's
-    OpenMP counts more threads than cores, and sends each to sleep a microsecond after its share: waking it takes longer
-    than many an operation. On two cores a prefill took 10 to 40 % less with this. After 3 ms without work they sleep.
-    OpenMP reads this once, when torch is imported.
+    A layer consists of some forty small operations, each shared among the cores. With the engine's thread, GNU's OpenMP
+    counts more threads than cores and lets them sleep at once; waking takes longer than many operations. On two cores a
+    prefill took 10 to 40 % less with this. Threads sleep after 3 ms. OpenMP reads this once, when torch is imported.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})
 
 
 def check_packages() -> None:
-    """Raises ConfigError for a package of another project where ours is meant. Imports none of them."""
+    """Raises ConfigError for a package of another project with one of our names. Imports none."""
     for name in PACKAGES:
         place = _place(name)
         if place is not None and place not in (HOME / name, HOME / name / "__init__.py"):
@@ -58,7 +57,7 @@ def check_packages() -> None:
 
 
 def _place(name: str) -> Path | None:
-    """The file or folder that ``import name`` would give, or has given; None if there is none."""
+    """Return the file or folder of ``import name``; None if there is none."""
     module = sys.modules.get(name)
     if module is not None:
         place = getattr(module, "__file__", None)
@@ -69,7 +68,7 @@ def _place(name: str) -> Path | None:
 
 
 def is_command(original: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Whether a process runs one of our modules by ``python -m``, or an installed command of ours.
+    """Return whether a process runs a module of the project by ``python -m``, or an installed command.
 
     :param original: its whole command line
     :param arguments: its ``sys.argv``, which has one entry for the program where ``original`` has one or two

@@ -1,14 +1,16 @@
-"""Protocol between the rollout loop and a planner, with the decision and the task result that they exchange."""
+"""Protocol between the rollout loop and a planner, and two baselines without model: the scripted oracle and chance."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from memory.prompt.report import Prefill
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
 
 POLICIES = ("score", "generate")  # of planners with a model
 DONE = "done"  # the skill that ends a task in every skill set
@@ -64,3 +66,28 @@ class Planner(Protocol):
 
     def close(self) -> None:
         """Release models and threads; no call follows."""
+
+
+class ExpertPlanner(Planner):
+    """A planner that follows a scripted oracle, which reads the world's state from ``info``."""
+
+    name = "expert"
+
+    def __init__(self, oracle: Callable[[Mapping[str, Any]], str]) -> None:
+        self._oracle = oracle
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        return Decision(self._oracle(info))
+
+
+class RandomPlanner(Planner):
+    """A uniform choice that depends only on seed, episode and step, so that a resumed run repeats it."""
+
+    name = "random"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        step = f"{self.seed}/{info['episode_id']}/{info['task_index']}/{info['step']}"
+        return Decision(random.Random(step).choice(list(admissible)))

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from planners.attempted_skills import AttemptedSkills
 from planners.base import Decision, TaskResult
 from planners.planner_state import PlannerState
-from planners.prompts.styles import Edit, make_style
-from planners.prompts.text import Turn, clean, goal_or_instruction, with_goal
-from planners.skill_choice import SkillChooser
-from planners.task_log import TaskLog
+from planners.prompts.text import Edit, TaskLog, Turn, clean, goal_or_instruction, make_style, with_goal
+from planners.skill_choice import AttemptedSkills, SkillChooser
 
 if TYPE_CHECKING:
     from memory.engine.base import Engine
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from memory.prompt.report import Prefill
     from memory.session import MemorySession
     from planners.prompts.formats import Format
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
 GOAL_SEGMENTS = 40  # nearest to the instruction, all of them computed: with 80, 1 to 2 of 100 goals differ
@@ -185,7 +182,7 @@ class KVPlanner:
 
     def finish_task(self, result: TaskResult, following: str | None) -> None:
         """Write segments for every executed skill and for the task itself."""
-        self.write(self._log.finish(result))
+        self.write(self._log.finish(result.instruction, result.success, result.steps))
         self.session.advance()  # segments of the next task come after those of this one
         self.begin(following or "", self._skills)
 

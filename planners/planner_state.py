@@ -8,8 +8,7 @@ from typing import Any
 
 from keep_agent.errors import DataError
 from memory.segments.snapshot import Snapshot
-from planners.prompts.text import Turn
-from planners.task_log import TaskLog
+from planners.prompts.text import TaskLog, Turn
 
 
 @dataclass(frozen=True, slots=True)

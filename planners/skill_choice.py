@@ -1,11 +1,11 @@
-"""Choice of the skill that follows a prefilled prompt: by the likelihood of the candidates, or by generated text."""
+"""Choice of the skill that follows a prompt: by likelihood or generated text, futile skills last."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.config.choices import REDUCTIONS
@@ -17,7 +17,57 @@ if TYPE_CHECKING:
     from memory.session import MemorySession
     from planners.prompts.formats import Format
 
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 BEST = 5  # candidates kept for the trace
+CAPACITY = 1000  # situations that are remembered, and situations with futile skills
+
+
+class AttemptedSkills:
+    """Situations of one task and the skills that are futile in them.
+
+    A *situation* is the known state of the world together with the agent's own state. A skill that changes neither is
+    futile in that situation. A skill that leads back to an earlier situation is futile while the known state of the
+    world stays the same.
+    """
+
+    def __init__(self) -> None:
+        self._visited: dict[tuple[Hashable, Hashable], None] = {}  # least recent first, as in `_futile`
+        self._futile: dict[Hashable, set[str]] = {}
+        self._situation: tuple[Hashable, Hashable] | None = None
+        self._skill: str | None = None
+
+    def futile(self, world: Hashable, agent: Hashable) -> set[str]:
+        """Return the futile skills of the situation that the last recorded skill led to."""
+        previous, self._situation = self._situation, (world, agent)
+        if previous is not None and self._skill is not None:
+            if self._situation == previous:
+                _touch(self._futile, previous, set()).add(self._skill)
+            elif self._situation in self._visited:
+                _touch(self._futile, previous[0], set()).add(self._skill)
+        self._skill = None
+        _touch(self._visited, self._situation, None)
+        keys = [key for key in (world, self._situation) if key in self._futile]
+        return set().union(*(_touch(self._futile, key, set()) for key in keys))
+
+    def record(self, skill: str) -> None:
+        """Note an executed skill; its effect shows in the next situation."""
+        self._skill = skill
+
+    def copy(self) -> AttemptedSkills:
+        clone = AttemptedSkills()
+        clone._visited, clone._futile = dict(self._visited), {key: set(skills) for key, skills in self._futile.items()}
+        clone._situation, clone._skill = self._situation, self._skill
+        return clone
+
+
+def _touch(table: dict[Key, Value], key: Key, default: Value) -> Value:
+    """Return the value of ``key``, which becomes the most recent one; the least recent is evicted over `CAPACITY`."""
+    table[key] = table.pop(key, default)
+    if len(table) > CAPACITY:
+        del table[next(iter(table))]
+    return table[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +105,17 @@ class SkillChooser:
         """
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from; give at least one")
-        stops = self._format.stops()
-        focus = self._session.generate(prefill, focus_tokens, stops, keep=True) if focus_tokens else []
+        focus: list[int] = []
+        if focus_tokens:
+            focus = self._session.generate(prefill, focus_tokens, self._format.stops(), keep=True)
+        has_target = bool(focus) and not self._format.decode(focus).strip().startswith(NO_TARGET)
         skill, scores, tokens = self._best(prefill, admissible)
-        if skill in futile or (skill == DONE and self._has_target(focus)):
+        if skill in futile or (skill == DONE and has_target):
             useful = [skill for skill in admissible if skill not in futile]
             rest = [skill for skill in useful if skill != DONE] or useful or admissible
             skill, scores, more = self._best(prefill, rest)
             tokens += more
         return SkillChoice(skill, scores, tokens + len(focus), focus)
-
-    def _has_target(self, focus: Sequence[int]) -> bool:
-        return bool(focus) and not self._format.decode(focus).strip().startswith(NO_TARGET)
 
     def _best(self, prefill: Prefill, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """Return the best of ``skills``, the best candidates with scores, and the rows scored or tokens decoded."""

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from keep_agent.errors import ConfigError
 from keep_agent.options import ANY, SEEDS, THREADS
-from planners.tiny.folders import HISTORY, is_planner, lock
-from planners.tiny.shape import VOCAB, Shape
+from planners.tiny.shape import HISTORY, VOCAB, Shape, is_planner, lock
 from planners.training import options
 from planners.training.options import OPTIMIZERS, PRECISIONS, TRANSCRIPT, Number
 from planners.training.rollout_files import rollout_files

@@ -33,7 +33,7 @@ JUSTIFIED = {
     ("envs/worlds.py", "import_module"): "names of our own table; another env.id is refused",
     ("keep_agent/__init__.py", "import_module"): "names of our own table",
     ("keep_agent/cli.py", "import_module"): "names of our own table of commands",
-    ("keep_agent/robots/ros/debian_import.py", "import_module"): "names of ROS packages that our code asks for",
+    ("keep_agent/robots/ros/ros1_messages.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/ros2.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/command.py", "import_module"): "MODULE:FUNCTION of the command line, which is the user's",
     ("memory/config/components.py", "import_module"): "classes of a composed config; saved ones are checked before",

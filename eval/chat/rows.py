@@ -12,7 +12,7 @@ from eval.chat.reader import Answer, Reading
 from eval.chat.time_split import Split
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
-from keep_agent.rollout.step_numbers import step_numbers
+from keep_agent.rollout.trace import step_numbers
 from planners.base import Decision
 
 if TYPE_CHECKING:

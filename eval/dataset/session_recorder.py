@@ -16,8 +16,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.prompt.units import common_prefix
-from planners.base import Decision, TaskResult
-from planners.baselines import ExpertPlanner
+from planners.base import Decision, ExpertPlanner, TaskResult
 from planners.prompts.text import entity_names
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from keep_agent.config.factory import Oracle
     from planners.kv_planner import KVPlanner
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 class SessionRecorder(ExpertPlanner):

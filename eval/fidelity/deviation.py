@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memory.prompt.layout import Layout
     from memory.prompt.report import Prefill
     from planners.kv_planner import KVPlanner
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 def divergence(prefill: Prefill, reference: torch.Tensor) -> float:

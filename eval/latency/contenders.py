@@ -15,7 +15,7 @@ from eval.latency.script import Script, Step
 from eval.loading.layer_costs import Shape
 from keep_agent.config.planner_factory import make_method, plan_with
 from keep_agent.rollout.results import StepNumbers
-from keep_agent.rollout.step_numbers import step_numbers
+from keep_agent.rollout.trace import step_numbers
 from memory.recompute.value_deviation import ValueDeviation
 from memory.segments.sentence_encoder import CachedEncoder
 

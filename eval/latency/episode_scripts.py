@@ -13,12 +13,11 @@ from eval.latency.script import Script, Step
 from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
 from keep_agent.errors import DataError
 from keep_agent.rollout.loop import run_episode
-from planners.base import Decision, TaskResult
-from planners.baselines import ExpertPlanner
-from planners.prompts.styles import make_style
+from planners.base import Decision, ExpertPlanner, TaskResult
+from planners.prompts.text import make_style
 
 if TYPE_CHECKING:
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 class ScriptRecorder(ExpertPlanner):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planners.base import TaskResult
-from planners.prompts.styles import Edit
+from planners.prompts.text import Edit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
 from eval.latency.episode_scripts import Recordings
 from eval.latency.script import Script, Step, sample_candidates
-from planners.prompts.styles import Edit, task_edit
-from planners.prompts.text import PROGRESS, clean
+from planners.prompts.text import PROGRESS, Edit, clean, task_edit
 
 REPLAYED = "alfred"  # churn value: replay recorded episodes
 THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))

@@ -1,4 +1,4 @@
-"""Agents behind a server, spoken to as if they were here. Needs httpx alone, and no model."""
+"""Client of agents behind a server, with the calls of a local agent. Needs httpx alone, and no model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.fact_validation import as_list, fields_of
 from keep_agent.agent.memory_file import MAGIC, memory_path
-from keep_agent.agent.request_validation import check_outcome
 from keep_agent.agent.types import Decision, Ready
+from keep_agent.agent.validation import as_list, check_outcome, fields_of
 from keep_agent.errors import ConfigError, KeepError
 from memory.files.atomic import write_atomic
 
@@ -26,21 +25,21 @@ except ImportError as error:
     raise ConfigError("the client needs httpx: pip install 'keep-agent[server]'") from error
 
 if TYPE_CHECKING:
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
-AGAIN = (429, 503)  # the server said when to come again
+AGAIN = (429, 503)  # the server says when to try again
 TIMEOUT = 60.0  # seconds for one answer
-PATIENCE = 30.0  # seconds after the first failure in which a request is sent again
-PAUSE = 0.5  # seconds before that, where the server did not say
-# the same request again would end the same
+PATIENCE = 30.0  # seconds after the first failure in which a request is repeated
+PAUSE = 0.5  # seconds before a repetition, if the server does not say
+# errors that a repetition cannot mend
 USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.DecodingError, httpx.TooManyRedirects)
 T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """What a server answered instead of what was asked for.
+    """Error response of a server, or a missing one.
 
-    :param retry_after: seconds after which the same may go well
+    :param retry_after: seconds after which a repetition may succeed
     """
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
@@ -50,7 +49,7 @@ class ServerError(KeepError, RuntimeError):
 
 @dataclass(frozen=True)
 class About:
-    """An agent as its server has it."""
+    """State of an agent on its server."""
 
     id: str
     segments: int
@@ -60,13 +59,13 @@ class About:
 class Client:
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
-    A request is sent again while the server is too busy, is not up, answers too late or loses the connection: none
-    does harm twice. Every error is a ServerError; a value of the wrong type is refused before anything is sent.
+    A request is repeated while the server is busy, down, too slow or loses the connection; every request may be sent
+    twice. Every error is a ServerError; a value of the wrong type is refused before it is sent.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a request is sent again; so a call takes at most this and
+    :param patience: seconds after the first failure in which a request is repeated; a call takes at most this and
         twice the timeout
-    :raises ConfigError: a url that is none
+    :raises ConfigError: an invalid URL
     """
 
     def __init__(
@@ -88,55 +87,55 @@ class Client:
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
-        """The agent of that id; one that is not there yet is created, unless ``create`` is false."""
+        """Return the agent of an id; a missing one is created, unless ``create`` is false."""
         if create:
             try:
                 self.ask("POST", "/v1/agents", _about, json={"id": name})
             except ServerError as error:
-                if error.status != 409:  # it is there
+                if error.status != 409:  # it exists
                     raise
         return RemoteAgent(self, name)
 
     def agents(self) -> list[str]:
-        """Ids of those the token is for."""
-        return self.ask("GET", "/v1/agents", lambda found: list(found["agents"]))
+        """Return the ids of the agents that the token gives access to."""
+        return self.ask("GET", "/v1/agents", lambda body: list(body["agents"]))
 
     def delete(self, name: str) -> None:
         """Forget an agent for good."""
-        lost = False
+        has_failed = False
 
         def once() -> None:
-            nonlocal lost
+            nonlocal has_failed
             try:
                 self._once("DELETE", _path(name))
             except ServerError as error:
-                if not (lost and error.status == 404):  # else the answer was lost, not the request
-                    lost = True
+                if not (has_failed and error.status == 404):  # else only the response was lost
+                    has_failed = True
                     raise
 
         self.patiently(once)
 
     def ask(self, method: str, path: str, read: Callable[[Any], T], **body: Any) -> T:
-        """What ``read`` makes of the JSON that is answered; ``body`` as for `send`."""
+        """Return ``read`` of the response's JSON; ``body`` as for `send`."""
         return _read(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        """The answer, if it is a good one.
+        """Return a successful response.
 
         :param body: ``json`` or ``content``, as httpx takes them
         """
         return self.patiently(partial(self._once, method, path, **body))
 
     def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
-        with self._reached():
-            return _good(self._http.request(method, path, **body))
+        with self._connection_errors():
+            return _checked(self._http.request(method, path, **body))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Names and data of what is answered bit by bit. Sent once: see `patiently`."""
-        with self._reached(), self._http.stream("POST", path, json=body) as response:
+        """Yield names and data of a streamed response. Sent once: see `patiently`."""
+        with self._connection_errors(), self._http.stream("POST", path, json=body) as response:
             if not response.is_success:
                 response.read()
-            _good(response)
+            _checked(response)
             name = ""
             for line in lines(response.iter_bytes()):
                 field, _, value = line.partition(": ")
@@ -146,7 +145,7 @@ class Client:
                     yield name, value
 
     def patiently(self, once: Callable[[], T]) -> T:
-        """What ``once`` gives, which is called again while the same may go well later."""
+        """Return ``once()``, repeated while a later try may succeed."""
         ends = None
         while True:
             try:
@@ -158,13 +157,13 @@ class Client:
                 time.sleep(error.retry_after)
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except httpx.RequestError as error:
             again = None if isinstance(error, USELESS) else PAUSE
-            said = f"{self.url} does not answer ({error or type(error).__name__})"
-            raise ServerError(said, retry_after=again) from error
+            message = f"{self.url} does not answer ({error or type(error).__name__})"
+            raise ServerError(message, retry_after=again) from error
 
     def close(self) -> None:
         self._http.close()
@@ -177,7 +176,7 @@ class Client:
 
 
 class RemoteAgent:
-    """`keep_agent.agent.types.Planning` behind a server: observe, plan and report as with an `Agent` here."""
+    """`keep_agent.agent.types.Planning` behind a server: observe, plan and report as with a local `Agent`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.name, self._client, self._path = name, client, _path(name)
@@ -191,39 +190,39 @@ class RemoteAgent:
     ) -> Decision:
         """Choose the next of ``skills``.
 
-        A ServerError of status 409 says that somebody else has planned since: `report` is about that decision then.
+        A ServerError of status 409 says that another client has planned since: `report` then refers to its decision.
 
-        :param ready: told what the prompt cost, when it is ready and the choice begins; again, if it was asked again
-        :param trace: none | summary | full: how much the decision's trace holds
+        :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
+        :param trace: none | summary | full: content of the decision's trace
         """
         body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last()}
         path = f"{self._path}/plan"
         try:
             if ready is None:
-                found = self._client.ask("POST", path, _decision, json=body)
+                decision = self._client.ask("POST", path, _decision, json=body)
             else:
-                found = self._client.patiently(lambda: self._heard(path, body, ready))
+                decision = self._client.patiently(lambda: self._stream(path, body, ready))
         except ServerError as error:
             self._number = None if error.status == 409 else self._number
             raise
-        self._number = found.number
-        return found
+        self._number = decision.number
+        return decision
 
     def report(self, outcome: Outcome) -> None:
-        """Tell what became of the last decision. Raises ConfigError for what is no `Outcome`."""
+        """Report the result of the last decision. Raises ConfigError for a value that is no `Outcome`."""
         check_outcome(outcome)
         self._tell("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last()})
 
     def finish(self, success: bool) -> None:
         """End the task. Raises ConfigError for a ``success`` that is neither True nor False."""
         self._tell("finish", {"success": checked_flag("success", success)})
-        self._number = None  # a decision whose answer was lost is over as well
+        self._number = None  # a decision whose response was lost is over as well
 
     def about(self) -> About:
         return self._client.ask("GET", self._path, _about)
 
     def save(self, path: str | Path) -> None:
-        """Write what the agent remembers to a file here; `Agent.load` reads it, too."""
+        """Write the agent's memory to a local file; `Agent.load` reads it, too."""
         target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
@@ -231,12 +230,12 @@ class RemoteAgent:
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
-        """Let the agent remember what `save` wrote, and nothing else."""
+        """Replace the agent's memory by a file of `save`."""
         self._client.ask("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
         self._number = None
 
     def _last(self) -> int:
-        """Number of the last decision: with it, what is sent twice happens once."""
+        """Return the number of the last decision, with which a repeated request takes effect once."""
         if self._number is None:
             self._number = self.about().decisions
         return self._number
@@ -244,7 +243,7 @@ class RemoteAgent:
     def _tell(self, what: str, body: Mapping[str, Any]) -> None:
         self._client.ask("POST", f"{self._path}/{what}", _about, json=body)
 
-    def _heard(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
+    def _stream(self, path: str, body: Mapping[str, Any], ready: Ready) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
                 ready(_read(dict, data))
@@ -256,7 +255,7 @@ class RemoteAgent:
 
 
 def lines(parts: Iterable[bytes]) -> Iterator[str]:
-    """Split at newlines alone: JSON may hold all other characters that Unicode takes for the end of a line."""
+    """Split at newlines alone, since JSON may contain the other line separators of Unicode."""
     rest = b""
     for part in parts:
         *whole, rest = (rest + part).split(b"\n")
@@ -268,23 +267,23 @@ def _path(name: str) -> str:
     return f"/v1/agents/{quote(name, safe='')}"
 
 
-def _about(found: Any) -> About:
-    return About(**found)
+def _about(body: Any) -> About:
+    return About(**body)
 
 
-def _decision(found: Any) -> Decision:
-    scores = tuple((skill, score) for skill, score in found["scores"])
-    return Decision(found["skill"], scores, found["trace"], found["number"], tuple(found.get("warnings", ())))
+def _decision(body: Any) -> Decision:
+    scores = tuple((skill, score) for skill, score in body["scores"])
+    return Decision(body["skill"], scores, body["trace"], body["number"], tuple(body.get("warnings", ())))
 
 
-def _error_event(found: Any) -> ServerError:
-    """An error that came when the answer had begun."""
-    status, said = found.get("status", 0), found["error"]
-    return ServerError(said["message"], status, said["type"], PAUSE if status in AGAIN else None)
+def _error_event(body: Any) -> ServerError:
+    """Return the error in a response that had begun."""
+    status, error = body.get("status", 0), body["error"]
+    return ServerError(error["message"], status, error["type"], PAUSE if status in AGAIN else None)
 
 
 def _read(read: Callable[[Any], T], text: str) -> T:
-    """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
+    """Return ``read`` of JSON. Raises ServerError for content that no KEEP Agent server sends."""
     try:
         return read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -295,23 +294,23 @@ def _unexpected(text: str) -> ServerError:
     return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
 
 
-def _good(response: httpx.Response) -> httpx.Response:
-    if response.is_success:
-        return response
-    raise error_of(response)
+def _checked(response: httpx.Response) -> httpx.Response:
+    if not response.is_success:
+        raise error_of(response)
+    return response
 
 
 def error_of(response: httpx.Response) -> ServerError:
-    """What a server says is wrong."""
+    """Return the error of a response."""
     try:
-        said = response.json()["error"]
-        message, kind = f"{said['message']} ({response.status_code})", said["type"]
+        error = response.json()["error"]
+        message, kind = f"{error['message']} ({response.status_code})", error["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
         message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
     return ServerError(message, response.status_code, kind, _wait(response))
 
 
 def _wait(response: httpx.Response) -> float | None:
-    """Seconds after which to come again, if the server said so."""
+    """Return the seconds until a repetition, if the server gives them."""
     after = response.headers.get("Retry-After", "")
     return float(after) if response.status_code in AGAIN and after.isdecimal() else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from keep_agent.files import counted, parsed, reading, writing
+from keep_agent.files import count_values, parsed, reading, writing
 from memory.files.atomic import clean, write_atomic
 
 MAGIC = "keep-agent memory 1 sha256:"
@@ -23,25 +23,25 @@ def memory_path(path: str | Path) -> Path:
 
 
 def write_memory(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a whole file or nothing; folders on the way are made."""
+    """Write a complete file or none; missing folders are made."""
     write_packed(path, packed(state))
 
 
 def write_packed(path: Path, content: bytes) -> None:
-    """Write what `packed` gave, as `write_memory` does."""
+    """Write content of `packed`, as `write_memory` does."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    clean(path.parent)  # of what a killed writer left half done
+    clean(path.parent)  # of partial files of a killed writer
     write_atomic(path, content)
 
 
 def read_memory(path: Path) -> dict[str, Any]:
-    """What `write_memory` wrote. Raises DataError for a file that is none, CorruptError for a damaged one."""
+    """Read a file of `write_memory`. Raises DataError for another file, CorruptError for a damaged one."""
     return unpacked(read_packed(path), str(path))
 
 
 def read_packed(path: Path) -> bytes:
-    """A file as it is, for `unpacked`. Raises DataError if it cannot be read."""
+    """Read a file's content for `unpacked`. Raises DataError if it cannot be read."""
     with reading(path, "give one that save() wrote"):
         return path.read_bytes()
 
@@ -52,14 +52,14 @@ def packed(state: Mapping[str, Any]) -> bytes:
 
 
 def digest_of(content: bytes) -> bytes:
-    """The line of what `packed` gave that holds its checksum."""
+    """Return the line with the checksum in content of `packed`."""
     return content.partition(b"\n")[0]
 
 
 def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """The state in ``content``, which is called ``name`` in errors.
+    """Return the state in ``content``, which errors call ``name``.
 
-    :param most: values that it may have; commas and brackets in texts count, too
+    :param most: maximum number of values; commas and brackets in texts count, too
     """
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
@@ -69,8 +69,8 @@ def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, An
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
         raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
-    if most is not None and (found := counted(body)) > most:
-        raise DataError(f"{name} holds {found} values, more than {most}; give one that save() wrote")
+    if most is not None and (count := count_values(body)) > most:
+        raise DataError(f"{name} holds {count} values, more than {most}; give one that save() wrote")
     state = parsed(body, name, "use an older copy", finite=True)
     if not isinstance(state, dict):
         raise DataError(f"{name} is no memory of an agent; give one that save() wrote")

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memory.session import MemorySession
 
-CHUNK = 128  # tokens of one job: as long may a plan have to wait for it
+CHUNK = 128  # tokens per job: a plan waits for one job at most
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What was done ahead since the last decision."""
+    """Background encoding since the last decision."""
 
     tokens: int = 0
     ms: float = 0.0
-    left: int = 0  # tokens that were still lacking when it was last looked
-    error: str = ""  # why it ended; the plan that wants the same will say so too
+    left: int = 0  # tokens without a block after the last job
+    error: str = ""  # the last job's; a plan that needs the same segments raises it
 
 
 class Prefetcher:
-    """Encodes for one session, a chunk a job, behind every plan of any agent. Call it on the engine's worker.
+    """Encoder of one session's changed segments, in jobs after all plans. Call it on the engine's worker.
 
-    :param query: what the next prompt's segments are chosen by
+    :param query: returns the text by which segments of the next prompt are chosen
     """
 
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
@@ -35,13 +35,13 @@ class Prefetcher:
         self._done = Encoded()
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Queue a job, since segments may have changed."""
         if not self._queued and not self._stopped:
             self._queued = True
             self._session.engine.later(self._work)
 
     def take(self) -> Encoded:
-        """What was done since it was last asked."""
+        """Return the work since the last call."""
         done, self._done = self._done, Encoded()
         return done
 
@@ -55,11 +55,11 @@ class Prefetcher:
             return
         began, before = time.perf_counter(), self._done
         try:
-            tokens, left = self._session.prepare(self._query(), CHUNK)
-        except Exception as error:  # nobody waits for this job
+            tokens, remaining = self._session.prepare(self._query(), CHUNK)
+        except Exception as error:  # no caller waits for this job
             self._done = Encoded(before.tokens, before.ms, before.left, str(error))
             return
         took = 1e3 * (time.perf_counter() - began)
-        self._done = Encoded(before.tokens + tokens, before.ms + took, left)
-        if left and tokens and not (before.left and left >= before.left):  # a full storage forgets what it is given
+        self._done = Encoded(before.tokens + tokens, before.ms + took, remaining)
+        if remaining and tokens and not (before.left and remaining >= before.left):  # a full storage evicts at once
             self.wake()

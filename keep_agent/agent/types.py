@@ -1,35 +1,36 @@
-"""What a robot says to its planner and what it hears: the same words for an agent here and one behind a server."""
+"""Interface between a robot and its planner: decisions, the planning protocol, and asynchronous calls."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
-
-Ready = Callable[[dict[str, Any]], None]  # takes what a prompt cost, when it is ready and the choice begins
+Ready = Callable[[dict[str, Any]], None]  # takes the cost of a prompt, between prefill and choice
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next. ``number`` counts an agent's decisions from 1."""
+    """The next skill. ``number`` counts an agent's decisions from 1."""
 
     skill: str
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
-    trace: Mapping[str, Any] = field(default_factory=dict)  # how the prompt came about, fit for JSON: docs/api.md
+    trace: Mapping[str, Any] = field(default_factory=dict)  # rows, units and timings of the prompt as JSON: docs/api.md
     number: int = 0
     warnings: tuple[str, ...] = ()  # what the plan lacked, in a sentence each
 
 
 class Planning(Protocol):
-    """One robot's planner, here or behind a server."""
+    """One robot's planner, in this process or behind a server."""
 
     def observe(self, facts: Iterable[FactView]) -> None:
-        """Facts that are new or different since the last call; also while a skill is carried out."""
+        """Take new or changed facts; also while a skill is carried out."""
         ...
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
@@ -37,9 +38,38 @@ class Planning(Protocol):
         ...
 
     def report(self, outcome: Outcome) -> None:
-        """What became of the last decision."""
+        """Take the result of the last decision."""
         ...
 
     def finish(self, success: bool) -> None:
-        """The task has ended, well or not."""
+        """End the task."""
         ...
+
+
+class Asynchronous:
+    """Asynchronous twins of an agent's blocking calls."""
+
+    observe: Callable[..., Any]
+    plan: Callable[..., Decision]
+    report: Callable[..., None]
+    finish: Callable[..., None]
+    save: Callable[..., None]
+    load: Callable[..., None]
+
+    async def aobserve(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+        await asyncio.to_thread(self.observe, facts)
+
+    async def aplan(self, instruction: str, skills: Sequence[str], after: int | None = None) -> Decision:
+        return await asyncio.to_thread(self.plan, instruction, skills, after=after)
+
+    async def areport(self, outcome: Outcome, number: int | None = None) -> None:
+        await asyncio.to_thread(self.report, outcome, number)
+
+    async def afinish(self, success: bool) -> None:
+        await asyncio.to_thread(self.finish, success)
+
+    async def asave(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.save, path)
+
+    async def aload(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.load, path)

@@ -10,8 +10,7 @@ from omegaconf import DictConfig
 from envs.setting import Episode, Setting, demonstrate, goal_reached
 from envs.worlds import choices_of, make_world, spec_of
 from keep_agent.errors import check_choice
-from planners.base import DONE, Planner
-from planners.baselines import ExpertPlanner, RandomPlanner
+from planners.base import DONE, ExpertPlanner, Planner, RandomPlanner
 
 if TYPE_CHECKING:
     import gymnasium

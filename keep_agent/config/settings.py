@@ -18,7 +18,7 @@ from memory.config.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, 
 from memory.config.component_names import check_classes
 from planners.base import POLICIES
 from planners.prompts.formats import FORMATS
-from planners.prompts.styles import STYLES
+from planners.prompts.text import STYLES
 
 COUNTS = ("env.stream", "env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers", "prompt.budget")
 LEAST = {**dict.fromkeys(COUNTS, 1), "eval.seed": 0, "prompt.examples": 0}

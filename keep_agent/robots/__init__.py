@@ -1,12 +1,11 @@
-"""The robot's side: carry out what the planner decides, and tell it what is seen. docs/robots.md"""
+"""Robots: carry out the planner's decisions and report facts. docs/robots.md"""
 
 # ruff: noqa: E402 (the bridges' commands begin here, before envs, memory or planners are imported)
 from keep_agent.startup import start_up
 
 start_up()
 
-from keep_agent.robots.errors import ConnectionLost, NotInstalled, RobotError, RobotTimeout, SkillLost
-from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.executor import ConnectionLost, NotInstalled, RobotError, RobotTimeout, SkillExecutor, SkillLost
 from keep_agent.robots.session import RobotSession
 from keep_agent.robots.symbolic import SymbolicExecutor, symbolic
 from keep_agent.robots.task.events import (
@@ -14,13 +13,13 @@ from keep_agent.robots.task.events import (
     Executed,
     Feedback,
     Finished,
+    Limits,
     Observed,
     Planned,
     Started,
     Step,
     TaskReport,
 )
-from keep_agent.robots.task.limits import Limits
 
 __all__ = [
     "ConnectionLost", "Event", "Executed", "Feedback", "Finished", "Limits", "NotInstalled", "Observed", "Planned",

@@ -1,4 +1,4 @@
-"""Options that the commands of all wires share: the planner, the robot, and how long they may take."""
+"""Options that the commands of all transports share: planner, robot and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
-from keep_agent.robots.task.limits import Limits
+from keep_agent.robots.task.events import Limits
 
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
@@ -29,7 +29,7 @@ class Robot:
 
 
 def parser(program: str, description: str | None) -> ArgumentParser:
-    """The options that every wire has."""
+    """Make a parser with the options of every transport."""
     options = ArgumentParser(prog=program, description=description)
     options.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
     options.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
@@ -53,7 +53,7 @@ def parser(program: str, description: str | None) -> ArgumentParser:
 
 
 def robot_of(arguments: Namespace) -> Robot:
-    """Raises ConfigError for what cannot be found or made."""
+    """Make planner and robot of a command line. Raises ConfigError."""
     executor = _load("--executor", arguments.executor)()
     limits = Limits(**{field.name: getattr(arguments, f"limit_{field.name}") for field in fields(Limits)})
     options: SessionOptions = {"limits": limits, "judge": getattr(executor, "judge", None)}

@@ -1,9 +1,13 @@
-"""What a robot is to us: skills that can be carried out, and facts that it sees."""
+"""Robot interface: the skill executor, its errors, and facts as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keep_agent.agent.validation import checked_facts
+from keep_agent.errors import DataError, KeepError
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -11,26 +15,61 @@ if TYPE_CHECKING:
 
 
 class SkillExecutor(Protocol):
-    """Carries out one skill at a time. Calls come from several threads: `observe` and `cancel` during `execute`."""
+    """Robot that carries out one skill at a time. Other threads call `observe` and `cancel` during `execute`."""
 
     def skills(self) -> Sequence[str]:
-        """What can be done now, to choose from. "done" need not be among them."""
+        """Return the skills that are possible now, with or without "done"."""
         ...
 
     def observe(self) -> Iterable[Fact]:
-        """Facts that are new or different since the last call; also called while a skill is carried out."""
+        """Return facts that changed since the last call; also called while a skill is carried out."""
         ...
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Blocks until it is done or has failed. ``feedback`` takes sentences on the way.
+        """Block until the skill has succeeded or failed. ``feedback`` takes sentences about its progress.
 
-        Raises `SkillLost` where nobody knows whether it has ended; what else it raises means that the robot is broken.
+        Raises `SkillLost` if the skill may still be running; any other error means that the robot is broken.
         """
         ...
 
     def cancel(self) -> None:
-        """End the running skill soon; its `execute` then returns a failed outcome.
-
-        Comes from another thread, and again until the skill has ended. Without a running skill it does nothing.
-        """
+        """End the running skill, if any, so that its `execute` returns a failed outcome; may be called repeatedly."""
         ...
+
+
+class RobotError(KeepError, RuntimeError):
+    """An error of a robot or of its connection."""
+
+
+class RobotTimeout(RobotError, TimeoutError):
+    """A call that exceeded its time limit."""
+
+
+class ConnectionLost(RobotError, ConnectionError):
+    """A lost or impossible connection to a robot."""
+
+
+class SkillLost(RobotError):
+    """A skill with unknown result: the robot may still be moving."""
+
+
+class NotInstalled(RobotError, ImportError):
+    """A missing library; the message says how to install it."""
+
+
+def read_facts(text: str) -> list[Fact]:
+    """Read facts from a JSON array of objects, or from one object. Raises DataError.
+
+    The default of ``category`` is "object"; that of ``type`` follows from the id: "mug" for "mug_1".
+    """
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"facts are a JSON array of objects, not {text[:80]!r} ({error})") from None
+    return checked_facts(map(_filled, rows if isinstance(rows, list) else [rows]), lambda id: None)
+
+
+def _filled(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+        raise DataError(f"a fact is an object with an id such as 'mug_1', not {row!r:.80}")
+    return {"category": "object", "type": row["id"].rpartition("_")[0] or row["id"]} | row

@@ -1,4 +1,4 @@
-"""An episode as an MCAP file, for Foxglove: decisions, facts, memory, messages and pictures on one time line.
+"""MCAP log of an episode for Foxglove: decisions, facts, memory, messages and pictures on one time line.
 
 ``python -m keep_agent.robots.mcap_log RUN --episode ID --out FILE``
 """
@@ -18,9 +18,8 @@ from keep_agent import __version__
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
-from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.mcap.messages import Message, of_entry, of_event
-from keep_agent.robots.mcap.schemas import CHANNELS
+from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.mcap.messages import CHANNELS, Message, of_entry, of_event
 from keep_agent.rollout.run_folder import AGAIN, TRACE
 from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.runs import picture
@@ -35,7 +34,7 @@ SECOND = 10**9  # nanoseconds
 
 
 class McapLog:
-    """Takes the events of a `RobotSession` as its watcher, and messages; `close` ends the file. Safe on any thread.
+    """Watcher of a `RobotSession` that writes an MCAP file; `close` ends the file. Safe on any thread.
 
     Raises NotInstalled without mcap.
     """
@@ -51,7 +50,7 @@ class McapLog:
         self.write(at, of_event(event, at))
 
     def write(self, at: int, messages: Iterable[Message]) -> None:
-        """``at``: nanoseconds. What comes after `close` is dropped."""
+        """Write messages at a time in nanoseconds; after `close` they are dropped."""
         for key, message in messages:
             data = json.dumps(message, ensure_ascii=False).encode()
             with self._lock:
@@ -83,12 +82,12 @@ def _writer() -> type[Writer]:
 
 @contextmanager
 def mcap_log(path: Path) -> Iterator[McapLog]:
-    """A log of what happens now. Its file is written on the way, and ended well whatever ends the block.
+    """Log a running session. The file is complete after the block, also after an error.
 
-    A killed process leaves what had been written, up to a chunk of 1 MiB less; `mcap recover` makes a whole file of it.
-    Raises ConfigError if there is such a file.
+    A killed process loses at most the last chunk of 1 MiB; `mcap recover` completes the file. Raises ConfigError for an
+    existing file.
     """
-    _writer()  # before there is a file
+    _writer()  # raises before a file exists
     if path.exists():
         raise ConfigError(f"{path} is there already: name another file, or move it away")
     with writing(path):
@@ -99,7 +98,7 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
 
 
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
-    """The entries of one episode; how many there were. ``run``: the folder that its pictures are in.
+    """Write the entries of one episode and return their number. ``run`` is the folder with its pictures.
 
     A trace has no clock: every entry comes a second after the one before, or later if its decision took longer.
     """
@@ -118,21 +117,21 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
     return count
 
 
-def episode_of(run: Path, wanted: str = "0") -> list[Entry]:
-    """The entries of an episode by its id, or by its number in the run. Raises DataError."""
+def episode_of(run: Path, name: str = "0") -> list[Entry]:
+    """Return the entries of an episode by its id, or by its number in the run. Raises DataError."""
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} holds no {TRACE}: give the folder of a run")
     numbers: dict[str, int] = {}
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for line, entry in enumerate(read_trace(file), 1):
         with unpacking(f"{file}:{line}", "no entry of a trace", AGAIN):
             number = numbers.setdefault(entry["episode"], len(numbers))
-        if wanted in (entry["episode"], str(number)):
-            found.append(entry)
-    if not found:
-        raise DataError(f"{file} has no episode {wanted!r}; it has {len(numbers)}, such as {', '.join([*numbers][:3])}")
-    return found
+        if name in (entry["episode"], str(number)):
+            entries.append(entry)
+    if not entries:
+        raise DataError(f"{file} has no episode {name!r}; it has {len(numbers)}, such as {', '.join([*numbers][:3])}")
+    return entries
 
 
 def main() -> None:

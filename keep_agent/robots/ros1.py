@@ -1,4 +1,4 @@
-"""A ROS 1 node: the action ``plan_and_execute``, the services ``plan`` and ``report``, and what happens, as a topic."""
+"""ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics ``status`` and ``facts``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from envs.clock import Clock
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.errors import ConnectionLost
-from keep_agent.robots.ros.debian_import import ros1
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
-from keep_agent.robots.ros.ros1_messages import classes
+from keep_agent.robots.executor import ConnectionLost
+from keep_agent.robots.ros.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from keep_agent.robots.session import SessionOptions
 
 POLL = 0.02  # seconds
-LAST_WORDS = 2.0  # seconds, for the result of a goal that was stopped to reach a client on a busy machine
-ENDING = 10.0  # seconds in which a busy machine comes to say that a task has ended
+LAST_WORDS = 2.0  # seconds until the result of a stopped goal reaches its client on a busy machine
+ENDING = 10.0  # seconds until a busy machine reports the end of a task
 
 
 class Ros1Node:
-    """Names below ``name``, which is also the node's. Signals stay with the process.
+    """Node ``name`` with topics and services below its name. It sets no signal handlers.
 
-    Raises NotInstalled without ROS 1, ConnectionLost without a master. A process can be one node, once.
+    Raises NotInstalled without ROS 1, ConnectionLost without a master. A process has one node, once.
     """
 
     def __init__(
@@ -53,18 +52,18 @@ class Ros1Node:
         self.server.start()
 
     def spin(self) -> None:
-        """Until ROS shuts the node down. Ctrl-C passes, which `rospy.spin` would swallow."""
+        """Wait until ROS shuts the node down. Ctrl-C is raised, which `rospy.spin` would catch."""
         while not self.rospy.is_shutdown():
             time.sleep(5 * POLL)
 
     def close(self) -> None:
-        """Stop what runs, tell its client, and leave the master."""
+        """Stop the running task, inform its client, and leave the master."""
         was_active = self.server.is_active()
         clock = Clock(ENDING if self.service.close() else LAST_WORDS)
         while self.server.is_active() and clock.remaining > 0:
             time.sleep(POLL)
         if was_active:
-            time.sleep(LAST_WORDS)  # rospy sends a result from threads of its own, and at its end drops what waits
+            time.sleep(LAST_WORDS)  # rospy sends results on its own threads, and drops waiting ones at shutdown
         self.rospy.signal_shutdown("closed")
 
     def _tell(self, text: str) -> None:
@@ -97,7 +96,7 @@ class Ros1Node:
 
 
 def _reach_master() -> None:
-    """`rospy.init_node` would wait for ever."""
+    """Raises ConnectionLost without a master: `rospy.init_node` would wait forever."""
     rosgraph = ros1("rosgraph")
     if not rosgraph.is_master_online():
         uri = rosgraph.rosenv.get_master_uri()

@@ -1,9 +1,9 @@
-"""A ROS 2 node with the same words: the action ``plan_and_execute``, services ``plan`` and ``report``, topics.
+"""ROS 2 node with the names of the ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics.
 
-**It was never run with ROS 2**: there was none on the machine where it was written. It follows rclpy's documentation,
-is tested against a stand-in, and does no more than hand over to `RobotService`. It needs a compiled package
-``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.message_texts` (docs/robots.md). Where you have
-none, take the rosbridge.
+**It was never run with ROS 2**, which was not available. It follows rclpy's documentation, is tested against a
+stand-in, and only passes calls to `RobotService`. It needs a compiled package
+``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Without one,
+use the rosbridge.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.ros.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from keep_agent.robots.task.events import TaskReport
 
 
-LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
+LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
-THREADS = 8  # a goal takes one, and so does one that waits for it
+THREADS = 8  # a goal takes one, and so does a waiting goal
 REPLACED = "another goal took its place"
 
 
 def ros2(name: str) -> ModuleType:
-    """A module of ROS 2. Raises NotInstalled."""
+    """Import a module of ROS 2. Raises NotInstalled."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -47,9 +47,9 @@ def ros2(name: str) -> ModuleType:
 
 
 class Ros2Node:
-    """Names below ``name``. One goal at a time: a new one takes the place of the old, which is aborted.
+    """Node with names below ``name``. It runs one goal at a time: a new one replaces the old, which is aborted.
 
-    `rclpy.init` and `rclpy.shutdown` are the caller's, who spins on several threads.
+    The caller calls `rclpy.init` and `rclpy.shutdown`, and spins on several threads.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Ros2Node:
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
         self._task, self._string, self._action = ros2(f"{PACKAGE}.action").Task, string, action
         self._turn, self._news = Lock(), Condition()
-        self._latest: Any = None  # the goal that counts
+        self._latest: Any = None  # the current goal
         self._cancelled: Any = None  # the goal that was cancelled last
-        self._open = 0  # goals that were accepted and have not ended
+        self._open = 0  # number of accepted goals that have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
         self.service = RobotService(planner, executor, tell=self._tell, **options)
@@ -78,7 +78,7 @@ class Ros2Node:
         self.service.announce()
 
     def close(self) -> None:
-        """Take no goal any more, stop what runs and tell its client. Whoever spins goes on until then."""
+        """Reject further goals, stop the running one and inform its client; the node must spin until then."""
         with self._news:
             self._closed = True
             was_open = self._open > 0
@@ -86,7 +86,7 @@ class Ros2Node:
         with self._news:
             self._news.wait_for(lambda: not self._open, LAST_WORDS)
         if was_open:
-            time.sleep(LAST_WORDS)  # rclpy sends a result after `_execute` has returned, and does not say when
+            time.sleep(LAST_WORDS)  # rclpy sends a result some time after `_execute` has returned
         self.server.destroy()
         self.node.destroy_node()
 
@@ -107,8 +107,8 @@ class Ros2Node:
         goal.execute()
 
     def _cancel(self, goal: Any) -> Any:
-        if goal is self._latest:  # others are being stopped already
-            self._cancelled = goal  # rclpy notes it behind this call only, and its run may begin in between
+        if goal is self._latest:  # older ones are being stopped
+            self._cancelled = goal  # rclpy sets its flag after this call, and the run may begin before
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def _serve(arguments: Namespace) -> None:
-    """Signals stay with the process: rclpy's own handlers would end the context before the client has its result."""
+    """Run the node without rclpy's signal handlers, which would end the context before the client has its result."""
     rclpy, executors, signals = ros2("rclpy"), ros2("rclpy.executors"), ros2("rclpy.signals")
     robot = robot_of(arguments)
     rclpy.init(signal_handler_options=signals.SignalHandlerOptions.NO)
@@ -168,7 +168,7 @@ def _serve(arguments: Namespace) -> None:
         spinning.start()
         try:
             while spinning.is_alive():
-                spinning.join(POLL)  # Ctrl-C passes
+                spinning.join(POLL)  # with a timeout, so that Ctrl-C is raised
         finally:
             node.close()
             threads.shutdown()

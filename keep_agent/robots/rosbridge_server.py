@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.ros.message_fields import Listener, flag_of, text_of
-from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.messages import (
+    ACTION,
+    FACTS,
+    PACKAGE,
+    PLAN,
+    REPORT,
+    STATUS,
+    Listener,
+    flag_of,
+    instruction_of,
+    text_of,
+)
 from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService
@@ -24,14 +34,14 @@ if TYPE_CHECKING:
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.session import SessionOptions
 
-TASK, STOP = "task", "stop"  # topics that need no message types of ours
+TASK, STOP = "task", "stop"  # topics with standard message types
 
 
 class RosbridgeServer:
-    """Names below ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
+    """Server under ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
 
     With ROS 1 also the action ``plan_and_execute``, by actionlib's topics. ``task`` takes an instruction in a
-    std_msgs/String, for those without our messages, and for ROS 2, where the library cannot serve actions.
+    std_msgs/String, for clients without this project's messages, and for ROS 2, where roslibpy cannot serve actions.
     """
 
     def __init__(
@@ -60,7 +70,7 @@ class RosbridgeServer:
         self.service.announce()
 
     def close(self) -> None:
-        """Stop what runs, and tell whoever asked for it. The connection stays."""
+        """Stop the running task and inform its client. The connection stays open."""
         self.service.close()
         if self.server is not None:
             self.server.close(1.0)
@@ -70,7 +80,7 @@ class RosbridgeServer:
             self._status.publish({"data": text})
 
     def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """A service whose answers may take long: the library would wait for them on its only thread."""
+        """Advertise a service that answers on its own thread, since roslibpy has a single one."""
         service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
@@ -88,7 +98,7 @@ class RosbridgeServer:
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
     def _report(self, request: Any) -> dict[str, Any]:
-        """Pass on what became of a skill: a failure, and an answer that says so, if the request does not tell."""
+        """Report the result of a skill; a request without a valid flag is a failure."""
         ok, message, wrong = False, text_of(request, "message"), ""
         try:
             ok = flag_of(request, "ok")
@@ -109,7 +119,7 @@ class RosbridgeServer:
         self.service.stop("the goal was cancelled, or another one took its place")
 
     def _on_task(self, text: str) -> None:
-        """A task that cannot begin is told as a status, since a topic has no answer."""
+        """Run a task. A refusal is published as a status, since a topic has no answer."""
         Thread(target=self._run_task, args=(text,), daemon=True).start()
 
     def _run_task(self, instruction: str) -> None:
@@ -119,7 +129,7 @@ class RosbridgeServer:
             self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
 
     def _on_stop(self, text: str) -> None:
-        self.service.stop(text or "somebody pressed stop")
+        self.service.stop(text or "stop was pressed")
 
 
 def _data(listener: Callable[[str], None]) -> Listener:

@@ -1,4 +1,4 @@
-"""The scripted expert as a planner: to try a robot's wiring without a model."""
+"""Scripted expert as a planner, to test a robot's connection without a model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from keep_agent.agent.types import Decision
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.robots.symbolic import SymbolicExecutor
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 
 class ScriptedPlanning:
-    """Does the task of a symbolic world whatever the instruction says: the expert reads the world's state."""
+    """Planner that does the task of a symbolic world; it reads the world's state and ignores instructions."""
 
     def __init__(self, executor: SymbolicExecutor) -> None:
         self._executor = executor
@@ -22,7 +22,7 @@ class ScriptedPlanning:
         self._number = 0
 
     def observe(self, facts: Iterable[FactView]) -> None:
-        """The world is looked at instead."""
+        """Ignore facts: the expert reads the world."""
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
         robot = self._executor
@@ -30,7 +30,7 @@ class ScriptedPlanning:
         return Decision(self._expert.act(robot.world, robot.task, robot.knowledge), number=self._number)
 
     def report(self, outcome: Outcome) -> None:
-        """Nothing is learned."""
+        """Ignore the report."""
 
     def finish(self, success: bool) -> None:
-        """Nothing is remembered."""
+        """Ignore the end."""

@@ -1,4 +1,4 @@
-"""Service of a robot's planner over any wire: whole tasks, single plans, facts in, status out."""
+"""Service of a robot's planner for all transports: tasks, single plans, facts and status."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 
 from envs.outcome import Outcome
 from keep_agent.errors import DataError
-from keep_agent.robots.errors import RobotError
-from keep_agent.robots.facts import read_facts
+from keep_agent.robots.executor import RobotError, read_facts
 from keep_agent.robots.session import RobotSession, SessionOptions
-from keep_agent.robots.task.events import Started, TaskReport, together
-from keep_agent.robots.task.status import Status, after, sentence
+from keep_agent.robots.task.events import Started, Status, TaskReport, sentence, status_after, together
 
 if TYPE_CHECKING:
     from keep_agent.agent.types import Planning
@@ -26,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``ok``: whether it worked; ``report`` says why not."""
+    """Answer to a request; ``report`` gives the reason of a failure."""
 
     ok: bool
     report: str = ""
@@ -34,7 +32,7 @@ class Answer:
 
 
 class RobotService:
-    """A `RobotSession` that answers instead of raising. ``tell`` gets the status as JSON whenever it has changed."""
+    """A `RobotSession` that answers instead of raising. ``tell`` takes the status as JSON after every change."""
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class RobotService:
     def run(
         self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
     ) -> TaskReport:
-        """Do a whole task. ``stopped``: whether somebody wanted it to stop before it began."""
+        """Run a task. ``stopped`` returns whether it was cancelled before it began."""
 
         def watch(event: Event) -> None:
             if isinstance(event, Started) and stopped():
@@ -66,22 +64,22 @@ class RobotService:
             return TaskReport(instruction, False, "busy", str(error))
 
     def stop(self, reason: str) -> bool:
-        """End the task that is on; whether there is one."""
+        """End the running task; return whether there was one."""
         return self.session.stop(reason)
 
     def close(self) -> bool:
-        """Stop what is on; nothing begins any more, even if whoever sent a goal sends it again. Whether all ended."""
+        """Stop the running task and refuse further ones; return whether all calls ended."""
         return self.session.close()
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Answer:
-        """The next skill, which the caller carries out."""
+        """Return the next skill, which the caller carries out."""
         try:
             return Answer(True, skill=self.session.plan(instruction, skills).skill)
         except Exception as error:
             return _refusal(error)
 
     def report(self, ok: bool, message: str) -> Answer:
-        """What became of that skill."""
+        """Report the result of that skill."""
         try:
             self.session.report(Outcome(ok, message))
         except Exception as error:
@@ -89,18 +87,18 @@ class RobotService:
         return Answer(True)
 
     def facts(self, text: str) -> None:
-        """Facts as JSON, for whatever is planned next. What is none is logged: a topic has nobody to complain to."""
+        """Add facts as JSON. Invalid ones are logged, since a topic has no answer."""
         try:
             self.session.tell(read_facts(text))
         except DataError as error:
             log.warning("facts ignored: %s", error)
 
     def announce(self) -> None:
-        """Tell the status as it is."""
+        """Publish the current status."""
         self._tell(self.status.to_json())
 
     def _watch(self, event: Event) -> None:
-        before, self.status = self.status, after(self.status, event)
+        before, self.status = self.status, status_after(self.status, event)
         if self.status is not before:
             self.announce()
 

@@ -1,4 +1,4 @@
-"""A robot and its planner: tasks or single plans, one thing at a time, with time-outs and a way to stop."""
+"""Session of a robot and its planner: tasks or single plans, one at a time, with time limits and stop."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from envs.clock import Clock
-from keep_agent.robots.errors import RobotError, RobotTimeout
+from keep_agent.robots.executor import RobotError, RobotTimeout
 from keep_agent.robots.task.bounded_call import Call
-from keep_agent.robots.task.events import Finished, Started, TaskReport, together
-from keep_agent.robots.task.limits import Limits
-from keep_agent.robots.task.pending_facts import PendingFacts
+from keep_agent.robots.task.dialogue import PendingFacts, SinglePlans
+from keep_agent.robots.task.events import Finished, Limits, Started, TaskReport, together
 from keep_agent.robots.task.run import Judge, TaskRun
-from keep_agent.robots.task.single_plans import SinglePlans
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision, Planning
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.task.events import Event, Watch
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
 
 T = TypeVar("T")
-ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+TASK_RUNNING = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
 
 
 class SessionOptions(TypedDict, total=False):
-    """What a `RobotSession` may be given beside its planner and executor."""
+    """Options of a `RobotSession` besides planner and executor."""
 
     limits: Limits | None
     judge: Judge | None
 
 
 class RobotSession:
-    """``watch`` hears of everything, one event at a time, on several threads. It should return soon: the task waits.
+    """Robot and planner, for one task or single plan at a time.
 
-    ``judge`` tells whether a task that the planner calls done is done; without it the planner's word counts.
+    :param watch: takes all events, one at a time, on several threads; the task waits for its return
+    :param judge: returns the outcome of a task after the planner's "done"; without it that counts as success
     """
 
     def __init__(
@@ -54,29 +53,29 @@ class RobotSession:
     ) -> None:
         self.planner, self.executor, self.judge = planner, executor, judge
         self.limits = limits or Limits()
-        self._watch, self._telling = watch, RLock()
+        self._watch, self._event_lock = watch, RLock()
         self._lock = Lock()
         self._idle = Flag()
         self._idle.set()
-        self._closed = ""  # why nothing begins any more
-        self._stop_requested: Future[str] | None = None  # to be done with the reason; of the task that is on
-        self._left: list[Call[Any]] = []  # calls that may not have returned
+        self._closed = ""  # reason of `close`
+        self._stop_requested: Future[str] | None = None  # of the running task; done with the reason
+        self._calls: list[Call[Any]] = []  # that may not have returned
         self._pending = PendingFacts()
         self._plans = SinglePlans(planner, self._pending)
-        self._ends = 0  # how often what was planned singly was ended
+        self._ends = 0  # number of ends of single plans
 
     def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
-        """Do a task. Blocks until it is over, which the limits see to; nothing of ours is left running then.
+        """Run a task; block until it ends, which the limits ensure.
 
-        A skill that does not return after it was cancelled, and a planner that does not answer, are left alone; the
-        next task waits for them as long as for an answer, and does not begin without them. Raises RobotError if
-        another task is on. ``watch`` hears of this task only.
+        A cancelled skill or a planner that does not return is abandoned; the next task waits for it up to
+        `Limits.answer`, and does not begin before. ``watch`` takes the events of this task. Raises RobotError while
+        another task is running.
         """
         tell = self._teller(watch)
-        with self._claimed() as stop_requested:
-            left = self._still_left(stop_requested)
-            if left or stop_requested.done():
-                return _refused(instruction, left, stop_requested, tell)
+        with self._exclusive() as stop_requested:
+            calls = self._unfinished(stop_requested)
+            if calls or stop_requested.done():
+                return _refusal(instruction, calls, stop_requested, tell)
             task = TaskRun(
                 self.planner,
                 self.executor,
@@ -91,13 +90,13 @@ class RobotSession:
                 return task.play()
             finally:
                 with self._lock:
-                    self._left = task.calls
+                    self._calls = task.calls
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        """The next skill, which the caller carries out. The instruction stays the same as long as the task does.
+        """Return the next skill, which the caller carries out. Plans of one instruction are one task.
 
-        Raises RobotError while a task is on, RobotTimeout if the planner does not answer within `Limits.answer`; then
-        the task is over for the planner as soon as it does. Raises what else the planner raises.
+        Raises RobotError while a task is running, RobotTimeout after `Limits.answer`, which ends the planner's task,
+        and the planner's errors.
         """
         if not instruction.strip() or not skills:
             raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
@@ -106,30 +105,29 @@ class RobotSession:
         def begin() -> Callable[[], Decision]:
             nonlocal ends
             ends = self._ends
-            return self._plans.asked(instruction, tuple(skills))
+            return self._plans.next_plan(instruction, tuple(skills))
 
         decision = self._bounded("plan", begin)
-        if self._ends != ends or self._stop_requested is not None:  # the planner is told that this plan is over
-            raise RobotError(self._closed or ON)
+        if self._ends != ends or self._stop_requested is not None:  # this plan was ended for the planner
+            raise RobotError(self._closed or TASK_RUNNING)
         return decision
 
     def report(self, outcome: Outcome) -> None:
-        """What became of that skill. One that nobody reports on counts as carried out when the next is asked for.
+        """Report the result of that skill. Without a report it counts as carried out at the next plan.
 
-        Raises RobotError if there is none, and as `plan` does.
+        Raises RobotError if there is no such skill, and as `plan` does.
         """
-        self._plans.reported(outcome)  # says at once if there is nothing to report on
-        self._bounded("report", partial(self._plans.reported, outcome))
+        self._plans.next_report(outcome)  # raises at once without an open plan
+        self._bounded("report", partial(self._plans.next_report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
-        """Facts from elsewhere, for the next look, plan or task."""
+        """Add facts from another source, for the next observation, plan or task."""
         self._pending.add(facts)
 
-    def stop(self, reason: str = "somebody pressed stop") -> bool:
-        """End the task that is on, soon; from any thread. The first reason counts.
+    def stop(self, reason: str = "stop was pressed") -> bool:
+        """End the running task, from any thread; return whether there was one. The first reason counts.
 
-        Without a task nothing happens, and the next one is not concerned; returns whether there was one. A single plan
-        is not stopped: the robot is its caller's.
+        Single plans are not stopped, since their caller moves the robot.
         """
         stop_requested = self._stop_requested
         if stop_requested is None:
@@ -139,19 +137,19 @@ class RobotSession:
         return True
 
     def close(self, reason: str = "the planner is shut down") -> bool:
-        """Stop what is on, for good: what is asked for from now on is stopped at once. Whether all ended in time."""
+        """Stop the running task and refuse further ones; return whether all calls ended in time."""
         clock = Clock(self.limits.longest_stop)
         with self._lock:
             self._closed = reason
             self._end_plans(reason)
         self.stop(reason)
-        return self._idle.wait(clock.remaining) and all(call.wait(clock.remaining) for call in list(self._left))
+        return self._idle.wait(clock.remaining) and all(call.wait(clock.remaining) for call in list(self._calls))
 
     @contextmanager
-    def _claimed(self) -> Iterator[Future[str]]:
+    def _exclusive(self) -> Iterator[Future[str]]:
         with self._lock:
             if self._stop_requested is not None:
-                raise RobotError(ON)
+                raise RobotError(TASK_RUNNING)
             self._stop_requested = stop_requested = Future()
             self._idle.clear()
             if self._closed:
@@ -162,30 +160,30 @@ class RobotSession:
             self._stop_requested = None
             self._idle.set()
 
-    def _still_left(self, stop_requested: Future[str]) -> list[Call[Any]]:
-        """Calls that keep a task from beginning: earlier ones, and what ends single plans for the planner."""
+    def _unfinished(self, stop_requested: Future[str]) -> list[Call[Any]]:
+        """Return the calls that a task has to wait for: earlier ones, and the end of single plans."""
         with self._lock:
             self._end_plans("something else was begun")
         clock = Clock(self.limits.answer)
-        for call in self._left:
+        for call in self._calls:
             call.wait(clock.remaining, stop_requested)
-        self._left = [call for call in self._left if not call.done]
-        return self._left
+        self._calls = [call for call in self._calls if not call.done]
+        return self._calls
 
     def _bounded(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
-        """A call for a single plan; ``begin`` is called under the lock, and gives what waits for the planner."""
+        """Run a call for a single plan with a time limit; ``begin``, called under the lock, returns the function."""
         with self._lock:
-            self._left = [call for call in self._left if not call.done]
+            self._calls = [call for call in self._calls if not call.done]
             if self._closed:
                 raise RobotError(self._closed)
             if self._stop_requested is not None:
-                raise RobotError(ON)
-            if self._left:
-                raise RobotTimeout(f"an earlier {self._left[0].name} is still at work: ask again when it is over")
+                raise RobotError(TASK_RUNNING)
+            if self._calls:
+                raise RobotTimeout(f"an earlier {self._calls[0].name} is still at work: ask again when it is over")
             call = Call(name, begin())
-            self._left = [call]
+            self._calls = [call]
         call.wait(self.limits.answer)
-        with self._lock:  # against a task that begins, which ends this as well
+        with self._lock:  # a task that begins ends single plans, too
             if call.done:
                 return call.result
             self._end_plans("the answer came too late")
@@ -195,15 +193,15 @@ class RobotSession:
         self._ends += 1
         end = self._plans.leave(why)
         if end is not None:
-            self._left.append(Call("end", end))
+            self._calls.append(Call("end", end))
 
     def _teller(self, watch: Watch | None) -> Watch:
-        """Tells of one task, and nothing after its end: what was left alone may still have something to say."""
+        """Return the watcher of one task, which drops events after its end."""
         all_watch, over = together(self._watch, watch), False
 
         def tell(event: Event) -> None:
             nonlocal over
-            with self._telling:
+            with self._event_lock:
                 if not over:
                     over = isinstance(event, Finished)
                     all_watch(event)
@@ -211,10 +209,10 @@ class RobotSession:
         return tell
 
 
-def _refused(
-    instruction: str, left: Sequence[Call[Any]], stop_requested: Future[str], tell: Callable[[Event], None]
+def _refusal(
+    instruction: str, calls: Sequence[Call[Any]], stop_requested: Future[str], tell: Callable[[Event], None]
 ) -> TaskReport:
-    names = ", ".join(dict.fromkeys(call.name for call in left))
+    names = ", ".join(dict.fromkeys(call.name for call in calls))
     if stop_requested.done():
         report = TaskReport(instruction, False, "stopped", stop_requested.result())
     else:

@@ -1,4 +1,4 @@
-"""Our symbolic worlds as a robot, with motions that take time."""
+"""Symbolic world as a robot, with skills that take time."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 from envs.outcome import Outcome, failed
 from envs.worlds import spec_of
 from keep_agent.errors import ConfigError
-from keep_agent.robots.errors import RobotError
+from keep_agent.robots.executor import RobotError
 from planners.prompts.text import UNEXPLAINED
 
 if TYPE_CHECKING:
     from envs.fact import Fact
     from envs.setting import Episode, Setting
 
-GROUNDED = {"skills": "grounded", "observability": "partial"}  # what a robot is closest to
+GROUNDED = {"skills": "grounded", "observability": "partial"}  # as for a robot
 
 
 class SymbolicExecutor:
-    """Plays one episode: its house, and its tasks one after another.
+    """Executor in the house of one episode, with its tasks one after another.
 
-    ``seconds`` is how long a skill takes; its effect shows after the share ``effect`` of that. A skill that is
-    cancelled before has changed nothing. Raises ConfigError for values that cannot be.
+    :param seconds: duration of a skill
+    :param effect: share of the duration after which the skill takes effect; cancelled before, it changes nothing
+    :raises ConfigError: values out of range
     """
 
     def __init__(self, setting: Setting, episode: Episode, *, seconds: float = 0.0, effect: float = 0.5) -> None:
@@ -33,33 +34,33 @@ class SymbolicExecutor:
         self.world = setting.begin(episode)
         self.knowledge = setting.knowledge(self.world)
         self._number = 0
-        self._lock = Lock()  # of the world and what is known of it
+        self._lock = Lock()  # of world and knowledge
         self._moving = Lock()
         self._cancelled = Event()
 
     @property
     def task(self) -> Any:
-        """The one at hand; its ``instruction`` is what to tell the planner."""
+        """The current task, with its ``instruction``."""
         return self.episode.tasks[self._number]
 
     @property
     def goal(self) -> tuple[int, int]:
-        """Goal conditions met now, and their total."""
+        """Number of goal conditions met, and their total."""
         with self._lock:
             return self.setting.conditions(self.world, self.task)
 
     @property
-    def reached(self) -> bool:
+    def success(self) -> bool:
         met, total = self.goal
         return met == total
 
     def judge(self) -> Outcome:
-        """Whether the task is done, for `RobotSession`."""
+        """Return the outcome of the task, for `RobotSession`."""
         met, total = self.goal
         return Outcome(True) if met == total else failed(f"{met} of {total} goal conditions hold")
 
     def next_task(self) -> bool:
-        """Go on to the episode's next task, in the house as it is; whether there is one."""
+        """Begin the episode's next task in the same house; return whether there is one."""
         if self._number + 1 == len(self.episode.tasks):
             return False
         with self._lock:
@@ -76,7 +77,7 @@ class SymbolicExecutor:
             return tuple(self.knowledge.update())
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Raises SkillError for what is no skill of this world, RobotError if another one is carried out."""
+        """Carry out a skill. Raises SkillError for an unknown skill, RobotError while another one is running."""
         if not self._moving.acquire(blocking=False):
             raise RobotError(f"{skill!r} cannot begin before the skill that is carried out has ended: cancel that")
         try:
@@ -109,7 +110,7 @@ def symbolic(
     effect: float = 0.5,
     **choices: Any,
 ) -> SymbolicExecutor:
-    """An embedded house of a world by its gymnasium id; ``choices`` are those of its setting, else `GROUNDED`."""
+    """Make a robot in an embedded house of a world, by gymnasium id; ``choices`` of its setting replace `GROUNDED`."""
     spec = spec_of(world)
     house = spec.episodes(None, split, limit=episode + 1)[episode]
     return SymbolicExecutor(spec.setting(**GROUNDED | choices), house, seconds=seconds, effect=effect)

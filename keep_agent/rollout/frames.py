@@ -1,4 +1,4 @@
-"""Pictures of an episode: encoded as they come, and written beside the trace, all of them or none."""
+"""Frames of an episode: encoded at every step, and written beside the trace, all or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST = 200  # characters of a folder's name; file systems take 255
 
 @dataclass
 class Frames:
-    """The pictures of one episode so far, as the bytes of their files."""
+    """Encoded pictures of one episode."""
 
     episode: str
     format: str = "jpeg"  # one of ENDINGS
@@ -31,11 +31,11 @@ class Frames:
 
     @property
     def folder(self) -> str:
-        """Of the episode, in the run folder."""
+        """Path in the run folder."""
         return f"{FRAMES}/{folder_name(self.episode)}"
 
     def add(self, step: int, frame: np.ndarray) -> str:
-        """Take the picture after so many steps of the episode; its path in the run folder.
+        """Add the picture after ``step`` steps; return its path in the run folder.
 
         :param frame: uint8 (height, width, 3), RGB; raises DataError for anything else
         """
@@ -44,7 +44,7 @@ class Frames:
         return f"{self.folder}/{name}"
 
     def write(self, run: Path) -> None:
-        """Write them into a run's folder. Raises KeepError if they cannot be; then none is there."""
+        """Write all pictures into a run folder, or none. Raises KeepError."""
         if not self.files:
             return
         path = run / self.folder
@@ -62,9 +62,9 @@ class Frames:
 
 
 def folder_name(episode: str) -> str:
-    """A file name for any episode id, and another one for any other.
+    """Return a unique file name for an episode id.
 
-    ``quote`` leaves dots alone, and never writes ``%`` at the end or before one.
+    ``quote`` keeps dots, and never writes ``%`` at the end or before a dot.
     """
     name = quote(episode, safe="")
     if name.startswith("."):
@@ -76,8 +76,8 @@ def folder_name(episode: str) -> str:
 
 
 def encoded(frame: np.ndarray, format: str) -> bytes:
-    """The bytes of a picture's file. Raises DataError for what is no picture."""
-    from PIL import Image  # here: most worlds have nothing to show
+    """Encode a picture. Raises DataError for an array of another shape or type."""
+    from PIL import Image  # here: most worlds have no pictures
 
     pixels = np.asarray(frame)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
@@ -88,8 +88,8 @@ def encoded(frame: np.ndarray, format: str) -> bytes:
 
 
 def keep_frames(run: Path, episodes: Iterable[str]) -> None:
-    """Remove the pictures of all other episodes, and what a killed writer left."""
-    kept = {folder_name(episode) for episode in episodes}
+    """Remove the pictures of all other episodes, and partial files of a killed writer."""
+    names = {folder_name(episode) for episode in episodes}
     for folder in (run / FRAMES).glob("*"):
-        if folder.is_dir() and folder.name not in kept:
+        if folder.is_dir() and folder.name not in names:
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The one rollout loop: any world, any planner, one episode at a time."""
+"""Rollout loop of all worlds and planners, one episode at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import EpisodeError, ModelError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.rollout.step_numbers import step_numbers
-from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, task_entry
+from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, step_numbers, task_entry
 from planners.base import DONE, Decision, Planner, TaskResult
 
 if TYPE_CHECKING:
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Looks on while episodes run: a progress bar, a viewer. Must not disturb."""
+    """Observer of running episodes, such as a progress bar."""
 
     def step(self, episode: str, number: int, skill: str) -> None: ...
 
 
 @dataclass
 class Rollout:
-    """One episode in the making: what happened so far, and the trace entries it leaves."""
+    """A running episode: its steps, outcomes and trace entries so far."""
 
     index: int
     id: str
     plan: tuple[Any, ...]  # the episode's tasks
-    frames: Frames | None = None  # where its pictures go
+    frames: Frames | None = None  # receives the pictures
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
@@ -47,15 +46,15 @@ class Rollout:
         return len(self.outcomes)
 
     def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """What a simulator adds to the trace: the picture, and whether it was restarted since the last entry."""
+        """Return a simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
         picture = observation.get("frame")
-        kept = self.frames is not None and picture is not None
-        frame = self.frames.add(len(self.steps), picture) if kept else ""
+        has_frame = self.frames is not None and picture is not None
+        frame = self.frames.add(len(self.steps), picture) if has_frame else ""
         return marks(frame, self.restarts > before)
 
     def finish(self, result: Any, last_skill: str) -> TaskOutcome:
-        """Book the world's verdict on the present task."""
+        """Record the world's result of the current task."""
         stop = "success" if result.success else "done" if last_skill == DONE else "max_steps"
         outcome = self._outcome(result.task, result.success, result.met, result.total, result.steps, stop)
         self.outcomes.append(outcome)
@@ -63,22 +62,22 @@ class Rollout:
         return outcome
 
     def crash(self, error: Exception, met: int, total: int) -> None:
-        """The present task and all that would have followed are failures: they stay in the denominator.
+        """Record the current task and all following ones as failures, so that they stay in the denominator.
 
-        Behind the last task, it is that one.
+        After the last task it is that one.
         """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
         if self.task == len(self.plan):
             self.outcomes[-1] = replace(self.outcomes[-1], success=False, stop="crash")
         for number, task in enumerate(self.plan[self.task :]):
-            here = number == 0
+            is_current = number == 0
             steps = sum(step.task == self.task for step in self.steps)
-            met, total = (met, total) if here else (0, 1)
+            met, total = (met, total) if is_current else (0, 1)
             self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
 
     def result(self, start: float) -> EpisodeResult:
-        """All of it; ``start`` is what `perf_counter` said before the reset."""
+        """Return the result; ``start`` is the value of `perf_counter` before the reset."""
         outcomes, steps, seconds = tuple(self.outcomes), tuple(self.steps), time.perf_counter() - start
         return EpisodeResult(self.index, self.id, outcomes, steps, seconds, self.error, self.restarts)
 
@@ -99,13 +98,13 @@ def run_episode(
     watcher: Watcher | None = None,
     frames: Frames | None = None,
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
-    """Play one episode; returns its result and its trace entries.
+    """Play one episode; return its result and its trace entries.
 
-    ``demonstrate`` tells from a task's first ``info`` how many skills a demonstration takes, for path weighting.
-    ``frames`` takes the pictures that observations hold under "frame"; without it they are not kept.
-    An error while resetting the world is the user's (bad data) and is raised, unless it is an EpisodeError. That, and
-    whatever goes wrong later, is a failed episode with its traceback in the trace. A ModelError passes through, for it
-    says nothing of the planner; so does KeyboardInterrupt.
+    An error of the reset is one of the data and is raised, unless it is an EpisodeError. That and every later error
+    make a failed episode with a traceback in the trace, except ModelError and KeyboardInterrupt, which are raised.
+
+    :param demonstrate: returns the length of a demonstration from a task's first ``info``, for path weighting
+    :param frames: takes the pictures of observations ("frame")
     """
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)
@@ -126,16 +125,16 @@ def run_episode(
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
     except ModelError:
         raise
-    except Exception as error:  # any planner or world may be under test here
-        begun = info["task_index"] == rollout.task  # else the one before was booked, and the next never came up
-        rollout.crash(error, *(info["goal"] if begun else (0, 1)))
+    except Exception as error:  # of any planner or world
+        is_current = info["task_index"] == rollout.task  # else the error came between two tasks
+        rollout.crash(error, *(info["goal"] if is_current else (0, 1)))
     return rollout.result(start), rollout.entries
 
 
 def _begin(
     env: gymnasium.Env, rollout: Rollout, episode: Episode, skills: str, seed: int
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The world at the episode's start, with the first entry of its trace."""
+    """Reset the world and record the first entry."""
     observation, info = env.reset(seed=seed, options={"episode": episode})
     opening = episode_entry(rollout.index, episode, skills, info.get("notes"))
     rollout.entries.append(opening | rollout.marks(observation, info))
@@ -145,7 +144,7 @@ def _begin(
 def _turn(
     env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
-    """Observe, decide, act, learn what became of it."""
+    """Observe, decide, act and take the result."""
     facts = info["facts"]
     began = time.perf_counter()
     planner.observe(facts)

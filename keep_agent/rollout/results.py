@@ -1,4 +1,4 @@
-"""Results of a rollout: numbers per step, outcome per task, result per episode. Plain data that survives JSON."""
+"""Results of a rollout as plain data: numbers per step, outcome per task, result per episode."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STOPS = ("success", "done", "max_steps", "crash")
 
 @dataclass(frozen=True, slots=True)
 class StepNumbers:
-    """What one decision cost. All zero for planners without a model. Times in ms, the rest in rows or row-layers."""
+    """Cost of one decision; all zero for planners without a model. Times in ms, the rest in rows or row-layers."""
 
     task: int = 0
-    layers: int = 0  # 0: no model was asked
+    layers: int = 0  # 0: no model
     parts: Mapping[str, float] | None = None  # PARTS, which add up to ttft_ms
     ttft_ms: float = 0.0
     ttft_overlapped_ms: float = 0.0
@@ -36,11 +36,11 @@ class StepNumbers:
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
-    prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
+    prefix_tokens: int = 0  # leading rows with KV of an identical prefix, the context's included
     live_tokens: int = 0  # rows that survive the turn
-    longest_tokens: int = 0  # of the step's prompts the longest: one may have asked first what an instruction means
-    raw_reads: int = 0  # rows of KV that the decision's forward passes would read if nothing had been dropped
-    live_reads: int = 0  # those they read
+    longest_tokens: int = 0  # longest prompt of the step, which may have a second one for the goal
+    raw_reads: int = 0  # rows of KV that the forward passes would read without eviction
+    live_reads: int = 0  # rows of KV that they read
     cold: bool = False
     flips: int = 0
 
@@ -50,7 +50,7 @@ class StepNumbers:
 
     @property
     def request_tokens(self) -> int:
-        """The longest prompt as told; older runs counted a step's prompts together."""
+        """Rows of the longest prompt; older runs have only the sum of a step's prompts."""
         return self.longest_tokens or self.prompt_tokens
 
     @property
@@ -59,7 +59,7 @@ class StepNumbers:
         return self.token_layers / (self.prompt_tokens * self.layers) if self.layers else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is at its default; times with a microsecond's precision."""
+        """Return the fields that differ from their defaults; times are rounded to microseconds."""
         row = {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
         if self.parts is not None:
             row["parts"] = {key: round(value, 3) for key, value in self.parts.items()}
@@ -71,7 +71,7 @@ _DEFAULTS = {field.name: field.default for field in fields(StepNumbers)}
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """How one task ended. ``stop`` is one of STOPS; a task never reached because of a crash counts as crashed."""
+    """Result of one task. ``stop`` is one of STOPS; a task after a crash counts as crashed."""
 
     id: str
     type: str
@@ -106,7 +106,7 @@ class EpisodeResult:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """The result of ``to_json``'s row; raises KeyError, TypeError or ValueError when it is not one."""
+        """Read a row of `to_json`. Raises KeyError, TypeError or ValueError for another one."""
         values = dict(row)
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
         if not values["tasks"]:
@@ -116,8 +116,8 @@ class EpisodeResult:
 
 
 def typed(result: Row) -> Row:
-    """A dataclass made of JSON, if every value is of its field's type. Raises ValueError naming one that is not."""
-    from pydantic import ValidationError  # here: who only plays reads no results
+    """Return a dataclass read from JSON, if its values have the fields' types. Raises ValueError naming a wrong one."""
+    from pydantic import ValidationError  # here: playing needs no check
 
     try:
         _adapter(type(result)).validate_json(json.dumps(result, default=shallow), strict=True)
@@ -128,7 +128,7 @@ def typed(result: Row) -> Row:
 
 
 def shallow(value: Any) -> dict[str, Any]:
-    """A dataclass's fields as they are, for `json.dumps`, which asks again for those within; `asdict` copies all."""
+    """Return a dataclass's fields without copies, as ``default`` of `json.dumps`."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

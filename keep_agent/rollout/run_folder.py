@@ -1,11 +1,11 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
-All files belong to the config: their chains of checksums begin with it, and it names the run, so those of another run
-are refused. A mark beside ``episodes.jsonl`` tells how many lines there are, the summary which was the last.
+All files are bound to the config, which names the run: their chains of checksums begin with it, so that files of
+another run are refused. A mark beside ``episodes.jsonl`` counts its lines, the summary identifies the last one.
 
 The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
-and it says how many lines the trace has by then. Opening an interrupted run drops whatever has no mark. So a run may be
-killed at any moment and resumed. Every file has checksums; what was committed and has changed since is refused.
+and it holds the number of trace lines. Opening an interrupted run drops everything without a mark, so that a run may be
+killed at any moment and resumed. Committed content with a wrong checksum is refused.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from memory.files.json_lines import Chain, Line, LineFile, encoded, read_lines
 from memory.files.sealed_json import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-TRACED = "trace"  # of a committed line: lines of the trace by then
-COMMITTED, LAST = "committed", "last"  # of a summary: committed lines, and the checksum of the last
-RUN = "run"  # of a saved config: tells a run from others of the same settings; older versions have none
+TRACED = "trace"  # of a committed line: number of trace lines at that time
+COMMITTED, LAST = "committed", "last"  # of a summary: number of committed lines, and checksum of the last
+RUN = "run"  # of a saved config: distinguishes runs of the same settings; missing in older versions
 AGAIN = "restore the file, or start a new run"
 log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
-    """What a line of a run's results holds: numbered, and plain enough for JSON."""
+    """Result in a line of a run, with an index and as JSON."""
 
     index: int
     id: str
@@ -50,10 +50,7 @@ class Result(Protocol):
 
 
 class RunFolder:
-    """Results of one run on disk. Make it with `create` or `resume`; nobody else can go on with it until `release`.
-
-    A context manager: at its end, however it ends, the folder is released.
-    """
+    """Results of one run on disk, made by `create` or `resume`. It is locked until `release`, or the end of a block."""
 
     lines: ClassVar[str] = EPISODES  # the file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
@@ -65,35 +62,35 @@ class RunFolder:
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _go_on(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
-        """Append behind these lines from now on; None: at the front."""
+        """Append after these lines; None: at the beginning."""
         kind = MarkedFile if start.sealed else LineFile
         self._lines = kind(self.path / self.lines, line, start)
         self._trace = LineFile(self.path / TRACE, traced, start)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
-        """A new folder; if ``path`` already holds a run, ``path-2``, ``path-3``, ... is taken."""
+        """Make a new folder: ``path``, or ``path-2``, ``path-3``, ... if it holds a run."""
         for number in range(1, 1000):
             candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
             candidate.mkdir(parents=True, exist_ok=True)
             if any((candidate / name).exists() for name in (cls.lines, SUMMARY)):
                 continue
             try:
-                (candidate / CONFIG).touch(exist_ok=False)  # one of several runs that begin at once gets it
+                (candidate / CONFIG).touch(exist_ok=False)  # only one of several simultaneous runs succeeds
             except FileExistsError:
                 continue
-            named, start = bound(config)
+            saved, start = bound(config)
             MarkedFile.begin(candidate / cls.lines, start)  # first: a run with a config has a mark
-            write_sealed(candidate / CONFIG, named)
-            run = cls(candidate, config)._claimed()
+            write_sealed(candidate / CONFIG, saved)
+            run = cls(candidate, config)._lock()
             run._go_on(start)
             return run
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """An existing run with its finished episodes; a torn or unmarked tail is cut off, and reported."""
-        run = cls(path, cls.saved(path))._claimed()
+        """Open an existing run with its finished episodes; a torn or unmarked tail is cut off and reported."""
+        run = cls(path, cls.saved(path))._lock()
         try:
             run._read_back()
         except BaseException:
@@ -102,8 +99,8 @@ class RunFolder:
         return run
 
     def _read_back(self) -> None:
-        """What is committed; what is not is cut off."""
-        clean(self.path)  # of what a killed run was about to write
+        """Read the committed lines, and cut off the rest."""
+        clean(self.path)  # of partial files of a killed run
         start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
@@ -115,8 +112,8 @@ class RunFolder:
                 log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
         keep_frames(self.path, ids)
 
-    def _claimed(self) -> Self:
-        """Its folder is held until `release`, or the process is gone. Raises ConfigError if another holds it."""
+    def _lock(self) -> Self:
+        """Lock the folder until `release`, or the end of the process. Raises ConfigError if it is locked."""
         folder = os.open(self.path, os.O_RDONLY)
         self._release = weakref.finalize(self, os.close, folder)
         if taken(folder):
@@ -126,22 +123,22 @@ class RunFolder:
 
     @classmethod
     def saved(cls, path: Path) -> dict[str, Any]:
-        """The config of an existing run. Raises DataError for what is none, or holds another command's results."""
+        """Return the config of an existing run. Raises DataError for another folder, or another command's results."""
         config = read_config(path)
-        others = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
-        if others:
-            raise DataError(f"{path} holds {others[0]}, so another command made it; resume it with that one")
+        foreign = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
+        if foreign:
+            raise DataError(f"{path} holds {foreign[0]}, so another command made it; resume it with that one")
         return config
 
     @classmethod
     def read(cls, path: Path) -> list[Any]:
-        """The committed results of a run, finished or not, in the order of their index. Leaves the files alone."""
-        found = _results(cls._committed(path), path / cls.lines, cls.result)
-        return sorted(found, key=lambda result: result.index)
+        """Return the committed results of a run, finished or not, by index, without a change of its files."""
+        results = _results(cls._committed(path), path / cls.lines, cls.result)
+        return sorted(results, key=lambda result: result.index)
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """The committed lines. Raises CorruptError if one is damaged, missing or another run's, or the summary is."""
+        """Return the committed lines. Raises CorruptError if one or the summary is damaged, missing or foreign."""
         lines = read_committed(path, cls.lines)
         if (path / SUMMARY).exists():
             _check_summary(path, lines, opening(path))
@@ -153,9 +150,9 @@ class RunFolder:
         return frozenset(result.index for result in self.results)
 
     def check_weights(self, weights: str | None, trained: str | None = None) -> None:
-        """Raises ConfigError unless it was these (hashes) that gave the results so far.
+        """Raises ConfigError if other weights (hashes) made the results so far.
 
-        :param trained: of what was trained besides the model
+        :param trained: weights that were trained for the memory method
         """
         if self.config.get("weights", weights) != weights:
             raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
@@ -163,7 +160,7 @@ class RunFolder:
             raise ConfigError(f"{self.path} was made with another retention head; start a new run")
 
     def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = (), frames: Frames | None = None) -> None:
-        """Write a result for good: first its pictures, then its trace, then its line."""
+        """Commit a result: its pictures, its trace, and then its line."""
         if frames is not None:
             frames.write(self.path)
         self._trace.append(entries)
@@ -172,7 +169,7 @@ class RunFolder:
         self.results.append(result)
 
     def release(self) -> None:
-        """Let others go on with it now, not when the last reference is gone: a traceback may hold one for long."""
+        """Unlock the folder at once: a traceback may keep the last reference for long."""
         self._release()
 
     def __enter__(self) -> Self:
@@ -182,20 +179,20 @@ class RunFolder:
         self.release()
 
     def discard(self) -> None:
-        """Take back a run that could not begin."""
+        """Remove a run that could not begin."""
         (self.path / CONFIG).unlink()
         end_of(self.path / self.lines).unlink(missing_ok=True)
         self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         path = self.path / SUMMARY
-        last = {LAST: _shown(self._lines.link)} if self._lines.start.sealed else {}
+        last = {LAST: _hexadecimal(self._lines.link)} if self._lines.start.sealed else {}
         write_sealed(path, {**summary, COMMITTED: self._lines.count} | last)
         return path
 
 
 def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
-    """A run's config. Raises DataError when ``path`` is not a run folder, or a dotted key that is ``needed`` lacks."""
+    """Return a run's config. Raises DataError if ``path`` is no run folder, or a ``needed`` dotted key is missing."""
     config = _saved_config(path)
     config.pop(RUN, None)
     for key in needed:
@@ -211,44 +208,41 @@ def _check_has(config: Any, key: str, file: Path) -> None:
 
 
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
-    """A config as it is saved, with a name of the run's own, and what the chains of the run's files begin with."""
-    named = {**config, RUN: token_hex(8)}
-    return named, Chain.bound(encoded(named))
+    """Return the config to save, with a name of the run, and the beginning of its files' chains."""
+    saved = {**config, RUN: token_hex(8)}
+    return saved, Chain.bound(encoded(saved))
 
 
 def opening(path: Path) -> Chain:
-    """What the chains of a run's files begin with; nothing where an older version made it, or there is no config."""
+    """Return the beginning of the chains of a run's files; empty for an older version, or without a config."""
     config = _saved_config(path) if (path / CONFIG).exists() else {}
     return Chain.bound(encoded(config)) if RUN in config else Chain()
 
 
 def _saved_config(path: Path) -> dict[str, Any]:
-    lost = "give a run folder that eval printed; a run whose config is lost cannot be used"
-    return read_sealed(path / CONFIG, lost, key=RUN)
+    remedy = "give a run folder that eval printed; a run whose config is lost cannot be used"
+    return read_sealed(path / CONFIG, remedy, key=RUN)
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """A finished run's summary. Raises DataError."""
+    """Return a finished run's summary. Raises DataError."""
     return read_sealed(path / SUMMARY, _write_again(path), key=LAST)
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Run folders at or below ``path``, sorted by name; none that a killed writer left half-written.
-
-    Raises DataError when there are none.
-    """
-    found = sorted(
+    """Return the run folders at or below ``path``, sorted by name, without partial ones. Raises DataError for none."""
+    folders = sorted(
         file.parent
         for file in path.rglob(CONFIG)
         if _has_results(file.parent) and not file.parent.name.endswith(SUFFIX)
     )
-    if not found:
+    if not folders:
         raise DataError(f"no run under {path}: give a folder that holds {CONFIG} and {EPISODES}")
-    return found
+    return folders
 
 
 def read_committed(path: Path, name: str) -> list[Line]:
-    """The committed lines of a run's file. Raises CorruptError if one is damaged, missing or another run's."""
+    """Return the committed lines of a run's file. Raises CorruptError if one is damaged, missing or another run's."""
     start = opening(path)
     if start.sealed:
         return read_marked(path / name, start, f"{CONFIG} beside it", AGAIN)
@@ -256,7 +250,7 @@ def read_committed(path: Path, name: str) -> list[Line]:
 
 
 def trace_lines(trace: Path) -> Iterator[Line]:
-    """The lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
+    """Yield the lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
     path, number = trace.parent, 0
     lines = read_committed(path, EPISODES) if _commits(path) else []
     for line in read_lines(trace, AGAIN, opening(path)):
@@ -266,7 +260,7 @@ def trace_lines(trace: Path) -> Iterator[Line]:
 
 
 def episodes_mark(path: Path) -> Mark | None:
-    """How many episodes of a run there must be; None where nothing tells. Raises CorruptError for a damaged mark."""
+    """Return the mark with the number of a run's episodes, if there is one. Raises CorruptError for a damaged mark."""
     start = opening(path)
     if not start.sealed or not _commits(path):
         return None
@@ -274,7 +268,7 @@ def episodes_mark(path: Path) -> Mark | None:
 
 
 def _commits(path: Path) -> bool:
-    """Whether a folder is that of a run with episodes; an agent's trace on a server has none."""
+    """Return whether a folder holds a run with episodes; an agent's trace on a server has none."""
     return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
 
 
@@ -283,7 +277,7 @@ def _has_results(path: Path) -> bool:
 
 
 def _committed_trace(lines: Iterable[Line]) -> int | None:
-    """Lines of its trace that a run's committed lines tell of; None where none tells."""
+    """Return the number of trace lines that the committed lines state, if any does."""
     return max((line.value[TRACED] for line in lines if TRACED in line.value), default=None)
 
 
@@ -294,15 +288,15 @@ def check_trace(path: Path, lines: int, committed: int) -> None:
 
 
 def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
-    """Raises CorruptError if a summary was written of more lines than there are, or of another run's."""
+    """Raises CorruptError for a summary of more lines than there are, or of another run."""
     summary = read_summary(path)
-    told = summary.get(COMMITTED)
-    if told is not None and (type(told) is not int or not 0 <= told <= len(lines)):
+    count = summary.get(COMMITTED)
+    if count is not None and (type(count) is not int or not 0 <= count <= len(lines)):
         raise CorruptError(
-            f"{path} has {len(lines)} results of the {told} that {SUMMARY} was written of; restore the file, or delete "
-            f"{SUMMARY} and resume the run"
+            f"{path} has {len(lines)} results of the {count} that {SUMMARY} was written of; restore the file, or "
+            f"delete {SUMMARY} and resume the run"
         )
-    if start.sealed and summary.get(LAST) != _shown(lines[told - 1].chain.sum if told else start.sum):
+    if start.sealed and summary.get(LAST) != _hexadecimal(lines[count - 1].chain.sum if count else start.sum):
         raise CorruptError(f"{path / SUMMARY} belongs to another run, or another state of it; {_write_again(path)}")
 
 
@@ -310,12 +304,12 @@ def _write_again(path: Path) -> str:
     return f"delete it and write it again with eval.resume={path}"
 
 
-def _shown(link: int) -> str:
+def _hexadecimal(link: int) -> str:
     return f"{link:08x}"
 
 
 def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]:
-    """What the lines of a file hold."""
+    """Read the results of lines."""
     results = []
     for line in lines:
         row = {key: value for key, value in line.value.items() if key != TRACED}
@@ -325,12 +319,12 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
 
 
 def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: set[str]) -> Line | None:
-    """The last line of a trace that was committed. Raises CorruptError for a line up to there that is damaged."""
-    told = _committed_trace(committed)
-    if told is None and not start.sealed:  # an older version did not count
-        kept = (line for line in read_lines(path, AGAIN) if line.value.get("episode") in ids)
+    """Return the last committed line of a trace. Raises CorruptError for a damaged line up to there."""
+    count = _committed_trace(committed)
+    if count is None and not start.sealed:  # an older version did not count
+        lines = (line for line in read_lines(path, AGAIN) if line.value.get("episode") in ids)
     else:
-        kept = islice(read_lines(path, AGAIN, start), told or 0)  # what stands behind may be anything
-    last = next(iter(deque(kept, maxlen=1)), None)
-    check_trace(path.parent, last.number if last else 0, told or 0)
+        lines = islice(read_lines(path, AGAIN, start), count or 0)  # uncommitted lines may be anything
+    last = next(iter(deque(lines, maxlen=1)), None)
+    check_trace(path.parent, last.number if last else 0, count or 0)
     return last

@@ -1,4 +1,4 @@
-"""What every step leaves behind: JSON lines of a versioned schema that a viewer can live from.
+"""Trace of a rollout: JSON lines of a versioned schema, for viewers.
 
 Each line has ``v`` (SCHEMA), ``event`` and ``episode``. Events: ``episode`` (opens one), ``step``, ``task`` (a task
 ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from envs.setting import Episode
     from memory.prompt.report import Prefill
     from planners.base import Decision
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
 
 SCHEMA = 1
 Entry = dict[str, Any]  # a line of JSON
@@ -30,19 +31,19 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
 
 
 def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
-    """``notes``: what the world says of the beginning, fit for JSON."""
+    """Return the entry that opens an episode; ``notes`` of the world are plain JSON."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
     noted = {"notes": dict(notes)} if notes else {}
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
 
 
 def agent_entry(name: str) -> Entry:
-    """Opens the trace of an agent that is told its tasks as it goes."""
+    """Return the entry that opens the trace of an agent, whose tasks come later."""
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
 def marks(frame: str, restarted: bool) -> Entry:
-    """What an entry gets from a simulator, without the fields that say nothing."""
+    """Return a simulator's non-empty fields of an entry."""
     return ({"frame": frame} if frame else {}) | ({"restarted": True} if restarted else {})
 
 
@@ -66,9 +67,9 @@ def step_entry(
     message: str,
     goal: tuple[int, int] | None = None,
 ) -> Entry:
-    """One turn: what was seen, how the prompt was made, what was chosen and what became of it.
+    """Return the entry of one step: facts, prompt, decision and result.
 
-    ``goal``: conditions met after it and their number, where somebody knows.
+    :param goal: goal conditions met after the step, and their total, if known
     """
     entry = _entry(
         "step",
@@ -94,7 +95,7 @@ def step_entry(
 
 
 def prompt_entry(prefill: Prefill) -> Entry:
-    """How the prompt came about: tokens, units, segments, hops, and what was loaded and computed when.
+    """Return the fields of a prompt: tokens, units, segments, hops, and the times of loads and computations.
 
     Rows are prompt rows, intervals milliseconds since the first of them, edges name segments ("" is the query).
     """
@@ -135,21 +136,50 @@ def _edge(edge: tuple[int, int, float], names: Sequence[str]) -> list[Any]:
 
 
 def fact_entry(fact: FactView) -> Entry:
-    """A fact without the fields that say nothing."""
+    """Return the non-empty fields of a fact."""
     row = {"id": fact.id, "category": fact.category, "type": fact.type, "place": fact.place, "holds": fact.holds}
     row |= {"sees": list(fact.sees), "states": list(fact.states), "gone": fact.gone}
     return {key: value for key, value in row.items() if value}
 
 
 def read_trace(path: Path) -> Iterator[Entry]:
-    """Entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
+    """Yield the entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
     for line in trace_lines(path):
         yield checked(line.value, path, line.number)
 
 
 def checked(entry: Entry, path: Path, number: int) -> Entry:
-    """What a line of a trace holds, or DataError for another schema."""
+    """Return the entry of a line. Raises DataError for another schema."""
     version = entry.get("v")
     if version != SCHEMA:
         raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
     return entry
+
+
+def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
+    """Return the numbers of one decision; those of a planner without a model are zero.
+
+    Time before the logits that the memory did not measure (facts to text, the query's tokens) is added to the part
+    ``update``, so that ``ttft_ms`` is complete; harvesting and scoring come after the logits. ``ttft_overlapped_ms``
+    excludes the encoding of invalidated blocks, which may overlap the robot's motion, except at a cold start.
+
+    :param wall_ms: wall time of observing and deciding
+    """
+    prefill = decision.prefill
+    if prefill is None:
+        return StepNumbers(task=task)
+    times = prefill.timings
+    ttft = max(wall_ms - prefill.after_ms - decision.score_ms, times.total)
+    return StepNumbers(
+        task=task,
+        **asdict(prefill.counts),
+        parts={**asdict(times), "update": times.update + ttft - times.total},
+        ttft_ms=ttft,
+        ttft_overlapped_ms=ttft - (0.0 if prefill.cold else times.encode),
+        score_ms=decision.score_ms,
+        score_tokens=decision.score_tokens,
+        raw_reads=prefill.reads.raw,
+        live_reads=prefill.reads.live,
+        cold=prefill.cold,
+        flips=len(prefill.flips),
+    )

@@ -1,6 +1,6 @@
 """Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
 
-A key has one meaning: what is logged per episode begins with ``episode/`` and has no summary, the summary holds the
+Keys are unique: those of episodes begin with ``episode/`` and has no summary, the summary holds the
 keys of ``summary.json``, and the table is ``tables/episodes``.
 """
 
@@ -26,7 +26,7 @@ COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop",
 
 
 class RunLog(Protocol):
-    """Somewhere a run is told about."""
+    """Log of a run."""
 
     def episode(self, result: EpisodeResult) -> None: ...
 
@@ -34,13 +34,13 @@ class RunLog(Protocol):
 
 
 class NoLog:
-    """Tells nobody."""
+    """Log without output."""
 
     def episode(self, result: EpisodeResult) -> None:
-        """Nobody listens."""
+        """Ignore an episode."""
 
     def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
-        """Nobody listens."""
+        """Ignore the end."""
 
 
 class WandbLog:
@@ -48,7 +48,7 @@ class WandbLog:
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
-        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # or the last one's would be the run's
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else the last episode's
 
     def episode(self, result: EpisodeResult) -> None:
         """Metrics of one finished episode, at its index."""
@@ -68,7 +68,7 @@ class WandbLog:
 
 
 def _metrics(result: EpisodeResult) -> dict[str, float]:
-    """What one episode came to; times and rows only where a model was asked."""
+    """Return the metrics of one episode; times and rows only with a model."""
     decisions = [step for step in result.steps if step.layers]
     metrics = {
         "index": result.index,
@@ -99,13 +99,13 @@ def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
 
 
 def _run_id(folder: Path) -> str:
-    """The id of a run folder's W&B run, or a new one: a resumed run goes on under it."""
+    """Return the id of a run folder's W&B run, or a new one; a resumed run keeps its id."""
     path = folder / ID
     return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
 
 
 def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
-    """A log for ``wandb.mode``; offline files go under ``folder/wandb``. Raises ConfigError if W&B cannot start."""
+    """Open a log for ``wandb.mode``, with offline files in ``folder/wandb``. Raises ConfigError if W&B cannot start."""
     check_choice("wandb.mode", settings["mode"], MODES)
     if settings["mode"] == "disabled":
         return NoLog()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from keep_agent.agent.journal import claim
+from keep_agent.agent.durable import claim
 
 
 def lock_folder(folder: Path) -> BinaryIO:

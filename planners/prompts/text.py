@@ -1,13 +1,24 @@
-"""Text around the memory: instruction, latest turns, failures, and the cue for the next skill.
+"""Texts of a prompt: segments of facts in two styles, log of the task, and the query.
 
 All texts are whole lines, so that token ids of the parts can be spliced without tokenising them together.
+
+Both styles put the type first, then the entity, then its place and states (``mug mug_2 cabinet_3 hot``), so that every
+look-up is "find type and entity, copy the next words".
+
+* ``plain``: every line is self-contained. A changed fact rewrites its own line; a removed entity has none.
+* ``linked``: a receptacle is a header, the objects in it are member lines that refer back to it (``there mug mug_2``),
+  and later changes are ``now`` lines, of which the latest holds. Lines depend on each other, as in real logs, and lose
+  most when blocks are reused without recomputation.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from keep_agent.errors import check_choice
 
 CUE = "next"
 GOAL = "goal"  # the cue for the goal of an instruction
@@ -15,6 +26,8 @@ FOCUS = 3  # tokens before an instance-level skill: type and name of the target,
 NO_TARGET = "nothing"  # each word of a focus without a target
 TYPE_LEVEL = "lota"  # the skill set whose skills name types; all others name instances
 UNEXPLAINED = "it did not work"  # the text of a failure without a message
+UNSEEN, REMOVED = "unseen", "gone"
+UPDATE_SUFFIX = "/now"  # ends the id of a segment that updates another one
 PROGRESS = 1  # turns of a task that a query shows; earlier ones are memory segments
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
@@ -87,3 +100,207 @@ def query_text(skills: str, instruction: str, turns: Sequence[Turn], agent_line:
 def candidate_text(skill: str) -> str:
     """Return the text of a candidate after the cue; its newline keeps one skill from being a prefix of another."""
     return f"{entity_text(skill)}\n"
+
+
+class FactView(Protocol):
+    """Fields of a world's fact that a style reads; any object that has them is a fact."""
+
+    id: str
+    category: str
+    type: str
+    place: str | None
+    holds: str | None
+    states: tuple[str, ...]
+    gone: bool
+    sees: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of segment ``id``: its new ``text``, or None to remove it."""
+
+    id: str
+    category: str
+    text: str | None
+    parent: str | None = None
+
+
+class SegmentView(Protocol):
+    """Fields of a segment that a style reads."""
+
+    id: str
+    text: str
+
+
+class PromptStyle(Protocol):
+    """Conversion of facts into segment edits. A style whose lines depend on earlier ones keeps the written entities."""
+
+    name: str
+
+    def edits(self, facts: Iterable[FactView]) -> list[Edit]:
+        """Return the segment edits of a batch of changed facts, in writing order."""
+
+    def reset(self) -> None:
+        """Forget all entities."""
+
+    def restore(self, segments: Iterable[SegmentView]) -> None:
+        """Continue after segments whose texts this style wrote."""
+
+
+def _line(*words: str | None) -> str:
+    return " ".join(word for word in words if word) + "\n"
+
+
+def _agent(fact: FactView) -> Edit:
+    visible = [word for name in fact.sees for word in (name.rpartition("_")[0], name)]
+    words = ["agent at", fact.place or "start", "holding", fact.holds or "nothing", *(["there"] if visible else [])]
+    return Edit(fact.id, "agent", _line(*words, *visible))
+
+
+def place_of(fact: FactView) -> str | None:
+    """Return the place of a fact as prompts spell it."""
+    return "hand" if fact.place == "agent" else fact.place
+
+
+def _words(fact: FactView) -> list[str]:
+    """Return the words of a fact in look-up order: unseen, type, entity, place, states."""
+    unseen = [UNSEEN] if UNSEEN in fact.states else []
+    place = place_of(fact)
+    states = [state for state in fact.states if state != UNSEEN]
+    return [*unseen, fact.type, fact.id, *([place] if place else []), *states]
+
+
+@dataclass
+class PlainStyle(PromptStyle):
+    """Self-contained lines, one per fact.
+
+    :param states_removal: write a line for a removed entity, since the `append` layout cannot take the old one back
+    """
+
+    states_removal: bool = False
+    name = "plain"
+
+    def edits(self, facts: Iterable[FactView]) -> list[Edit]:
+        return [self._edit(fact) for fact in facts]
+
+    def _edit(self, fact: FactView) -> Edit:
+        if fact.category == "agent":
+            return _agent(fact)
+        if fact.gone:
+            return Edit(fact.id, fact.category, _line(fact.type, fact.id, REMOVED) if self.states_removal else None)
+        return Edit(fact.id, fact.category, _line(*_words(fact)))
+
+
+@dataclass
+class LinkedStyle(PromptStyle):
+    """Headers, member lines that refer back to them, and ``now`` lines, of which the latest holds."""
+
+    name = "linked"
+    _first_lines: dict[str, bool] = field(default_factory=dict)  # id -> whether its first line says UNSEEN
+
+    def reset(self) -> None:
+        self._first_lines.clear()
+
+    def restore(self, segments: Iterable[SegmentView]) -> None:
+        self._first_lines = {segment.id: segment.text.startswith(f"{UNSEEN} ") for segment in segments}
+
+    def edits(self, facts: Iterable[FactView]) -> list[Edit]:
+        facts = list(facts)
+        headers = [fact for fact in facts if fact.category == "receptacle" and self._opens(fact)]
+        members: dict[str, list[FactView]] = {header.id: [] for header in headers}
+        rest: list[FactView] = []
+        for fact in facts:
+            is_new = fact.category == "object" and fact.id not in self._first_lines and not fact.gone
+            if is_new and fact.place in members:
+                members[fact.place].append(fact)
+            elif fact.id not in members:
+                rest.append(fact)
+        edits: list[Edit] = []
+        for header in headers:
+            self._first_lines[header.id] = UNSEEN in header.states
+            edits.append(Edit(header.id, "receptacle", _line(*_words(header))))
+            for fact in members[header.id]:
+                self._first_lines[fact.id] = False
+                line = _line("there", fact.type, fact.id, *fact.states)
+                edits.append(Edit(fact.id, "object", line, parent=header.id))
+        edits.extend(self._later(fact) for fact in rest)
+        return edits
+
+    def _opens(self, fact: FactView) -> bool:
+        """Return whether the fact writes a header: a new receptacle, or the first sight of its content."""
+        return fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states)
+
+    def _later(self, fact: FactView) -> Edit:
+        if fact.category == "agent":
+            return _agent(fact)
+        words = [fact.type, fact.id, REMOVED] if fact.gone else _words(fact)
+        line = _line("now", *words)
+        if fact.id in self._first_lines:  # the first line stays, and every prompt with this one contains it
+            return Edit(f"{fact.id}{UPDATE_SUFFIX}", fact.category, line, parent=fact.id)
+        self._first_lines[fact.id] = False
+        return Edit(fact.id, fact.category, line)
+
+
+STYLES: dict[str, type] = {"plain": PlainStyle, "linked": LinkedStyle}
+
+
+def make_style(name: str, layout: str = "memory") -> PromptStyle:
+    """Build a style by name for a prompt layout. Raises ConfigError for an unknown name."""
+    check_choice("prompt.style", name, STYLES)
+    return PlainStyle(states_removal=layout == "append") if name == "plain" else STYLES[name]()
+
+
+def history_edit(number: int, skill_line: str) -> Edit:
+    """Return the segment of an executed skill."""
+    return Edit(f"did_{number}", "history", _line("did", skill_line))
+
+
+def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
+    """Return the segment of a finished task; these are the main static memory."""
+    outcome = "succeeded" if success else "failed"
+    return Edit(f"task_{number}", "task", _line("finished", instruction, outcome, "after", str(steps), "steps"))
+
+
+@dataclass
+class TaskLog:
+    """Turns of the task under way. Archived turns that no query shows any more are dropped, but still counted."""
+
+    turns: list[Turn] = field(default_factory=list)
+    dropped: int = 0  # turns of this task before ``turns``
+    archived: int = 0  # turns of this task whose history segments are written
+    numbered: int = 0  # turns archived in all tasks of the episode
+    tasks: int = 0  # finished tasks of the episode
+
+    @property
+    def length(self) -> int:
+        """Turns of this task."""
+        return self.dropped + len(self.turns)
+
+    def add(self, turn: Turn, visible: int) -> None:
+        """Append a turn; the last ``visible`` ones are kept for queries."""
+        self.turns.append(turn)
+        surplus = max(0, min(self.archived, self.length - visible) - self.dropped)
+        self.turns, self.dropped = self.turns[surplus:], self.dropped + surplus
+
+    def latest(self, visible: int) -> tuple[list[Turn], int]:
+        """Return the last ``visible`` turns, or fewer after a load, and the number of turns before them."""
+        earlier = max(self.dropped, self.length - visible)
+        return self.turns[earlier - self.dropped :], earlier
+
+    def archive(self, until: int) -> list[Edit]:
+        """Return history segments of the turns up to ``until`` that have none yet; failed turns get none."""
+        until = max(until, self.archived)
+        turns, self.archived = self.turns[self.archived - self.dropped : until - self.dropped], until
+        numbers = enumerate(turns, self.numbered + 1)
+        self.numbered += len(turns)
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbers if turn.ok]
+
+    def finish(self, instruction: str, success: bool, steps: int) -> list[Edit]:
+        """Return the segments of the remaining turns and of the task itself, and begin the next task."""
+        edits = self.archive(self.length)
+        self.tasks += 1
+        self.turns, self.dropped, self.archived = [], 0, 0
+        return [*edits, task_edit(self.tasks, clean(instruction), success, steps)]
+
+    def copy(self) -> TaskLog:
+        return replace(self, turns=list(self.turns))

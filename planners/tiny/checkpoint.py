@@ -20,7 +20,7 @@ from keep_agent.files import loading
 from memory.files import tensor_file as tensorfile
 from memory.files.checksums import CHECKSUMS, check_sums, digests_of, read_sums, sha256, write_sums
 from memory.files.folder_versions import latest, new_version
-from planners.tiny.folders import HISTORY
+from planners.tiny.shape import HISTORY
 from planners.tiny.tokenizer import BOS, PAD, UNK, load_tokenizer
 from planners.training import packed_attention
 

@@ -1,23 +1,39 @@
-"""Shape of planner-tiny: width, depth, heads, and the configuration that they make."""
+"""Shape and folder of planner-tiny. Loads no torch, so that a mistyped option is refused without it."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
+from memory.files.atomic import alone
+from memory.files.folder_versions import latest
 from planners.tiny.tokenizer import BOS, PAD
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import Qwen2Config
 
+
+HISTORY = "training.json"  # the training record of a planner
 VOCAB = 4096  # maximum tokens
 HEADS, SMALLEST = 3, 4  # heads that `planners.training.induction_init` fills, and the minimum width of each
 
 KEYS = (  # of Qwen2Config, in the order of `Shape`
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
 )  # fmt: skip
+
+
+def is_planner(folder: Path) -> bool:
+    """Return whether the folder holds a trained planner, of any version."""
+    return (latest(folder) / HISTORY).is_file()
+
+
+def lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a planner's folder for its trainer. Raises ConfigError while another process holds the lock."""
+    return alone(folder)
 
 
 @dataclass(frozen=True, slots=True)

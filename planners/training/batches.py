@@ -16,8 +16,7 @@ from planners.training.lessons import endless_lessons
 from planners.training.lessons import packs as lesson_packs
 from planners.training.options import TRANSCRIPT
 from planners.training.packed_attention import Batch, collate
-from planners.training.packing import Mix, Packer
-from planners.training.packs import Encode, Pack, rounded
+from planners.training.packing import Encode, Mix, Pack, Packer, rounded
 from planners.training.recall_probes import LEAST
 from planners.training.rollout_files import Rollout, read_rollouts
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from planners.prompts.text import goal_query
-from planners.training.json_lines import read_lines, write_lines
-from planners.training.packs import Encode, Pack, Part, Slot, make_slot, rounded
+from planners.training.packing import Encode, Pack, Slot, make_slot, rounded
+from planners.training.rollout_files import read_lines, write_lines
 
 ENDING = ".lessons.gz"
 VERSION = 1
@@ -73,7 +73,7 @@ def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Ra
 
 
 def _slot(text: str, goal: str, encode: Encode, rng: random.Random) -> Slot:
-    parts: list[Part] = [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)]
+    parts: list[tuple[str, bool]] = [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)]
     return make_slot("lesson", parts, encode)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from planners.training.packs import IGNORE, Pack, rounded
+from planners.training.packing import IGNORE, Pack, rounded
 
 NAME = "keep_packed"
 HIDE = -1e4

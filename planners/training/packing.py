@@ -17,22 +17,59 @@ A pack is ``[memory][slot][slot]...``. There are six kinds of slots:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, takewhile
 
 from memory.segments.segment import Segment
-from planners.prompts.styles import make_style, task_edit
-from planners.prompts.text import CUE, PROGRESS, TYPE_LEVEL, candidate_text
-from planners.training.packs import Encode, Pack, Part, Slot, make_slot
+from planners.prompts.text import CUE, PROGRESS, TYPE_LEVEL, candidate_text, make_style, place_of, task_edit
 from planners.training.recall_probes import KINDS, Question, make_scene
 from planners.training.rollout_files import FactRecord, Rollout, TaskRecord
-from planners.training.task_memory import TaskMemory
-from planners.training.task_replay import TaskReplay, place_of
+from planners.training.task_replay import Part, TaskMemory, TaskReplay
 
+IGNORE = -100  # label of a row without a target
+Encode = Callable[[str], Sequence[int]]
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # relative frequency of steps, by the verb of the label
 SECOND_WEIGHT = 3  # further factor for the steps after the first put of a task with several things to carry
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Token ids with labels (`IGNORE` for none), and the memory lines that are hidden from them."""
+
+    kind: str
+    ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    hidden: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Memory lines (id, token ids) in prompt order, and the slots that see them."""
+
+    memory: tuple[tuple[str, tuple[int, ...]], ...]
+    slots: tuple[Slot, ...]
+
+    @property
+    def memory_tokens(self) -> int:
+        return sum(len(ids) for _, ids in self.memory)
+
+
+def make_slot(kind: str, parts: Sequence[Part], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
+    """Build a slot from texts, each of which is encoded alone."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for text, is_target in parts:
+        piece = encode(text)
+        ids += piece
+        labels += piece if is_target else [IGNORE] * len(piece)
+    return Slot(kind, tuple(ids), tuple(labels), hidden)
+
+
+def rounded(length: int, unit: int = 16) -> int:
+    """Return the padded length, a multiple of ``unit``."""
+    return -(-length // unit) * unit
 
 
 @dataclass(frozen=True, slots=True)

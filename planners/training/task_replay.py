@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from memory.segments.segment import Segment
-from planners.prompts.styles import Edit, PromptStyle, history_edit
+from memory.segments.store import SegmentStore
 from planners.prompts.text import (
     FOCUS,
     NO_TARGET,
     PROGRESS,
     TYPE_LEVEL,
+    Edit,
+    PromptStyle,
     candidate_text,
     entity_text,
     goal_or_instruction,
     goal_query,
+    history_edit,
+    place_of,
     query_text,
 )
-from planners.training.packs import Part
 from planners.training.rollout_files import FactRecord, TaskRecord
-from planners.training.task_memory import TaskMemory
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the steps before them
+Part = tuple[str, bool]  # text, and whether its tokens are targets
+
+
+class TaskMemory:
+    """Segments of a rollout, without tokenizer and groups. ``agent_line`` is part of queries, not of the memory."""
+
+    def __init__(self) -> None:
+        self.store = SegmentStore()
+        self.agent_line = ""
+
+    def apply(self, edits: Iterable[Edit]) -> set[str]:
+        """Write edits; return the ids that changed."""
+        changed, store = set(), self.store
+        for edit in edits:
+            before = store.changes
+            if edit.category == "agent":
+                self.agent_line = edit.text or ""
+            elif edit.text is not None:
+                store.put(edit.id, edit.category, edit.text, edit.parent)
+            elif edit.id in store:
+                store.remove(edit.id)
+            if store.changes > before:
+                changed.add(edit.id)
+        return changed
+
+    def ordered(self) -> list[Segment]:
+        """Return facts by last change and creation, then the skills since the last finished task."""
+        finished = self.store.finished
+
+        def key(segment: Segment) -> tuple[bool, int, int]:
+            is_recent = segment.category == "history" and segment.created > finished
+            return is_recent, segment.last_changed, segment.created
+
+        return sorted(self.store, key=key)
 
 
 class TaskReplay:
@@ -102,10 +138,6 @@ class TaskReplay:
         """Return type and number of the last entity in the first label from step ``index`` on with one of ``verbs``."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
-
-
-def place_of(fact: FactRecord) -> str | None:
-    return "hand" if fact.place == "agent" else fact.place
 
 
 def _skill_entities(task: TaskRecord) -> set[str]:

@@ -25,13 +25,12 @@ from planners.tiny.checkpoint import SAYS_GOALS, load_weights, new_checkpoint, r
 from planners.tiny.shape import Shape
 from planners.tiny.tokenizer import BOS, PAD
 from planners.training.batches import LEVELS, Feed
-from planners.training.forward import Exactness, exactness, forward
+from planners.training.forward import Exactness, exactness, faster_precision, forward
 from planners.training.lessons import lesson_files
 from planners.training.optimizers import Optimizers
 from planners.training.options import exit_codes
 from planners.training.packed_attention import Batch
 from planners.training.parallel import ALONE, Team
-from planners.training.precision import faster_precision
 from planners.training.rollout_files import rollout_files
 from planners.training.run_start import MASTER, start_run
 

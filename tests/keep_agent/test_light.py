@@ -12,8 +12,8 @@ import tomllib
 import pytest
 from hydra import compose, initialize_config_module
 
+from keep_agent.cli import EXACT
 from keep_agent.config.planner_factory import make_method
-from keep_agent.methods_table import EXACT
 from tests.test_imports import ROOT
 
 RUN = """

@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from planners.tiny.tokenizer import train_tokenizer
-from planners.training.corpus import rollout_texts
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
+from planners.training.run_start import rollout_texts
 
 AGENT = FactRecord("agent", "agent", "agent", "start")
 

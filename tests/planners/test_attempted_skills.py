@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.attempted_skills import CAPACITY, AttemptedSkills
+from planners.skill_choice import CAPACITY, AttemptedSkills
 
 
 def futile(*steps: tuple[str, str, str]) -> set[str]:

@@ -22,7 +22,7 @@ def to_record(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One timed step: its numbers, as `keep_agent.rollout.step_numbers` defines them, and the work that it needs."""
+    """One timed step: its numbers, as `keep_agent.rollout.trace` defines them, and the work that it needs."""
 
     numbers: StepNumbers
     work: Work = field(default_factory=Work)

@@ -1,9 +1,14 @@
-"""From a trace's entries, or a session's events, to what an MCAP log holds of them."""
+"""MCAP channels with their JSON schemas, and messages of trace entries and session events.
+
+``foxglove.Log`` and ``foxglove.CompressedImage`` follow Foxglove's published schemas: https://docs.foxglove.dev/docs/visualization/message-schemas
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import PurePath
 from typing import Any
@@ -12,7 +17,87 @@ from keep_agent.robots.task.events import Event, Executed, Feedback, Finished, O
 from keep_agent.rollout.trace import Entry, fact_entry
 from planners.prompts.text import UNEXPLAINED
 
-Message = tuple[str, Mapping[str, Any]]  # a channel's key, and what is said on it
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+WHOLE: Schema = {"type": "integer"}
+TRUTH: Schema = {"type": "boolean"}
+TIME: Schema = {"type": "object", "title": "time", "properties": {"sec": WHOLE, "nsec": WHOLE}}
+
+
+def _record(title: str, properties: Mapping[str, Schema], required: str) -> Schema:
+    return {"title": title, "type": "object", "properties": dict(properties), "required": required.split()}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _fields(schema: Schema, names: str) -> dict[str, Schema]:
+    """Return several fields of one schema."""
+    return dict.fromkeys(names.split(), schema)
+
+
+SCORE = _record("keep.Score", {"skill": TEXT, "score": NUMBER}, "skill score")
+DECISION = _record(
+    "keep.Decision",
+    _fields(TEXT, "episode instruction skill message")
+    | _fields(WHOLE, "task step")
+    | {"ok": TRUTH, "goal": _list(WHOLE), "scores": _list(SCORE)}
+    | {"timings": {"type": "object", "additionalProperties": NUMBER}},
+    "skill",
+)
+FACT = _record(
+    "keep.Fact",
+    _fields(TEXT, "id category type place holds") | _fields(_list(TEXT), "sees states") | {"gone": TRUTH},
+    "id category type",
+)
+FACTS = _record("keep.Facts", {"episode": TEXT, "facts": _list(FACT)}, "facts")
+MEMORY = _record(
+    "keep.Memory",
+    _fields(WHOLE, "tokens context query hits")
+    | {"cold": TRUTH, "active_rows": _list(WHOLE)}
+    | _fields(_list({"type": "object"}), "units segments hops flips"),
+    "tokens units segments",
+)
+LOG = _record(
+    "foxglove.Log",
+    {"timestamp": TIME} | _fields(WHOLE, "level line") | _fields(TEXT, "message name file"),
+    "timestamp level message",
+)
+BYTES: Schema = {"type": "string", "contentEncoding": "base64"}
+IMAGE = _record(
+    "foxglove.CompressedImage",
+    {"timestamp": TIME, "data": BYTES} | _fields(TEXT, "frame_id format"),
+    "timestamp data format",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    topic: str
+    schema: Schema
+
+    @property
+    def name(self) -> str:
+        return self.schema["title"]
+
+    @property
+    def text(self) -> bytes:
+        return json.dumps(self.schema).encode()
+
+
+CHANNELS = {
+    "decision": Channel("/keep/decision", DECISION),
+    "facts": Channel("/keep/facts", FACTS),
+    "memory": Channel("/keep/memory", MEMORY),
+    "log": Channel("/keep/log", LOG),
+    "frame": Channel("/keep/frame", IMAGE),
+}
+
+
+Message = tuple[str, Mapping[str, Any]]  # channel key, content
 INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
 FORMATS = {".jpg": "jpeg", ".png": "png"}
 DECISION = ("episode", "instruction", "task", "step", "skill", "ok", "message", "goal", "timings")
@@ -20,16 +105,16 @@ MEMORY = ("active_rows", "units", "segments", "hops", "flips", "cold")
 
 
 def stamp(at: int) -> dict[str, int]:
-    """A time in nanoseconds, as Foxglove's schemas have it."""
+    """Return a time in nanoseconds in the form of Foxglove's schemas."""
     return {"sec": at // 10**9, "nsec": at % 10**9}
 
 
 def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iterator[Message]:
-    """``at``: nanoseconds. ``read`` gives a picture by its path in the run's folder; None if it is gone."""
+    """Yield the messages of an entry at a time in nanoseconds. ``read`` returns a picture by path, None if missing."""
     match entry["event"]:
         case "episode":
-            asked = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent hears of its tasks later
-            yield log(at, f"episode {entry['episode']}{asked}")
+            instructions = "".join(f": {task['instruction']}" for task in entry["tasks"])  # an agent has none at first
+            yield log(at, f"episode {entry['episode']}{instructions}")
         case "step":
             yield from _step(entry, at)
         case "task":
@@ -42,7 +127,7 @@ def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iter
 
 
 def of_event(event: Event, at: int) -> Iterator[Message]:
-    """Of what happens now. What a planner tells of its prompt is in its decision's trace."""
+    """Yield the messages of a session's event; those of the prompt come from the decision's trace."""
     match event:
         case Started():
             yield log(at, event.instruction, name="task")
@@ -70,12 +155,12 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 
 
 def memory(entry: Mapping[str, Any]) -> Message:
-    """How the prompt came about: what its rows are, which were computed, and what attention hopped to."""
+    """Return rows, units, segments and attention hops of a prompt."""
     units = entry["units"]
-    kept = {name: entry[name] for name in MEMORY if name in entry}
+    fields = {name: entry[name] for name in MEMORY if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}
     hits = sum(unit["tokens"] for unit in units if unit["hit"])
-    return "memory", counts | {"hits": hits} | kept
+    return "memory", counts | {"hits": hits} | fields
 
 
 def image(at: int, data: bytes, format: str) -> Message:

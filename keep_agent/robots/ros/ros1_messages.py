@@ -1,14 +1,40 @@
-"""Message classes from their text, without catkin. Their md5 sums are those of a compiled package."""
+"""ROS 1 imports and message classes, generated from their text without catkin."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from keep_agent.robots.ros.debian_import import ros1
-from keep_agent.robots.ros.message_texts import PACKAGE, PLAN_SERVICE, REPORT_SERVICE, TASK_ACTION
+from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.ros.messages import PACKAGE, PLAN_SERVICE, REPORT_SERVICE, TASK_ACTION
+
+DEBIAN = "/usr/lib/python3/dist-packages"
+REMEDY = (
+    "install ROS 1 (Debian, Ubuntu: apt install python3-rospy python3-actionlib python3-std-msgs; "
+    "elsewhere ros-noetic-ros-base, and source its setup.bash)"
+)
+
+
+def ros1(name: str) -> ModuleType:
+    """Import a module of ROS 1, such as "rospy". Raises NotInstalled.
+
+    If it is missing, Debian's packages become the *last* entry of ``sys.path``, so that they shadow none of the
+    virtual environment.
+    """
+    if find_spec("rospy") is None and DEBIAN not in sys.path and Path(DEBIAN, "rospy").is_dir():
+        sys.path.append(DEBIAN)
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise NotInstalled(f"{name} cannot be imported ({error}): {REMEDY}") from error
+
 
 RULE = "\n" + "=" * 80 + "\n"  # between definitions, as rosmsg prints them
 PARTS = "\n---\n"
@@ -17,7 +43,7 @@ STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStat
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """``task`` for an action server or client, ``plan`` and ``report`` for service servers and clients."""
+    """Classes for the action ``task`` and the services ``plan`` and ``report``."""
 
     task: type[Any]
     plan: type[Any]
@@ -26,7 +52,7 @@ class Classes:
 
 @cache
 def classes() -> Classes:
-    """Ours. Raises NotInstalled without ROS 1."""
+    """Make the classes of this package. Raises NotInstalled without ROS 1."""
     return Classes(
         action(f"{PACKAGE}/Task", TASK_ACTION),
         service(f"{PACKAGE}/Plan", PLAN_SERVICE),
@@ -35,7 +61,7 @@ def classes() -> Classes:
 
 
 def action(name: str, text: str) -> type[Any]:
-    """What actionlib takes for the specification of ``name`` ("package/Task"), from the text of its .action file."""
+    """Make actionlib's specification of ``name`` ("package/Task") from the text of its .action file."""
     goal, result, feedback = _split(text, 3)
     header = "Header header\n"
     status = f"{header}actionlib_msgs/GoalStatus status\n"
@@ -55,10 +81,10 @@ def action(name: str, text: str) -> type[Any]:
 
 
 def service(name: str, text: str) -> type[Any]:
-    """What rospy takes for the class of the service ``name``, from the text of its .srv file."""
+    """Make rospy's class of the service ``name`` from the text of its .srv file."""
     request, response = _split(text, 2)
-    made = _generate({f"{name}Request": request, f"{name}Response": response})
-    parts = {"_request_class": made[f"{name}Request"], "_response_class": made[f"{name}Response"]}
+    classes_by_name = _generate({f"{name}Request": request, f"{name}Response": response})
+    parts = {f"_{part.lower()}_class": classes_by_name[f"{name}{part}"] for part in ("Request", "Response")}
     return type(name.replace("/", "_"), (), {"_type": name, "_md5sum": _md5_of_service(name, text), **parts})
 
 
@@ -67,11 +93,11 @@ def _fields(fields: Mapping[str, str]) -> str:
 
 
 def _split(text: str, parts: int) -> list[str]:
-    """The parts of a .srv or .action file, which may be empty."""
-    found = f"\n{text}".split(PARTS)
-    if len(found) != parts:
-        raise ValueError(f"{text!r} has {len(found)} parts with --- between them; it needs {parts}")
-    return [part.strip("\n") + "\n" for part in found]
+    """Return the parts of a .srv or .action file, which may be empty."""
+    texts = f"\n{text}".split(PARTS)
+    if len(texts) != parts:
+        raise ValueError(f"{text!r} has {len(texts)} parts with --- between them; it needs {parts}")
+    return [part.strip("\n") + "\n" for part in texts]
 
 
 def _text_of(name: str) -> str:
@@ -80,7 +106,7 @@ def _text_of(name: str) -> str:
 
 
 def _generate(definitions: Mapping[str, str]) -> dict[str, type[Any]]:
-    """Classes by type name; the first definition is the one that needs the others."""
+    """Make classes by type name; the first definition refers to the others."""
     dynamic = ros1("genpy.dynamic")
     names = list(definitions)
     text = RULE.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])

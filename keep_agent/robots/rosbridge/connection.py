@@ -1,7 +1,8 @@
-"""A connection to a robot's rosbridge, for ROS 1 and ROS 2, by roslibpy: `pip install 'keep-agent[ros]'`."""
+"""Connection to a robot's rosbridge, for ROS 1 and ROS 2, by roslibpy: `pip install 'keep-agent[ros]'`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -10,16 +11,16 @@ from types import ModuleType
 from typing import Any, Literal
 
 from keep_agent.errors import ConfigError
-from keep_agent.robots.errors import ConnectionLost, NotInstalled
-from keep_agent.robots.ros.message_fields import Listener, listening
+from keep_agent.robots.executor import ConnectionLost, NotInstalled
+from keep_agent.robots.ros.messages import Listener, tolerant
 
 Distribution = Literal["ros1", "ros2"]
 OnLost = Callable[[], None]
-RETRY = 5.0  # seconds at most between two tries to connect again; the library would wait up to an hour
+RETRY = 5.0  # maximum seconds between two attempts to reconnect; roslibpy's default is an hour
 
 
 def roslibpy() -> ModuleType:
-    """The library. Raises NotInstalled."""
+    """Import roslibpy. Raises NotInstalled."""
     try:
         import roslibpy as library
     except ImportError as error:
@@ -28,18 +29,18 @@ def roslibpy() -> ModuleType:
 
 
 class Bridge:
-    """One connection. After a break roslibpy connects again by itself, with what was advertised and subscribed.
+    """One connection. After a break roslibpy reconnects, with all advertisements and subscriptions.
 
-    Nothing is sent while there is no connection: roslibpy would keep it, and a robot would move when nobody expects it.
-    Its asyncio transport is used: a Twisted reactor runs once per process, and its pool of threads outlives `main`.
+    Nothing is sent without a connection: roslibpy would send it later, and the robot would move unexpectedly. The
+    asyncio transport is used, since a Twisted reactor runs once per process and its threads outlive `main`.
     """
 
     def __init__(self, host: str = "localhost", port: int = 9090, timeout: float = 10.0, secure: bool = False) -> None:
-        """Raises ConnectionLost if nobody answers within ``timeout`` seconds."""
+        """Raises ConnectionLost without an answer within ``timeout`` seconds."""
         self.library = roslibpy()
         self.where = f"{host}:{port}"
-        self._lost: list[OnLost] = []
-        self._hearing: dict[str, list[Listener]] = {}  # by operation
+        self._on_lost: list[OnLost] = []
+        self._listeners: dict[str, list[Listener]] = {}  # by operation
         self._lock = Lock()
         self._closed = False
         try:
@@ -68,45 +69,43 @@ class Bridge:
             raise ConnectionLost(f"the connection to the rosbridge at {self.where} is gone: is the robot still on?")
 
     def send(self, op: str, **fields: Any) -> None:
-        """An operation of the rosbridge protocol. Raises ConnectionLost."""
+        """Send an operation of the rosbridge protocol. Raises ConnectionLost."""
         self.check()
         self.ros.send_on_ready(self.library.Message({"op": op, **fields}))
 
     def on_lost(self, function: OnLost) -> None:
-        """Call this, on a thread of the library's, whenever the connection breaks. It must not block."""
+        """Call ``function``, on a thread of roslibpy, whenever the connection breaks. It must not block."""
         with self._lock:
-            self._lost.append(function)
+            self._on_lost.append(function)
 
     def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
-        """A topic of ours, advertised again as soon as the connection is back: the library takes a second for that."""
+        """Advertise a topic, again right after a reconnection, for which roslibpy takes a second."""
         topic = self.library.Topic(self.ros, name, kind, latch=latch)
         topic.advertise()
         self.ros.on("ready", lambda protocol: self.send("advertise", topic=name, type=kind, latch=latch))
         return topic
 
     def subscribe(self, name: str, kind: str, listener: Listener) -> None:
-        """Hear a topic. Messages that ``listener`` refuses with a DataError are logged and ignored."""
-        self.library.Topic(self.ros, name, kind).subscribe(listening(name, listener))
+        """Subscribe to a topic. Messages that ``listener`` refuses with a DataError are logged and ignored."""
+        self.library.Topic(self.ros, name, kind).subscribe(tolerant(name, listener))
 
     def hear(self, operation: str, listener: Listener) -> None:
-        """Hear an operation of the rosbridge protocol in the library's place, which trips over fields that it does not
-        expect, and then leaves whoever waits waiting.
-        """
-        self._hearing.setdefault(operation, []).append(listening(operation, listener))
+        """Handle an operation of the rosbridge protocol; roslibpy's own handler fails on unexpected fields."""
+        self._listeners.setdefault(operation, []).append(tolerant(operation, listener))
         self.ros.factory.on_ready(self._attach)
 
     def on_ready(self, function: Callable[[], None]) -> None:
-        """Call this now, and whenever there is a connection again."""
+        """Call ``function`` now and after every reconnection."""
         self.ros.on("ready", lambda protocol: function())
         function()
 
     def close(self) -> None:
-        """Let go of the connection. Threads of the library end with the process."""
+        """Close the connection. Threads of roslibpy end with the process."""
         if self._closed:
             return
         self._closed = True
-        self._stop_trying()
-        with suppress(Exception):  # whoever closes does not care that it was closed already
+        self.ros.factory.maxRetries = 0  # roslibpy has no public call that ends its attempts
+        with suppress(Exception):  # closed already
             self.ros.close(timeout=2)
 
     def __enter__(self) -> Bridge:
@@ -117,22 +116,24 @@ class Bridge:
 
     def _on_close(self, protocol: object) -> None:
         with self._lock:
-            lost = list(self._lost)
-        for function in lost:
+            functions = list(self._on_lost)
+        for function in functions:
             function()
 
     def _attach(self, protocol: Any) -> None:
-        """To every new connection. The library has no public word for another handler than its own."""
-        for operation in self._hearing:
-            protocol._message_handlers[operation] = partial(self._heard, operation)
+        """Set the handlers of a new connection, for which roslibpy has no public call."""
+        for operation in self._listeners:
+            protocol._message_handlers[operation] = partial(self._handle, operation)
 
-    def _heard(self, operation: str, message: Any) -> None:
-        for listener in self._hearing[operation]:
+    def _handle(self, operation: str, message: Any) -> None:
+        for listener in self._listeners[operation]:
             listener(message)
 
-    def _stop_trying(self) -> None:
-        """The library's transport has no public word for it: a factory without tries left gives up."""
-        self.ros.factory.maxRetries = 0
+
+def ros1_time() -> dict[str, int]:
+    """Return the current time as a ROS 1 message."""
+    seconds = time.time()
+    return {"secs": int(seconds), "nsecs": int(seconds % 1 * 1e9)}
 
 
 def string_type(distribution: Distribution) -> str:
@@ -140,7 +141,7 @@ def string_type(distribution: Distribution) -> str:
 
 
 def typed(package: str, kind: str, name: str, distribution: Distribution) -> str:
-    """A type as the distribution writes it: "std_msgs/String", or "std_msgs/msg/String" in ROS 2."""
+    """Return a type's name in a distribution: "std_msgs/String", or "std_msgs/msg/String" in ROS 2."""
     if distribution not in ("ros1", "ros2"):
         raise ConfigError(f"distribution={distribution!r} is unknown; use ros1 or ros2")
     return f"{package}/{name}" if distribution == "ros1" else f"{package}/{kind}/{name}"

@@ -1,4 +1,4 @@
-"""A robot behind a rosbridge as a `SkillExecutor`."""
+"""Robot behind a rosbridge as a `SkillExecutor`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.agent.request_validation import on_one_line
+from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
-from keep_agent.robots.facts import read_facts
-from keep_agent.robots.ros.message_fields import text_of
-from keep_agent.robots.ros.message_texts import PACKAGE
+from keep_agent.robots.executor import RobotError, RobotTimeout, SkillLost, read_facts
+from keep_agent.robots.ros.messages import PACKAGE, text_of
 from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
 from keep_agent.robots.rosbridge.skill_clients import (
     Fields,
@@ -30,16 +28,20 @@ if TYPE_CHECKING:
     from envs.fact import Fact
     from envs.outcome import Outcome
 
-MOST = 100_000  # facts that wait to be asked for; of more the oldest are dropped
+MOST = 100_000  # waiting facts; the oldest are dropped above it
 
 
 class RosbridgeExecutor:
-    """Skills by ``kind`` under ``name``; facts and skills as JSON in std_msgs/String.
+    """Executor of skills by an action or service; facts and skills are JSON in std_msgs/String.
 
-    ``skills`` are always the same, or the name of a topic that says which can be done now: a JSON array, latched.
-    ``facts`` is the topic of `keep_agent.robots.facts`. ``type`` is the action's or service's; by default ours.
-    ``timeout``: seconds until the skills have to be known. ``silence``: seconds after which a skill that was cancelled,
-    and of which nothing is heard, counts as lost. Whatever got lost is cancelled before anything else begins.
+    A lost skill is cancelled before another one begins.
+
+    :param skills: the skills, or a latched topic with a JSON array of those possible now
+    :param kind: protocol of the skills, under ``name``
+    :param type: type of the action or service; default: this project's action
+    :param facts: topic of facts, see `read_facts`
+    :param timeout: seconds until the skills must be known
+    :param silence: seconds after which a cancelled skill without an answer counts as lost
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class RosbridgeExecutor:
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
         self._sending = Lock()
-        self._astray = False  # whether what was begun last may still go on
+        self._astray = False  # whether the last skill may still be running
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
         bridge.subscribe(facts, text, self._on_facts)
@@ -74,7 +76,7 @@ class RosbridgeExecutor:
         bridge.on_ready(lambda: Thread(target=self._recall, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
-        """Raises ConnectionLost, or RobotTimeout if the robot has not said what it can do."""
+        """Return the skills. Raises ConnectionLost, or RobotTimeout if the robot has not named them."""
         self.bridge.check()
         with self._news:
             if not self._news.wait_for(lambda: self._skills is not None, self.timeout):
@@ -82,7 +84,7 @@ class RosbridgeExecutor:
             return self._skills or ()
 
     def observe(self) -> Sequence[Fact]:
-        """Raises ConnectionLost: a robot that cannot be seen is not to be moved."""
+        """Return new facts. Raises ConnectionLost: a robot without connection must not be moved."""
         self.bridge.check()
         with self._news:
             facts = list(self._facts)
@@ -90,7 +92,7 @@ class RosbridgeExecutor:
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Raises ConnectionLost if there is none, SkillLost if it breaks meanwhile."""
+        """Carry out a skill. Raises ConnectionLost without a connection, SkillLost if it breaks during the skill."""
         pending = PendingSkill(skill, feedback)
         with self._news:
             if self._pending is not None:
@@ -104,7 +106,7 @@ class RosbridgeExecutor:
             return pending.future.result()
         except SkillLost:
             self._astray = True
-            self._recall()  # the connection may be back by now
+            self._recall()  # the connection may be back
             raise
         finally:
             pending.over()
@@ -112,7 +114,7 @@ class RosbridgeExecutor:
                 self._pending = None
 
     def cancel(self) -> None:
-        """Raises ConnectionLost, or RobotError where this robot cannot be told."""
+        """Cancel the running skill. Raises ConnectionLost, or RobotError if the robot has no way to cancel."""
         pending = self._pending
         if pending is not None:
             self.bridge.check()
@@ -120,12 +122,12 @@ class RosbridgeExecutor:
             pending.cancelled(self.silence)
 
     def _recall(self) -> None:
-        """Cancel what got lost, as soon as the robot can be told."""
+        """Cancel a lost skill as soon as there is a connection."""
         with self._sending:
             self._cancel_astray()
 
     def _cancel_astray(self) -> None:
-        """Under the lock: what is begun next must not be what is cancelled."""
+        """Cancel a lost skill; under the lock, so that it cannot be the next one."""
         if self._astray and self.bridge.connected:
             self._astray = False
             with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
@@ -151,12 +153,14 @@ class RosbridgeExecutor:
 
 
 def read_skills(text: str) -> tuple[str, ...]:
-    """Of a JSON array of strings. Raises DataError for anything else."""
+    """Read skills from a JSON array of strings. Raises DataError."""
     try:
         skills = json.loads(text)
     except (ValueError, RecursionError):
         skills = None
-    if not isinstance(skills, list) or not all(isinstance(one, str) and one and on_one_line(one) for one in skills):
+    if not isinstance(skills, list) or not all(
+        isinstance(skill, str) and skill and is_one_line(skill) for skill in skills
+    ):
         raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
     return tuple(skills)
 

@@ -1,9 +1,8 @@
-"""Clients that carry a skill out over a rosbridge: by a ROS 2 action, a ROS 1 action, or a service."""
+"""Skill clients over a rosbridge: ROS 2 action, ROS 1 action, and service."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -14,28 +13,27 @@ from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
-from keep_agent.robots.errors import RobotError, SkillLost
-from keep_agent.robots.ros.message_fields import Listener, flag_of, member, text_of
-from keep_agent.robots.rosbridge.connection import Bridge
+from keep_agent.robots.executor import RobotError, SkillLost
+from keep_agent.robots.ros.messages import Listener, flag_of, member, text_of
+from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 
 log = logging.getLogger(__name__)
-HALT = 2.0  # seconds for the answer of a service that cancels
+HALT = 2.0  # seconds to wait for a cancelling service
 Kind = Literal["ros2_action", "ros1_action", "service"]
 # of action_msgs/GoalStatus, ROS 2
 STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
 SUCCEEDED = 4
 # of actionlib_msgs/GoalStatus, ROS 1
-REACHED = 3
-ENDS = {2: "preempted", REACHED: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
+SUCCEEDED_ROS1 = 3
+ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields in a robot's messages. The defaults are those of our own action.
+    """Names of the fields in a robot's messages. The defaults are those of this project's action.
 
-    :param ok: the field that says whether the skill worked. None for a type without such a field, as an empty response
-        (std_srvs/Empty) or an empty result (move_base) is: the skill has worked if the service answers, or the action's
-        status is "succeeded"
+    :param ok: the field with the success of the skill. None for a type without such a field, such as std_srvs/Empty or
+        the result of move_base: the skill succeeded if the service answers, or the action's status is "succeeded"
     """
 
     skill: str = "task"  # of the goal, or the request
@@ -47,17 +45,17 @@ class Fields:
         return {self.skill: skill}
 
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
-        """The outcome that a result or response tells. One that does not tell whether the skill worked is a failure.
+        """Return the outcome of a result or response; without its field for the success it is a failure.
 
-        :param ended_well: what the protocol says; the result may only contradict a success
-        :param otherwise: the message of a failure that comes without one
+        :param ended_well: success by the protocol, which the result may only contradict
+        :param otherwise: message of a failure without one
         """
         try:
             ok = ended_well and (self.ok is None or flag_of(values, self.ok))
         except DataError as error:
             return failed(f"the robot does not say whether it worked: {error}, or name its field with Fields(ok=...)")
-        said = values if isinstance(values, Mapping) else {self.message: values or None}
-        message = text_of(said, self.message)
+        fields = values if isinstance(values, Mapping) else {self.message: values or None}
+        message = text_of(fields, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
 
     def sentence(self, values: Any) -> str:
@@ -68,7 +66,7 @@ TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
 
 class PendingSkill:
-    """One skill under way. Whoever settles it first is right."""
+    """A running skill. The first result counts."""
 
     def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
         self.skill, self.feedback = skill, feedback
@@ -76,7 +74,7 @@ class PendingSkill:
         self._patience: Timer | None = None
 
     def cancelled(self, seconds: float) -> None:
-        """The robot was told to end it. Without a word of it for so long it counts as lost."""
+        """Count the cancelled skill as lost after ``seconds`` without a result."""
         if self._patience is None:
             error = SkillLost(
                 f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since: the robot may "
@@ -87,7 +85,7 @@ class PendingSkill:
             self._patience.start()
 
     def over(self) -> None:
-        """Nobody waits any more."""
+        """Stop the timer of `cancelled`."""
         if self._patience is not None:
             self._patience.cancel()
 
@@ -102,23 +100,23 @@ class PendingSkill:
 
 class SkillClient(Protocol):
     def begin(self, pending: PendingSkill) -> None:
-        """Returns at once; ``pending`` is settled later, on another thread."""
+        """Send a skill; ``pending`` is settled later on another thread."""
         ...
 
     def cancel(self) -> None:
-        """Tell the robot to end what was begun last. May take some seconds."""
+        """Cancel the last skill. May take some seconds."""
         ...
 
 
 class RunningGoal:
-    """The goal that was sent last. ``path`` leads to a goal's name in what is heard of it."""
+    """The last goal. ``path`` leads to the goal's name in received messages."""
 
     def __init__(self, *path: str) -> None:
         self._path, self._last = path, ("", None)
 
     @property
     def name(self) -> str:
-        """Empty before the first."""
+        """Name of the goal; "" before the first."""
         return self._last[0]
 
     def begin(self, pending: PendingSkill) -> str:
@@ -126,18 +124,18 @@ class RunningGoal:
         return self.name
 
     def hearing(self, listener: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
-        """Hands on what is about this goal. Raises DataError for a message without a goal's name."""
+        """Return a listener to messages about this goal; it raises DataError for a message without a goal's name."""
 
-        def heard(message: Any) -> None:
-            name, (own, pending) = member(message, *self._path), self._last
-            if name == own and pending is not None:
+        def listen(message: Any) -> None:
+            name, (current, pending) = member(message, *self._path), self._last
+            if name == current and pending is not None:
                 listener(pending, message)
 
-        return heard
+        return listen
 
 
 class Ros2Action:
-    """``send_action_goal`` and ``cancel_action_goal``. A result ends its skill, whatever its fields hold."""
+    """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends its skill."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
@@ -159,7 +157,7 @@ class Ros2Action:
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
-            status = values.get("status")  # where an older rosbridge puts it
+            status = values.get("status")  # of an older rosbridge
         known = type(status) is int and status in STATUSES
         well = known and status == SUCCEEDED and message.get("result") is not False
         word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
@@ -167,7 +165,7 @@ class Ros2Action:
 
 
 class Ros1Action:
-    """actionlib's topics. The library's client tells nobody how a goal ended, and trips over one without a result."""
+    """Topics of actionlib. The client of roslibpy hides a goal's status, and fails without a result."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         self.bridge, self.fields = bridge, fields
@@ -178,9 +176,8 @@ class Ros1Action:
         bridge.subscribe(f"{name}/result", f"{kind}Result", self._goal.hearing(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
-        name, now = self._goal.begin(pending), time.time()
-        stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
-        self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(pending.skill)})
+        goal_id = {"id": self._goal.begin(pending), "stamp": ros1_time()}
+        self._goals.publish({"goal_id": goal_id, "goal": self.fields.goal(pending.skill)})
 
     def cancel(self) -> None:
         if self._goal.name:
@@ -193,11 +190,11 @@ class Ros1Action:
         status = message["status"].get("status")
         known = type(status) is int and status in ENDS
         word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
-        pending.settle(self.fields.outcome(message.get("result", {}), known and status == REACHED, word))
+        pending.settle(self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word))
 
 
 class ServiceCall:
-    """A service that returns when the skill is done. It can only be cancelled where another service does that."""
+    """Service that returns at the end of the skill. Another service may cancel it."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields, cancel: str = "") -> None:
         self.bridge, self.fields = bridge, fields
@@ -213,19 +210,19 @@ class ServiceCall:
         )
 
     def cancel(self) -> None:
-        """Raises RobotError where nothing can be done but to wait."""
+        """Call the cancelling service. Raises RobotError if there is none."""
         if self._cancel is None:
             raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
-        answered = Event()
+        response_event = Event()
 
         def hear(outcome: Outcome) -> None:
             if not outcome.ok:
                 log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
-            answered.set()
+            response_event.set()
 
         self._cancel.call(
             self.bridge.library.ServiceRequest(),
             lambda response: hear(TRIGGERED.outcome(response, True, "the robot does not say why")),
             lambda error: hear(failed(str(error))),
         )
-        answered.wait(HALT)  # what is begun next must not be what it ends
+        response_event.wait(HALT)  # a late cancellation must not hit the next skill

@@ -1,4 +1,4 @@
-"""A call that somebody waits for, but not for ever."""
+"""Bounded call: a function on a thread of its own, with a time limit for its caller."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A function at work on a thread of its own, which does not keep the process alive."""
+    """A running function. Its thread does not keep the process alive."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self.name, self.clock = name, Clock(0)
         self._function = function
-        self._lock, self._taken = Lock(), False
+        self._lock, self._started = Lock(), False
         self._future: Future[T] = Future()
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
@@ -27,19 +27,19 @@ class Call(Generic[T]):
             return
         try:
             result = self._function()
-        except BaseException as error:  # whoever waits gets it
+        except BaseException as error:  # raised by `result`
             self._future.set_exception(error)
         else:
             self._future.set_result(result)
 
     def _take(self) -> bool:
-        """Whether nobody has begun or withdrawn it yet."""
+        """Return whether this is the first attempt to begin or withdraw the call."""
         with self._lock:
-            taken, self._taken = self._taken, True
-        return not taken
+            started, self._started = self._started, True
+        return not started
 
     def withdraw(self, result: T) -> bool:
-        """If it has not begun, it never will, and is done with ``result``: its thread may be late."""
+        """Prevent a call that has not begun, and complete it with ``result``; return whether it was prevented."""
         withdrawn = self._take()
         if withdrawn:
             self._future.set_result(result)
@@ -51,15 +51,15 @@ class Call(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What it raised. Of a call that is done only."""
+        """The exception of a completed call."""
         return self._future.exception(0)
 
     @property
     def result(self) -> T:
-        """Of a call that is done; raises what it raised."""
+        """The result of a completed call; raises its exception."""
         return self._future.result(0)
 
-    def wait(self, seconds: float, *others: Future[Any]) -> bool:
-        """Until it is done, or one of the others, or the time is over; whether this one is done."""
-        wait({self._future, *others}, max(seconds, 0.0), FIRST_COMPLETED)
+    def wait(self, seconds: float, *futures: Future[Any]) -> bool:
+        """Wait until this call or one of ``futures`` is done, or the time is over; return whether this call is done."""
+        wait({self._future, *futures}, max(seconds, 0.0), FIRST_COMPLETED)
         return self.done

@@ -1,47 +1,53 @@
-"""One task's conversation with the planner: one report per decision, and one end, whatever happens meanwhile."""
+"""Dialogue with the planner: the calls of one task, facts that wait, and single plans."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from keep_agent.agent.request_validation import tellable
-from keep_agent.robots.errors import RobotError
+from envs.outcome import DONE as WELL
+from envs.outcome import failed
+from keep_agent.agent.validation import reportable
+from keep_agent.errors import CapacityError, DataError
+from keep_agent.robots.executor import RobotError
 from planners.base import DONE
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision, Planning
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
 
 log = logging.getLogger(__name__)
 OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
-    """Calls come one after another, on any threads. `end` may come while another is at work: that one then ends it.
+    """Planner calls of one task: one report per decision and one end. Calls come one at a time, on any thread.
 
-    So a planner that answers after its time is over still hears what became of its decision, and that the task is over.
+    `end` may come during another call, which then completes it, so that a planner that answers too late still receives
+    the report on its decision and the end of the task.
     """
 
     def __init__(self, planner: Planning, instruction: str) -> None:
         self.planner, self.instruction = planner, instruction
         self._lock = Lock()
-        self._working = self._begun = self._over = False
-        self._open: Decision | None = None  # not yet reported on
+        self._working = self._has_planned = self._over = False
+        self._open: Decision | None = None  # without a report
         self._ending: Outcome | None = None
-        self._ended = Event()
+        self._end_reported = Event()
 
     @property
     def open(self) -> bool:
-        """Whether a decision waits for its report."""
+        """Whether a decision has no report yet."""
         return self._open is not None and self._ending is None
 
     def observe(self, facts: Sequence[FactView]) -> bool:
-        """Whether the planner has taken them in; after the end it is not asked to."""
+        """Pass facts to the planner; return False after the end."""
         with self._turn() as on:
             if on:
                 self.planner.observe(facts)
@@ -51,29 +57,29 @@ class Dialogue:
         with self._turn() as on:
             if not on:
                 raise RobotError(OVER)
-            self._begun = True
+            self._has_planned = True
             self._open = self.planner.plan(self.instruction, skills)
             if self._ending is not None:
                 raise RobotError(OVER)
             return self._open
 
     def report(self, outcome: Outcome) -> None:
-        """What became of the last decision. A "done" that went well ends the task."""
+        """Report the result of the last decision. A successful "done" ends the task."""
         with self._turn() as on:
             if on:
                 self._report(outcome)
 
     def end(self, outcome: Outcome) -> None:
-        """The task is over; ``outcome`` is for a decision that nobody has reported on. Blocks until the planner knows.
+        """End the task, and block until the planner knows; ``outcome`` is the report on an open decision.
 
-        Whatever the planner raises now is logged: there is nobody left to act on it.
+        Errors of the planner are logged, since no caller can act on them.
         """
         with self._lock:
             self._ending = outcome
             working = self._working
         if not working:
             self._wrap_up(outcome)
-        self._ended.wait()
+        self._end_reported.wait()
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
@@ -91,20 +97,147 @@ class Dialogue:
 
     def _report(self, outcome: Outcome) -> None:
         decision = self._open
-        self.planner.report(tellable(outcome))
-        self._open = None  # not before: what could not be told is told again
+        self.planner.report(reportable(outcome))
+        self._open = None  # after the call: a failed report is repeated
         self._over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _wrap_up(self, outcome: Outcome) -> None:
         if self._open is not None:
             self._quietly(lambda: self._report(outcome))
-        if self._begun and not self._over:
+        if self._has_planned and not self._over:
             self._quietly(lambda: self.planner.finish(False))
-        self._ended.set()
+        self._end_reported.set()
 
     @staticmethod
     def _quietly(function: Callable[[], None]) -> None:
         try:
             function()
         except Exception:
-            log.exception("the planner does not take the end of a task")
+            log.exception("the planner failed at the end of a task")
+
+
+log = logging.getLogger(__name__)
+MAX_PENDING = 100_000  # facts that wait; the oldest are dropped above it
+BATCH = 100  # facts per call: a request to a server has a limit
+WRONG, FULL = (400, 422), 507  # HTTP status for an invalid fact, and for one without room
+
+
+class PendingFacts:
+    """Latest fact of each thing that no planner has taken yet. The next observation, plan or task passes them on."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, FactView] = {}
+        self._lock = Lock()
+
+    def add(self, facts: Iterable[FactView]) -> None:
+        new = {fact.id: fact for fact in facts}
+        with self._lock:
+            self._facts = {id: fact for id, fact in self._facts.items() if id not in new} | new
+            dropped = list(self._facts)[:-MAX_PENDING]
+            for id in dropped:
+                del self._facts[id]
+        if dropped:
+            log.warning("%d facts dropped that no planner took in: %d wait at most", len(dropped), MAX_PENDING)
+
+    def tell(self, dialogue: Dialogue) -> tuple[FactView, ...]:
+        """Pass the facts to the planner and return those that it took. An invalid fact is logged and dropped.
+
+        Facts without room wait; that error is raised after all facts about removed things were passed. Raises the
+        planner's other errors.
+        """
+        accepted: list[FactView] = []
+        full: Exception | None = None
+        with self._lock:
+            waiting = list(self._facts.values())
+        for start in range(0, len(waiting), BATCH):
+            batch = [fact for fact in waiting[start : start + BATCH] if full is None or fact.gone]
+            for facts, error in _hand_over(dialogue, batch):
+                if error is not None and _is_full(error):
+                    full = error
+                else:
+                    self._done_with(facts)
+                accepted.extend(facts if error is None else ())
+        if full is not None:
+            raise full
+        return tuple(accepted)
+
+    def _done_with(self, facts: Sequence[FactView]) -> None:
+        with self._lock:
+            for fact in facts:
+                if self._facts.get(fact.id) is fact:  # no newer one has come
+                    del self._facts[fact.id]
+
+
+def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
+    """Pass facts to the planner; after an error by halves, down to the refused fact. Yields nothing after the end."""
+    if not facts:
+        return
+    try:
+        if dialogue.observe(facts):
+            yield facts, None
+        return
+    except Exception as error:
+        if not (_is_wrong(error) or _is_full(error)):
+            raise
+        if len(facts) == 1:
+            log.warning("the planner refused a fact: %s", error)
+            yield facts, error
+            return
+    middle = len(facts) // 2
+    yield from _hand_over(dialogue, facts[:middle])
+    yield from _hand_over(dialogue, facts[middle:])
+
+
+def _is_wrong(error: Exception) -> bool:
+    """Return whether the planner refused an invalid fact, in this process or behind a server."""
+    return isinstance(error, DataError) or getattr(error, "status", None) in WRONG
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, CapacityError) or getattr(error, "status", None) == FULL
+
+
+class SinglePlans:
+    """Single plans for robots that carry out skills themselves; those of one instruction are one task.
+
+    Calls come one at a time. A decision without a report counts as a success at the next plan; "done" ends the task.
+    """
+
+    def __init__(self, planner: Planning, pending: PendingFacts) -> None:
+        self.planner, self.pending = planner, pending
+        self._dialogue: Dialogue | None = None
+
+    def next_plan(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
+        """Return the call that plans the next skill; it raises RobotError after `leave`, and the planner's errors."""
+        before = self._dialogue
+        if before is None or before.instruction != instruction:
+            self._dialogue = Dialogue(self.planner, instruction)
+        return partial(self._plan, before, self._dialogue, skills)
+
+    def _plan(self, before: Dialogue | None, dialogue: Dialogue, skills: Sequence[str]) -> Decision:
+        if before is not None and before is not dialogue:
+            before.end(WELL)
+        elif dialogue.open:
+            dialogue.report(WELL)
+        self.pending.tell(dialogue)
+        decision = dialogue.plan(skills)
+        if decision.skill == DONE:
+            dialogue.report(WELL)
+            self._forget(dialogue)
+        return decision
+
+    def next_report(self, outcome: Outcome) -> Callable[[], None]:
+        """Return the call that reports on the last plan. Raises RobotError if there is none."""
+        dialogue = self._dialogue
+        if dialogue is None or not dialogue.open:
+            raise RobotError("there is no plan to report on: ask for one first, and report once")
+        return partial(dialogue.report, outcome)
+
+    def leave(self, why: str) -> Callable[[], None] | None:
+        """End the task; return the blocking call that informs the planner, or None."""
+        dialogue, self._dialogue = self._dialogue, None
+        return None if dialogue is None else partial(dialogue.end, failed(why))
+
+    def _forget(self, dialogue: Dialogue) -> None:
+        if self._dialogue is dialogue:
+            self._dialogue = None

@@ -1,39 +1,72 @@
-"""What watchers of a robot's session see, and what a task leaves behind."""
+"""Task interface of a robot: limits, events, report and status."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
+
+from keep_agent.errors import ConfigError
+from planners.base import DONE
+from planners.prompts.text import UNEXPLAINED
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent.types import Decision
-    from planners.prompts.styles import FactView
+    from planners.prompts.text import FactView
+
+
+MAX_LIMIT = 1_000_000  # eleven days
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a session, in seconds except ``steps`` and ``failures``. Raises ConfigError for values out of range."""
+
+    skill: float = 120.0  # one skill, which is then cancelled; the task goes on
+    task: float = 1800.0  # one task
+    answer: float = 60.0  # one call of the planner, or of an executor's skills and observe
+    cancel: float = 10.0  # from cancelling a skill to its return
+    period: float = 0.5  # between two observations during a skill
+    steps: int = 100  # skills per task
+    failures: int = 5  # of the same skill in a row
+
+    @property
+    def longest_stop(self) -> float:
+        """Maximum seconds from a stop to the end of its task."""
+        return self.cancel + 2 * self.answer
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not 0 < value <= MAX_LIMIT:
+                raise ConfigError(f"limit {limit.name}={value!r} must be above 0, up to {MAX_LIMIT}")
+
 
 log = logging.getLogger(__name__)
 
 Stop = Literal[
-    "done",  # the planner said so
-    "stopped",  # somebody called stop
-    "interrupted",  # the run itself was broken off, as by Ctrl-C
+    "done",  # by the planner's decision
+    "stopped",  # by a call of stop
+    "interrupted",  # by an exception such as Ctrl-C
     "max_steps",
     "stuck",  # the same skill failed too often in a row
     "task_timeout",
-    "skill_hangs",  # a skill was cancelled and did not return
+    "skill_hangs",  # a cancelled skill did not return
     "planner_timeout",
     "planner_error",
     "executor_timeout",
     "executor_error",
-    "busy",  # what the last task left behind has still not returned
+    "busy",  # a call of the last task has not returned
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A skill that was carried out, or begun."""
+    """An executed skill."""
 
     skill: str
     outcome: Outcome
@@ -42,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How a task ended. ``hanging`` names a skill of which nobody knows whether it has ended: look after the robot."""
+    """Result of a task. ``hanging`` names a skill that may still be running: check the robot."""
 
     instruction: str
     success: bool
@@ -60,7 +93,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened; ``at`` is the wall clock in seconds since 1970."""
+    """Event of a session; ``at`` is the wall clock in seconds since 1970."""
 
     at: float = field(default_factory=time.time)
 
@@ -72,7 +105,7 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Observed(Event):
-    """The planner has taken these in. ``skill``: what was carried out meanwhile."""
+    """Facts that the planner has taken; ``skill`` is the one carried out at that time."""
 
     facts: tuple[FactView, ...]
     skill: str = ""
@@ -86,7 +119,7 @@ class Planned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Feedback(Event):
-    """What the robot says of the skill on the way."""
+    """Progress that the robot reports during a skill."""
 
     skill: str
     text: str
@@ -108,7 +141,7 @@ Watch = Callable[[Event], None]
 
 
 def together(*watchers: Watch | None) -> Watch:
-    """Several watchers as one. What one of them raises is logged, and disturbs neither the others nor the task."""
+    """Combine watchers. The error of one is logged and affects neither the others nor the task."""
 
     def watch(event: Event) -> None:
         for watcher in filter(None, watchers):
@@ -118,3 +151,57 @@ def together(*watchers: Watch | None) -> Watch:
                 log.exception("a watcher failed on %s", type(event).__name__)
 
     return watch
+
+
+State = Literal["idle", "planning", "executing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Status of a task. ``ok`` and ``message`` are the last skill's, ``success`` and ``stop`` the finished task's."""
+
+    state: State = "idle"
+    instruction: str = ""
+    step: int = 0  # number of skills begun in this task
+    skill: str = ""
+    text: str = ""  # latest feedback of the robot
+    ok: bool | None = None
+    message: str = ""
+    success: bool | None = None
+    stop: str = ""
+    report: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def status_after(status: Status, event: Event) -> Status:
+    """Return the status after an event; the same object if nothing changes."""
+    match event:
+        case Started():
+            return Status("planning", event.instruction)
+        case Planned() if event.decision.skill == DONE:
+            return replace(status, skill=DONE, text="")
+        case Planned():
+            return replace(status, state="executing", step=status.step + 1, skill=event.decision.skill, text="")
+        case Feedback():
+            return replace(status, text=event.text)
+        case Executed():
+            return replace(status, state="planning", ok=event.outcome.ok, message=event.outcome.message)
+        case Finished():
+            report = event.report
+            return replace(status, state="idle", success=report.success, stop=report.stop, report=str(report))
+    return status
+
+
+def sentence(event: Event) -> str:
+    """Return a sentence about an event for people; "" for none."""
+    match event:
+        case Planned():
+            return f"next: {event.decision.skill}"
+        case Feedback():
+            return f"{event.skill}: {event.text}"
+        case Executed():
+            failed = f"failed: {event.outcome.message or UNEXPLAINED}"
+            return f"{event.skill}: {'done' if event.outcome.ok else failed}"
+    return ""

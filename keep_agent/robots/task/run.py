@@ -1,4 +1,4 @@
-"""One task of a robot: observe, plan, execute, report, until somebody says that it is over."""
+"""Run of one robot task: observe, plan, execute, report, until it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from envs.clock import Clock
 from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
-from keep_agent.robots.errors import SkillLost
+from keep_agent.robots.executor import SkillLost
 from keep_agent.robots.task.bounded_call import Call
 from keep_agent.robots.task.dialogue import Dialogue
 from keep_agent.robots.task.events import (
@@ -32,9 +32,8 @@ from planners.prompts.text import UNEXPLAINED
 if TYPE_CHECKING:
     from keep_agent.agent.types import Decision, Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.events import Watch
-    from keep_agent.robots.task.limits import Limits
-    from keep_agent.robots.task.pending_facts import PendingFacts
+    from keep_agent.robots.task.dialogue import PendingFacts
+    from keep_agent.robots.task.events import Limits, Watch
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,8 +41,8 @@ Judge = Callable[[], Outcome]
 
 
 @dataclass(eq=False)
-class Ended(Exception):
-    """The task is over."""
+class TaskEnd(Exception):
+    """End of the task."""
 
     stop: Stop
     message: str = ""
@@ -51,9 +50,10 @@ class Ended(Exception):
 
 
 class TaskRun:
-    """Only waits: whatever may take long is a `Call`. ``stop_requested`` is done when somebody wants it to stop.
+    """One task. Its own thread only waits: calls that may take long are a `Call` each.
 
-    What is left alone may say something behind the end: ``watch`` sees to it that nobody hears of that.
+    :param stop_requested: done when the task has to stop, with the reason
+    :param watch: takes the events; it ignores those of calls that go on after the end
     """
 
     def __init__(
@@ -72,29 +72,29 @@ class TaskRun:
         self.stop_requested, self._say, self.judge = stop_requested, watch, judge
         self.dialogue = Dialogue(planner, instruction)
         self.pending = pending
-        self._looking_at: Literal["executor", "planner"] = "executor"  # whom a look waits for, or who broke it off
+        self._looking_at: Literal["executor", "planner"] = "executor"  # the side that an observation waits for
         self.clock = Clock(limits.task)
-        self.calls: list[Call[Any]] = []  # those that were not done when last looked at
+        self.calls: list[Call[Any]] = []  # that may not have returned
         self.steps: list[Step] = []
-        self._verdict: Outcome | None = None  # of the decision that is not yet reported on
+        self._verdict: Outcome | None = None  # of the decision without a report
         self._failures = 0
         self._hanging = ""
 
     def play(self) -> TaskReport:
-        """Never raises what planner or executor raise; an interruption passes, when nothing is left running."""
+        """Run the task. Errors of planner and executor end it; an interruption is raised after nothing is running."""
         self._say(Started(self.instruction))
         try:
             while True:
                 self._turn()
-        except Ended as ended:
-            return self._finish(ended)
+        except TaskEnd as end:
+            return self._finish(end)
         except BaseException as error:  # Ctrl-C, most likely
-            self._finish(Ended("interrupted", type(error).__name__))
+            self._finish(TaskEnd("interrupted", type(error).__name__))
             raise
 
     def _turn(self) -> None:
         if len(self.steps) >= self.limits.steps:
-            raise Ended("max_steps", f"{self.limits.steps} skills were not enough")
+            raise TaskEnd("max_steps", f"{self.limits.steps} skills were not enough")
         self._see(self._look())
         skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
@@ -106,30 +106,30 @@ class TaskRun:
         self._failures = 0 if outcome.ok else self._failures + 1 if self._again(decision.skill) else 1
         if self._failures >= self.limits.failures:
             why = outcome.message or UNEXPLAINED
-            raise Ended("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {why}")
+            raise TaskEnd("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {why}")
 
     def _again(self, skill: str) -> bool:
-        """Whether the step before the last one was the same skill."""
+        """Return whether the step before the last one had the same skill."""
         return len(self.steps) > 1 and self.steps[-2].skill == skill
 
     def _plan(self, skills: Sequence[str]) -> Decision:
-        asked = Clock(self.limits.answer)
+        clock = Clock(self.limits.answer)
         decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
-            raise Ended("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
-        self._say(Planned(decision, asked.elapsed))
+            raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
+        self._say(Planned(decision, clock.elapsed))
         return decision
 
     def _conclude(self) -> None:
-        """The planner says that the task is done."""
+        """End the task after the planner's "done"."""
         outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
         if not isinstance(outcome, Outcome):
-            raise Ended("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
+            raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
         self._report(outcome)
-        raise Ended("done", outcome.message, outcome.ok)
+        raise TaskEnd("done", outcome.message, outcome.ok)
 
     def _report(self, outcome: Outcome) -> None:
-        """Nothing breaks this off but the planner: what has happened has happened."""
+        """Report an outcome; neither a stop nor the task's time limit interrupts this."""
         self._verdict = outcome
         call = self._begin("report", partial(self.dialogue.report, outcome))
         call.wait(self.limits.answer)
@@ -137,7 +137,7 @@ class TaskRun:
         self._verdict = None
 
     def _try(self, skill: str, skills: Sequence[str]) -> Outcome:
-        """Carry a skill out, and book it."""
+        """Carry out a skill and record the step."""
         clock = Clock(self.limits.skill)
         try:
             if skill in skills:
@@ -145,8 +145,8 @@ class TaskRun:
             else:
                 self._verdict = failed(f"{skill!r} cannot be done now")
             return self._verdict
-        except Ended as ended:
-            self._verdict = self._verdict or failed(ended.message)
+        except TaskEnd as end:
+            self._verdict = self._verdict or failed(end.message)
             raise
         finally:
             step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
@@ -154,8 +154,10 @@ class TaskRun:
             self._say(Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
-        self._heed()  # whoever saw the decision may have said stop
-        motion = self._begin("skill", partial(self.executor.execute, skill, partial(self._feed_back, skill)))
+        self._check_stop()  # a watcher may stop the task at the decision
+        motion = self._begin(
+            "skill", partial(self.executor.execute, skill, lambda text: self._say(Feedback(skill, text)))
+        )
         try:
             return self._follow(motion, skill, clock)
         finally:
@@ -173,15 +175,15 @@ class TaskRun:
             return self._outcome(motion)
         late = f"took longer than {clock.seconds:g} s and was cancelled"
         if not self._cancel(motion, skill):
-            raise Ended("skill_hangs", f"{skill!r} {late}")
+            raise TaskEnd("skill_hangs", f"{skill!r} {late}")
         outcome = self._outcome(motion)
         return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
 
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
-        """Look on while a skill is carried out; whether it has ended in time."""
+        """Observe while a skill is carried out; return whether it ended in time."""
         look: Call[None] | None = None
         while not motion.wait(min(self.limits.period, clock.remaining, self.clock.remaining), self.stop_requested):
-            self._heed()
+            self._check_stop()
             if clock.remaining <= 0:
                 break
             if look is None or look.done or look.clock.elapsed > self.limits.answer:
@@ -193,18 +195,18 @@ class TaskRun:
         return motion.done
 
     def _note(self, motion: Call[Outcome]) -> None:
-        """What became of a skill, although the task ends for another reason."""
+        """Keep the outcome of a skill whose task ends for another reason."""
         if motion.done and motion.error is None and isinstance(motion.result, Outcome):
             self._verdict = motion.result
 
     def _outcome(self, motion: Call[Outcome]) -> Outcome:
         outcome = self._check("executor", motion)
         if not isinstance(outcome, Outcome):
-            raise Ended("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
+            raise TaskEnd("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
         return outcome
 
     def _cancel(self, motion: Call[Outcome], skill: str) -> bool:
-        """Whether the skill has returned. It is told again and again: the first call may have come before it began.
+        """Cancel a skill, repeatedly, since a first call may precede its beginning; return whether it has returned.
 
         A skill that has not reached the robot yet never does.
         """
@@ -217,13 +219,10 @@ class TaskRun:
             motion.wait(min(self.limits.period, clock.remaining))
         if cancelling is None:
             return motion.done
-        cancelling.wait(clock.remaining)  # what is begun next must not be what it ends
+        cancelling.wait(clock.remaining)  # a late cancellation must not hit the next skill
         if cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
         return motion.done and cancelling.done
-
-    def _feed_back(self, skill: str, text: str) -> None:
-        self._say(Feedback(skill, text))
 
     def _begin(self, name: str, function: Callable[[], T]) -> Call[T]:
         call = Call(name, function)
@@ -231,58 +230,51 @@ class TaskRun:
         return call
 
     def _look(self, skill: str = "") -> Call[None]:
-        """Begin one, of one at a time; ``skill`` is what is carried out meanwhile."""
+        """Begin an observation; ``skill`` is carried out at that time."""
 
         def look() -> None:
             self._looking_at = "executor"
             self.pending.add(self.executor.observe())
             self._looking_at = "planner"
-            if told := self.pending.tell(self.dialogue):
-                self._say(Observed(told, skill))
+            if facts := self.pending.tell(self.dialogue):
+                self._say(Observed(facts, skill))
 
         return self._begin("look", look)
 
     def _see(self, look: Call[None]) -> None:
         look.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
-        self._heed()
+        self._check_stop()
         self._check(self._looking_at, look)
 
     def _answer(self, side: str, call: Call[T]) -> T:
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
-        self._heed()
+        self._check_stop()
         return self._check(side, call)
 
-    def _heed(self) -> None:
-        """Raises Ended if somebody wants the task to stop, or its time is over."""
+    def _check_stop(self) -> None:
+        """Raises TaskEnd after a stop or the task's time limit."""
         if self.stop_requested.done():
-            raise Ended("stopped", self.stop_requested.result())
+            raise TaskEnd("stopped", self.stop_requested.result())
         if self.clock.remaining <= 0:
-            raise Ended("task_timeout", f"the task took longer than {self.limits.task:g} s")
+            raise TaskEnd("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
     def _check(self, side: str, call: Call[T]) -> T:
-        """What a call returned. Raises Ended if it raised, or still has not returned."""
+        """Return the result of a call. Raises TaskEnd if it raised or has not returned."""
         if not call.done:
-            raise Ended(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
+            raise TaskEnd(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
         if call.error is not None:
             log.error("the %s's %s failed", side, call.name, exc_info=call.error)
-            raise Ended(f"{side}_error", f"{call.name}: {type(call.error).__name__}: {call.error}")
+            raise TaskEnd(f"{side}_error", f"{call.name}: {type(call.error).__name__}: {call.error}")
         return call.result
 
-    def _finish(self, ended: Ended) -> TaskReport:
-        outcome = self._verdict or failed(ended.message)
+    def _finish(self, end: TaskEnd) -> TaskReport:
+        outcome = self._verdict or failed(end.message)
         self._begin("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
         self.calls = [call for call in self.calls if not call.done]
-        message = ended.message
+        message = end.message
         if self._hanging:
-            message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))
-        report = TaskReport(
-            self.instruction,
-            ended.success,
-            ended.stop,
-            message,
-            tuple(self.steps),
-            self.clock.elapsed,
-            self._hanging,
-        )
+            message = "; ".join(filter(None, (message, f"{self._hanging!r} may still be running")))
+        steps, seconds = tuple(self.steps), self.clock.elapsed
+        report = TaskReport(self.instruction, end.success, end.stop, message, steps, seconds, self._hanging)
         self._say(Finished(report))
         return report

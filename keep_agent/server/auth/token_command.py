@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from keep_agent.agent.request_validation import on_one_line
+from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
 from keep_agent.server.auth.tokens import Access, Entry, digest, make_token
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         remove_token(options.file, name)
         console.print(f"{name} is void", soft_wrap=True, highlight=False, markup=False)
         return
-    if not on_one_line(name) or not name.strip():
+    if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
     token, access = make_token(), Access(name, _agents(options.agents))
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
-from keep_agent.files import counted
+from keep_agent.files import count_values
 from keep_agent.server.error_handlers import CLOSING, Refused, TooLarge, TooSlow, answer_to, status_of
 
 MOST = 1 << 40  # of any limit
@@ -224,5 +224,5 @@ def check_json(text: bytes, depth: int, values: int) -> None:
     nesting = np.cumsum(STEPS[np.frombuffer(bare, np.uint8)], dtype=np.int32)
     if nesting.max(initial=0) > depth:
         raise BadJson(f"brackets are nested more than {depth} deep; send a flatter body")
-    if counted(text) > values and (count := counted(bare)) > values:
+    if count_values(text) > values and (count := count_values(bare)) > values:
         raise BadJson(f"the body holds {count} values, more than {values}; send less at once")

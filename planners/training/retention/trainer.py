@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, ModelError, check_rate
@@ -22,17 +24,70 @@ from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import clean, write_atomic
-from memory.retention.residual_head import ResidualHead, save_head
-from planners.training.retention.checkpoint import REMEDY, Progress, load_tensors, read_state, write_state
+from memory.files.tensor_file import open_tensors
+from memory.retention.residual_head import ResidualHead, checksum, save_head
 from planners.training.retention.replay import ArgumentMatcher, Example, Moment, replay
 from planners.training.retention.tool_sessions import ToolSession, read_sessions, session_line
 
+RESTORE = "restore it, or train again with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the second to fourth term of the loss
 HARD = 64  # negatives that each positive is compared with
 FEATURE_SESSIONS = 8  # sessions that set the mean and deviation of the features
 SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # candidates for alpha, as shares of the trained one
 NEXT_TOKENS = 8  # tokens after an eviction whose likelihood chooses alpha
+
+
+@dataclass
+class Progress:
+    """Numbers of a run, besides weights, that a checkpoint keeps."""
+
+    epoch: int = 0
+    session: int = 0  # sessions done in this epoch
+    steps: int = 0
+    rows: int = 0
+    dropped: int = 0  # turns without both positive and negative rows
+    curve: list[dict] = field(default_factory=list)
+    weighed: list[dict] = field(default_factory=list)  # candidates for alpha
+
+
+def write_state(
+    file: Path, head: ResidualHead, optimizer: torch.optim.Optimizer, settings: Mapping[str, Any], progress: Progress
+) -> None:
+    state = optimizer.state_dict()["state"]
+    tensors = {f"optimizer.{index}.{key}": value for index, values in state.items() for key, value in values.items()}
+    tensors |= {f"head.{name}": value for name, value in head.state_dict().items()}
+    tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
+    metadata = {"progress": json.dumps(asdict(progress), indent=1), "settings": json.dumps(settings)}
+    metadata["sha256"] = checksum(tensors, metadata["progress"], metadata["settings"])
+    write_atomic(file, save(tensors, metadata))
+
+
+def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Read (progress and settings, tensors) of a checkpoint; one of 0.2.0 has no checksum.
+
+    :raises ModelError: the file is damaged
+    """
+    with loading(file, RESTORE), open_tensors(file) as content:
+        metadata = content.metadata() or {}
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+        expected = checksum(tensors, metadata["progress"], metadata["settings"])
+    if set(metadata) != {"progress", "settings"} and metadata.get("sha256") != expected:
+        raise ModelError(f"{file} is damaged: its SHA-256 does not match; {RESTORE}")
+    return metadata, tensors
+
+
+def load_tensors(tensors: Mapping[str, torch.Tensor], head: ResidualHead, optimizer: torch.optim.Optimizer) -> None:
+    state = optimizer.state_dict()
+    weights = {}
+    for name, value in tensors.items():
+        match name.split("."):
+            case ["optimizer", index, *key]:
+                state["state"].setdefault(int(index), {})[".".join(key)] = value
+            case ["head", *key]:
+                weights[".".join(key)] = value
+    optimizer.load_state_dict(state)
+    head.load_state_dict(weights)
 
 
 def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
@@ -205,7 +260,7 @@ class Trainer:
         """
         clean(self.out)  # of partial files of a killed run
         metadata, tensors = read_state(self.out / STATE)
-        with loading(self.out / STATE, REMEDY):
+        with loading(self.out / STATE, RESTORE):
             old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
         changed = [f"{key}={self.settings[key]} (was {old.get(key)})" for key in old if old[key] != self.settings[key]]
         if changed:

@@ -246,7 +246,7 @@ def test_a_run_in_which_all_episodes_crash_is_an_error(call: Command, monkeypatc
     def broken(*arguments: object) -> None:
         raise RuntimeError("no hands")
 
-    monkeypatch.setattr("planners.baselines.RandomPlanner.decide", broken)
+    monkeypatch.setattr("planners.base.RandomPlanner.decide", broken)
     code, _, err = call(alfred.main, "planner=random", "eval.episodes=2")
     assert code == BAD_INPUT and "all 2 episodes crashed" in err and "no hands" in err
     assert read(the_run())["crashed"] == 2

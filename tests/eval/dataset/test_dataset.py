@@ -17,8 +17,7 @@ from eval.dataset import __main__ as dataset
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError, ModelError
 from keep_agent.guard import BAD_INPUT
-from planners.base import DONE, Decision
-from planners.baselines import ExpertPlanner
+from planners.base import DONE, Decision, ExpertPlanner
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from tests.envs.alfred import trials
 

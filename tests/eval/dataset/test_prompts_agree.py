@@ -30,8 +30,7 @@ from planners.kv_planner import KVPlanner
 from planners.prompts.formats import PlainFormat
 from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.tiny.tokenizer import load_tokenizer
-from planners.training.packing import Mix, Packer
-from planners.training.packs import IGNORE, Pack, Slot
+from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot
 from planners.training.rollout_files import Rollout
 from planners.training.task_replay import TaskReplay
 

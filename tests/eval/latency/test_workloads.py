@@ -13,8 +13,7 @@ from eval.latency.workloads import NO_CANDIDATES, Plan, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
 from planners.prompts.formats import PlainFormat
-from planners.prompts.styles import history_edit
-from planners.prompts.text import PROGRESS
+from planners.prompts.text import PROGRESS, history_edit
 from planners.tiny.checkpoint import BUNDLED
 from tests.eval.latency.settings_of import latency_config
 

@@ -17,8 +17,7 @@ from eval.suite.plan import pages, read_page
 from eval.suite.play import check
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE
-from planners.base import Decision
-from planners.baselines import RandomPlanner
+from planners.base import Decision, RandomPlanner
 from tests.rewriting import change_object, keep_lines
 
 PAGE = """

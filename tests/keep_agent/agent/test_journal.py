@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.agent.journal import Journal
+from keep_agent.agent.durable import Journal
 from keep_agent.errors import CapacityError, CorruptError, DataError
 from memory.files.end_mark import end_of
 from memory.files.json_lines import Chain

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keep_agent.robots.ros.message_texts import PACKAGE
+from keep_agent.robots.ros.messages import PACKAGE
 from tests.waiting import PATIENCE, until
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from keep_agent.robots import NotInstalled
-from keep_agent.robots.ros.debian_import import ros1
+from keep_agent.robots.ros.ros1_messages import ros1
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]

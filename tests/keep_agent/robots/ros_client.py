@@ -6,8 +6,7 @@ import json
 import sys
 import threading
 
-from keep_agent.robots.ros.debian_import import ros1
-from keep_agent.robots.ros.ros1_messages import classes
+from keep_agent.robots.ros.ros1_messages import classes, ros1
 from tests.waiting import PATIENCE
 
 WAIT = PATIENCE

@@ -17,8 +17,7 @@ from eval.alfred import main as eval_alfred
 from keep_agent.agent.types import Decision
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots import Limits, RobotSession, mcap_log, symbolic
-from keep_agent.robots.mcap.messages import of_entry, of_event
-from keep_agent.robots.mcap.schemas import CHANNELS
+from keep_agent.robots.mcap.messages import CHANNELS, of_entry, of_event
 from keep_agent.robots.mcap_log import McapLog, episode_of, write_episode
 from keep_agent.robots.scripted import ScriptedPlanning
 from keep_agent.robots.task.events import Executed, Feedback, Planned

@@ -12,7 +12,7 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
-from keep_agent.robots.ros.message_fields import flag_of, member, text_of
+from keep_agent.robots.ros.messages import flag_of, member, text_of
 from keep_agent.robots.rosbridge.connection import Bridge
 from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge.skill_clients import Fields

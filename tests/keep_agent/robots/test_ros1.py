@@ -107,7 +107,7 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
 
 WAIT_UNTIL_EXECUTING = """
 import json, sys, threading
-from keep_agent.robots.ros.debian_import import ros1
+from keep_agent.robots.ros.ros1_messages import ros1
 rospy, moving = ros1("rospy"), threading.Event()
 rospy.init_node("waits", anonymous=True, disable_signals=True)
 look = lambda message: json.loads(message.data)["state"] == "executing" and moving.set()

@@ -8,9 +8,8 @@ from io import BytesIO
 
 import pytest
 
-from keep_agent.robots.ros.debian_import import DEBIAN, ros1
-from keep_agent.robots.ros.message_texts import PACKAGE, TASK_ACTION
-from keep_agent.robots.ros.ros1_messages import action, classes, service
+from keep_agent.robots.ros.messages import PACKAGE, TASK_ACTION
+from keep_agent.robots.ros.ros1_messages import DEBIAN, action, classes, ros1, service
 from tests.keep_agent.robots.ros import ROOT, need_ros1
 
 TEST_ACTION = "int32 goal\n---\nint32 result\n---\nint32 feedback\n"
@@ -72,7 +71,7 @@ def test_debians_packages_come_last() -> None:
     """None of them takes the place of one in the virtual environment."""
     code = (
         "import sys\n"
-        "from keep_agent.robots.ros.debian_import import ros1\n"
+        "from keep_agent.robots.ros.ros1_messages import ros1\n"
         "before = list(sys.path); ros1('rospy'); ros1('rospy')\n"
         "import yaml; print(sys.path[: len(before)] == before, sys.path.count(sys.argv[1]), yaml.__file__)"
     )

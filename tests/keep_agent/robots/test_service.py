@@ -13,7 +13,7 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
-from keep_agent.robots.facts import read_facts
+from keep_agent.robots.executor import read_facts
 from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import (
     QUICK,
@@ -81,7 +81,7 @@ def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
     assert "still at work" in service.plan("greet", SKILLS).report
     assert "no plan" in service.report(True, "").report
     answer.set()
-    assert all(call.wait(WAIT) for call in service.session._left)
+    assert all(call.wait(WAIT) for call in service.session._calls)
     assert "no plan" in service.report(True, "").report, "its caller never got the decision"
     assert service.plan("greet", SKILLS).skill == "wave"
     assert planner.named("report") == [(failed("the answer came too late"),)]
@@ -170,7 +170,7 @@ def test_facts_are_not_lost_with_a_plan_that_went_wrong(wrong: str) -> None:
         assert not service.plan("" if wrong == "nonsense" else "greet", SKILLS).ok
     planner.observe, service.session.limits = observe, QUICK
     answer.set()
-    assert all(call.wait(WAIT) for call in service.session._left)
+    assert all(call.wait(WAIT) for call in service.session._calls)
     assert service.plan("greet", SKILLS).ok
     assert [fact.id for facts in planner.named("observe") for fact in facts[0]] == ["mug_1"]
 
@@ -234,7 +234,7 @@ def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
     answer = Event()
     service, planner, plan = thinking(answer)
     task = later(lambda: service.run("bow"))
-    until(lambda: len(service.session._left) > 1)
+    until(lambda: len(service.session._calls) > 1)
     until(lambda: service.session._plans._dialogue is None)
     answer.set()
     assert not plan.result(WAIT).ok
@@ -266,7 +266,7 @@ def test_closing_ends_a_plan_as_well() -> None:
     answer = Event()
     service, planner, plan = thinking(answer)
     closed = later(service.session.close)
-    until(lambda: len(service.session._left) > 1)
+    until(lambda: len(service.session._calls) > 1)
     assert not closed.done()
     answer.set()
     assert closed.result(WAIT) and not plan.result(WAIT).ok
@@ -294,7 +294,7 @@ def test_a_plan_of_another_task_that_came_too_late_is_not_reported_as_carried_ou
         assert not second.result(WAIT).ok
     until(lambda: bowing[0]._ending is not None)  # else the planner would still be asked
     hear.set()
-    assert all(call.wait(WAIT) for call in service.session._left)
+    assert all(call.wait(WAIT) for call in service.session._calls)
     planner.report, service.session.limits = report, QUICK
     assert service.plan("bow", SKILLS).ok
     assert [outcome.ok for (outcome,) in planner.named("report")] == [True]

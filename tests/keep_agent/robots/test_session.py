@@ -7,12 +7,10 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.agent.request_validation import check_report
+from keep_agent.agent.validation import check_report
 from keep_agent.errors import ConfigError
 from keep_agent.robots import Executed, Feedback, Finished, Limits, Observed, Planned, RobotError, RobotSession, Started
-from keep_agent.robots.task.dialogue import Dialogue
-from keep_agent.robots.task.pending_facts import PendingFacts
-from keep_agent.robots.task.single_plans import SinglePlans
+from keep_agent.robots.task.dialogue import Dialogue, PendingFacts, SinglePlans
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,
@@ -263,13 +261,13 @@ def test_a_report_that_was_not_taken_is_made_again_and_before_the_task_ends() ->
 def test_a_single_plans_report_may_be_made_again() -> None:
     planner = Deaf(["wave"])
     plans = SinglePlans(planner, PendingFacts())
-    plans.asked("greet", ["wave"])()
+    plans.next_plan("greet", ["wave"])()
     with pytest.raises(ConnectionError):
-        plans.reported(failed("no arm"))()
-    plans.reported(failed("no arm"))()
+        plans.next_report(failed("no arm"))()
+    plans.next_report(failed("no arm"))()
     assert planner.named("report") == [(failed("no arm"),)] * 2
     with pytest.raises(RobotError, match="report once"):
-        plans.reported(failed("no arm"))
+        plans.next_report(failed("no arm"))
 
 
 def test_what_a_robot_says_is_told_as_far_as_it_can_be() -> None:

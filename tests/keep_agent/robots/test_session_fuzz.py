@@ -100,7 +100,7 @@ def test_every_task_ends(deeds: list[str], thoughts: list[str], press: int | Non
 
 def settled(session: RobotSession) -> None:
     """Wait for what the task left behind."""
-    for call in session._left:
+    for call in session._calls:
         assert call.wait(WAIT), call.name
 
 

@@ -241,7 +241,7 @@ def test_what_is_seen_when_its_task_is_over_is_not_told() -> None:
         session.stop()
         assert running.result(WAIT).stop == "stopped"
     release.set()
-    assert all(call.wait(WAIT) for call in session._left)
+    assert all(call.wait(WAIT) for call in session._calls)
     assert [type(event) for event in events] == [Started, Finished]
 
 

@@ -17,8 +17,7 @@ from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 from keep_agent.rollout.results import EpisodeResult
-from planners.base import Decision, Planner, TaskResult
-from planners.baselines import ExpertPlanner, RandomPlanner
+from planners.base import Decision, ExpertPlanner, Planner, RandomPlanner, TaskResult
 from tests.keep_agent.rollout.houses import APPLE, MUG, episode
 from tests.keep_agent.rollout.pictures import Pictured, picture
 

@@ -15,7 +15,7 @@ from envs.alfred.env import AlfredEnv
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 from keep_agent.rollout.run_folder import RunFolder, find_runs
-from planners.baselines import RandomPlanner
+from planners.base import RandomPlanner
 from tests.keep_agent.rollout.houses import APPLE, MUG, episode
 from tests.keep_agent.rollout.pictures import Pictured
 

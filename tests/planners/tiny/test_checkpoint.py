@@ -27,11 +27,11 @@ from planners.tiny.checkpoint import (
     new_checkpoint,
     write_planner,
 )
-from planners.tiny.folders import HISTORY
 from planners.tiny.growth import deepen
+from planners.tiny.shape import HISTORY
 from planners.training.forward import forward
 from planners.training.packed_attention import collate
-from planners.training.packs import Pack, Slot
+from planners.training.packing import Pack, Slot
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 LOADED = cache(load_planner)  # `write` overwrites all of its weights

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from keep_agent.errors import DataError
 from planners.tiny.tokenizer import train_tokenizer
 from planners.training.lessons import Lesson, endless_lessons, lesson_files, packs, read_lessons, write_lessons
-from planners.training.packs import IGNORE, rounded
+from planners.training.packing import IGNORE, rounded
 
 STEPS = (("walk to the desk", "go desk"), ("take the mug", "find mug"), ("leave it on the bed", "put bed"))
 MUG = Lesson("Put a mug on the bed.", "find mug put bed", STEPS)

@@ -12,7 +12,7 @@ from planners.training.packed_attention import (
     collate,
     packed_attention,
 )
-from planners.training.packs import IGNORE, Pack, Slot
+from planners.training.packing import IGNORE, Pack, Slot
 
 HEADS, DIM = 2, 8
 

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from planners.prompts.text import FOCUS, PROGRESS
 from planners.tiny.tokenizer import BOS, PAD
 from planners.training.packed_attention import HIDE, collate
-from planners.training.packing import Mix, Packer, _picks
-from planners.training.packs import IGNORE, Pack, Slot
+from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _picks
 from planners.training.rollout_files import Rollout
 
 Make = Callable[..., Rollout]

@@ -16,10 +16,9 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.retention.residual_head import load_head
 from planners.train_retention import RANGES, check_options, main, parser
-from planners.training.retention.checkpoint import read_state
 from planners.training.retention.replay import ArgumentMatcher, Example, replay
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
-from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of
+from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
 
 
 @pytest.fixture

@@ -18,17 +18,15 @@ from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.models.load import load_model
 from memory.files.checksums import CHECKSUMS
 from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
-from planners.tiny.folders import lock
-from planners.tiny.shape import Shape
+from planners.tiny.shape import Shape, lock
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.training.forward import forward
+from planners.training.forward import faster_precision, forward
 from planners.training.induction_init import seed_induction
 from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
 from planners.training.packing import Mix, Packer
 from planners.training.parallel import Team, in_parallel
-from planners.training.precision import faster_precision
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from planners.training.trainer import Trainer, train
 

@@ -21,7 +21,7 @@ from envs.alfred.thor.view import top_view
 from envs.clock import Clock
 from keep_agent.errors import ConfigError, EpisodeError
 from keep_agent.rollout.loop import run_episode
-from planners.baselines import ExpertPlanner
+from planners.base import ExpertPlanner
 from tests.envs.alfred.thor.leftovers import no_leaks, runs
 from tests.envs.alfred.thor.playing import play, thor_env
 from tests.waiting import PATIENCE, until

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from envs.fact import Fact
-from keep_agent.agent.fact_validation import fields_of
+from keep_agent.agent.validation import fields_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import access_of

@@ -1,0 +1,91 @@
+"""ROS message definitions of the project, and fields of received messages. docs/robots.md shows how to build a package.
+
+The action has the goal, feedback and result of RAI's ``Task.action`` (RobotecAI/rai), with a report.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keep_agent.errors import DataError
+
+PACKAGE = "keep_agent_msgs"
+
+TASK_ACTION = """\
+string task
+string description
+string priority
+---
+bool success
+string report
+---
+string current_status
+"""
+
+PLAN_SERVICE = """\
+string instruction
+string[] skills
+---
+string skill
+bool ok
+string report
+"""
+
+REPORT_SERVICE = """\
+bool ok
+string message
+---
+bool ok
+string report
+"""
+
+# Names below the namespace of a node
+ACTION, PLAN, REPORT, STATUS, FACTS = "plan_and_execute", "plan", "report", "status", "facts"
+
+
+def instruction_of(task: str, description: str) -> str:
+    """Return the instruction of a goal: its task, else its description."""
+    return task.strip() or description.strip()
+
+
+Listener = Callable[[Any], None]
+log = logging.getLogger(__name__)
+
+
+def tolerant(topic: str, listener: Listener) -> Listener:
+    """Return ``listener`` with messages that it refuses logged and ignored, since a topic has no answer."""
+
+    def listen(message: Any) -> None:
+        try:
+            listener(message)
+        except DataError as error:
+            log.warning("message on %s ignored: %s", topic, error)
+
+    return listen
+
+
+def member(message: Any, *names: str) -> Any:
+    """Return the value at a path of names. Raises DataError."""
+    value = message
+    for name in names:
+        if not isinstance(value, Mapping) or name not in value:
+            raise DataError(f"{message!r:.80} has no field {'.'.join(names)!r}; send one that has it")
+        value = value[name]
+    return value
+
+
+def text_of(message: Any, name: str) -> str:
+    """Return a field's text, "" for none, with "?" for halves of surrogate pairs."""
+    value = message.get(name) if isinstance(message, Mapping) else None
+    return "" if value is None else str(value).encode("utf-8", "replace").decode()
+
+
+def flag_of(message: Any, name: str) -> bool:
+    """Read a flag: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``. Raises DataError for other values."""
+    value = member(message, name)
+    flag = value["data"] if isinstance(value, Mapping) and value.keys() == {"data"} else value
+    if isinstance(flag, int) and flag in (0, 1):  # a bool is an int
+        return bool(flag)
+    raise DataError(f"{name}={value!r:.80} is neither true nor false; send a bool")
