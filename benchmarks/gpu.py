@@ -32,15 +32,15 @@ from memory.files.atomic import write_atomic
 
 LAWS = "laws"
 SHAPES = ("qwen2.5-7b", "qwen2.5-14b")
-PLANNERS = '[full_recompute,cacheblend,sparsex,epic,keep,"apart:keep+memory=keep"]'
+PLANNERS = "[full_recompute,cacheblend,sparsex,epic,keep,keep_contextual]"
 ABOUT = """# On a GPU
 
 Measurements of `make gpu` (`python -m benchmarks.gpu`) on {machine}.
 
 The laws are [those of the engine](../engine.md#the-laws): the engine runs on the CUDA device, references and
 transformers' own forward on the CPU. Times come from [`eval.latency`](../latency.md): random weights in bfloat16,
-segments of 40 tokens, embedded houses, all planners in turns. `apart` is KEEP as in its paper (`planner=keep
-memory=keep`)."""
+segments of 40 tokens, embedded houses, all planners in turns. `keep` is KEEP as in its paper, `keep_contextual` our
+composition."""
 PENDING = "Not measured yet."
 
 

@@ -1,7 +1,7 @@
 """Benchmark of a server with many robots: errors, latency, throughput, memory, and losses after SIGKILL.
 
     python -m benchmarks.server --agents 50 --plans 20 --kill
-    python -m benchmarks.server memory=keep --agents 1 --plans 60 --motion 0.3
+    python -m benchmarks.server --agents 1 --plans 60 --motion 0.3
 
 Each robot acts in its own generated house: it observes, plans, executes the skill and reports. ``--motion`` is the
 duration of a skill in seconds; the robot observes the effects at the start of the skill. ``--kill`` kills the server

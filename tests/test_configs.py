@@ -27,7 +27,7 @@ OPTIONS = [
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_lean", "keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
+COMPOSITIONS = ("keep_contextual", "keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
 RULERS = ("full_recompute", "full_cache")  # what others are measured by
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
@@ -58,8 +58,7 @@ def test_every_option_composes(option: str) -> None:
 def test_a_planner_brings_its_memory_and_its_name(name: str) -> None:
     config = composed(f"planner={name}")
     assert config.planner.name == name
-    brought = "keep_lean" if name == "keep" else name  # decisions need less than look-ups, for which memory=keep is
-    assert config.get("memory", {}).get("name") == (brought if name in METHODS else None)
+    assert config.get("memory", {}).get("name") == (name if name in METHODS else None)
 
 
 def test_memory_swaps_the_method_alone() -> None:

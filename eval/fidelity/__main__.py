@@ -34,7 +34,17 @@ from memory.engine.models.tiny_model_configs import FAMILIES
 
 BASELINE = "full_recompute"
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
+METHODS = (
+    "full_recompute",
+    "prefix_cache",
+    "full_reuse",
+    "epic",
+    "cacheblend",
+    "sparsex",
+    "memart",
+    "keep",
+    "keep_contextual",
+)
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
 CURVE_SETTING = (*SETTING, "eval.episodes=20")  # the last value of a repeated override wins
 MODELS = ("model", "model.name")  # keys that name a model

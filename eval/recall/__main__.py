@@ -37,7 +37,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from planners.training.recall_probes import CUES, GREATEST, KINDS
 
-METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
+METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep", "keep_contextual")
 # Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a
 # similarity threshold of 1 could not, because the encoder maps `watch_1 box_2` and `watch_2 box_1` to one vector.
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")

@@ -82,8 +82,8 @@ def check_settings(
 def check_values(config: DictConfig) -> None:
     """Raises ConfigError for a value of another kind than its setting's, or a component that cannot be one."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    check_classes(plain.get("memory"), "memory")  # first: the class of a component says of which kind its arguments are
     check_kinds(plain)
-    check_classes(plain.get("memory"), "memory")
 
 
 def check_word(key: str, value: Any) -> None:

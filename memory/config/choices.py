@@ -10,6 +10,10 @@ INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
 RENAMED = {"memory.frozen": "memory.pinned"}  # settings of earlier versions, and their names now
+RENAMED_OPTIONS = {  # options of config groups, the same
+    ("memory", "keep_lean"): "keep_contextual",
+    ("memory/recompute", "multi_hop_lean"): "multi_hop_limited",
+}
 REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 

@@ -441,10 +441,10 @@ def test_the_comparison_lists_runs_of_the_same_questions(
     code, out, _ = show("a", "b")
     first, second = ({row.id for row in AnswerFolder.resume(the_run(run)).results} for run in "ab")
     assert code == 0 and f"{len(first & second)} questions" in out
-    assert "full_recompute, embedding 3" in out and "keep_lean, embedding 40" in out
+    assert "full_recompute, embedding 3" in out and "keep, embedding 40" in out
     assert "F1 gain" in out
     code, out, _ = show("b", "c")
-    assert code == 0 and "keep_lean, embedding 40 (b/" in out and "keep_lean, embedding 40 (c/" in out
+    assert code == 0 and "keep, embedding 40 (b/" in out and "keep, embedding 40 (c/" in out
     assert "differ in more than their method" not in out
     call(*base, "limit=2", "planner=keep", "unit=session", "profile=true", "eval.out=d")
     code, out, _ = show("b", "d")

@@ -29,7 +29,7 @@ from planners.prompts.formats import make_format
 from planners.tiny.checkpoint import BUNDLED
 from planners.training.recall_probes import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
 
-METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory=keep+memory.recompute.schedule.average=1"
+METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory.recompute.schedule.average=1"
 
 
 @pytest.fixture(scope="module")

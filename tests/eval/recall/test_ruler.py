@@ -164,7 +164,7 @@ def test_without_a_template_a_prompt_begins_with_the_start_token(ruler: Ruler) -
     assert ruler.format.stops() == set(), "an answer may have several lines"
 
 
-PAPERS = "keep+memory=keep"
+PAPERS = "keep"
 METHODS = f"full_recompute,full_reuse,{PAPERS},{PAPERS}+memory.recompute.schedule.average=1+memory.recompute.limit=null"
 
 

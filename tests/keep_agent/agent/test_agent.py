@@ -47,7 +47,7 @@ def test_an_agent_decides_as_the_planner_in_the_loop_does(brain: Callable[..., B
 
 def test_what_changed_is_encoded_before_the_plan_asks_for_it(brain: Callable[..., Brain]) -> None:
     """As long as the robot's motion leaves the time; the plan then finds every block."""
-    agent = Agent(brain("planner=keep", "memory=keep").planner("robot"), "robot")
+    agent = Agent(brain("planner=keep").planner("robot"), "robot")
     agent.observe([MUG_FACT, Fact("cabinet_1", "receptacle", "cabinet")])
     settle(agent)
     first = agent.plan("get the mug", SKILLS)

@@ -25,7 +25,7 @@ def test_encoding_hides_behind_motion() -> None:
         elif isinstance(event, Observed) and event.skill:
             moving.append(event.skill)
 
-    with Agent.from_config("keep", overrides=["memory=keep", "prompt.style=linked"]) as agent:
+    with Agent.from_config("keep", overrides=["prompt.style=linked"]) as agent:
         for episode in range(2):
             executor = symbolic(episode=episode, seconds=0.4, effect=0.25)
             limits = Limits(period=0.05, steps=16)

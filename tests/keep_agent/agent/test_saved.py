@@ -23,7 +23,7 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(brain: Callable[
     """In the middle of a task, with groups that have settled, in both styles."""
     for style in ("plain", "linked"):
         settings = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
-        made = brain("planner=keep", "memory=keep", *settings)
+        made = brain("planner=keep", *settings)
         one, other = (AsPlanner(Agent(made.planner(name))) for name in ("one", "other"))
         steps = play(Switching(one, other, tmp_path / style / "memory.json"), SHORT)
         alone = AsPlanner(Agent(made.planner("alone")))

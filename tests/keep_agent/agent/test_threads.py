@@ -15,7 +15,7 @@ from tests import beside
 
 SKILLS = ["pick up mug 1", "go to fridge 1", "done"]
 PLANNERS = "full_recompute", "keep", "cacheblend", "epic", "sparsex", "prefix_cache", "memart", "semantic"
-HOPPING = "keep memory=keep", "keep_latent", "memart_hops", "sparsex_hops"
+HOPPING = "keep", "keep_latent", "memart_hops", "sparsex_hops"
 FORGETTING = "intentkv_rule", "h2o", "snapkv", "streaming"
 
 

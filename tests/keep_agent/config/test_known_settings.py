@@ -47,6 +47,8 @@ REFUSED = [
     ("alfred", "memory.recompute=full", "did you mean memory/recompute=...?"),
     ("alfred", "prompt.style=plain,link", "prompt.style='link' is unknown; .*did you mean 'linked'?"),
     ("alfred", "planner=random memory.layout=append", "there is no setting 'memory.layout'"),
+    ("alfred", "memory=keep_lean", "memory=keep_lean is called memory=keep_contextual now"),
+    ("alfred", "planner=keep memory/recompute=multi_hop_lean", "is called memory/recompute=multi_hop_limited now"),
     ("alfred", "memory=sparsex memory.frozen.capacity_bytes=9", "memory.frozen is called memory.pinned now"),
     ("alfred", "memory=sparsex +memory.frozen=null", "memory.frozen is called memory.pinned now"),
     ("locomo", "+env=wah", "there is no setting 'env'"),

@@ -89,7 +89,7 @@ def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Pat
 
 
 def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
-    _, entries = play(make_planner(config(tiny_model, "planner=keep", "memory=keep")))
+    _, entries = play(make_planner(config(tiny_model, "planner=keep")))
     step = json.loads(json.dumps([entry for entry in entries if entry["event"] == "step"][-1]))
     rows, layers = len(step["token_ids"]), 3
     assert step["context"] <= step["units"][0]["start"] and step["query"] < rows

@@ -33,11 +33,11 @@ def play(planner: str, folder: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="session")
 def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams of two tasks by KEEP with hops, for which planner=keep has no room in prompts so short."""
+    """Two streams of two tasks by KEEP, with hops."""
     folder = shared(tmp_path_factory) / "keep"
     with folder.with_suffix(".lock").open("w") as lock:  # one process plays it, the others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return find_runs(folder)[0] if folder.exists() else play("keep", folder, "memory=keep")
+        return find_runs(folder)[0] if folder.exists() else play("keep", folder)
 
 
 def shared(factory: pytest.TempPathFactory) -> Path:
