@@ -13,7 +13,7 @@ LINE = "the mug is in the fridge\n"
 
 
 @pytest.mark.parametrize("tail", ["", "and more\n"])
-@pytest.mark.parametrize("shown", [1.0, 0.9])
+@pytest.mark.parametrize("share", [1.0, 0.9])
 def test_match(benchmark: BenchmarkFixture, share: float, tail: str) -> None:
     """Floor: every character is read once, which takes about 0.02 to 0.1 ms."""
     text = (LINE * (CHARACTERS // len(LINE) + 1))[:CHARACTERS]

@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.house import House
 from eval.latency.floor import Work
-from eval.latency.rates import RateMeter, Rates
+from eval.latency.machine import RateMeter, Rates
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
 from memory.engine.transformers.engine import TransformersEngine

@@ -42,7 +42,7 @@ from benchmarks.kills import KillResult, kill_durable, kill_eval, kill_save
 from envs.outcome import Outcome
 from eval.alfred import main as play
 from eval.anatomy import read as anatomy
-from eval.common.tables import show
+from eval.common.tables import show, table_of
 from eval.compare import compare, load_runs
 from eval.merge import load_part
 from keep_agent.agent.agent import Agent
@@ -303,12 +303,8 @@ def kill_all(folder: Path, kills: int, rng: random.Random, tick: Callable[[], No
 
 def count_table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[int]]) -> Table:
     """Return a table of counts by name, with their sums in the last row."""
-    table = Table(title=title)
-    for heading in ("target", *headings):
-        table.add_column(heading, justify="left" if heading == "target" else "right")
-    for name, counts in {**rows, "all": map(sum, zip(*rows.values(), strict=True))}.items():
-        table.add_row(name, *map(str, counts))
-    return table
+    counts_by_name = {**rows, "all": map(sum, zip(*rows.values(), strict=True))}
+    return table_of(title, ["target"], headings, ([name, *map(str, counts)] for name, counts in counts_by_name.items()))
 
 
 def kill_table(results: Sequence[KillResult]) -> Table:

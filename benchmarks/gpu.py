@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 import torch
 from rich.table import Table
 
-from eval.common.tables import markdown
+from eval.common.tables import markdown, table_of
 from eval.latency.machine import this_machine
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
@@ -102,12 +102,9 @@ def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Re
 
 
 def _laws_table(report: Path) -> Table:
-    table = Table(title="Laws on the device, by file")
-    for heading in ("file", "passed", "failed", "skipped"):
-        table.add_column(heading, justify="left" if heading == "file" else "right", no_wrap=True)
-    for file, counts in sorted(_counts(report).items()):
-        table.add_row(f"`{file}`", *(str(counts[kind]) for kind in ("passed", "failed", "skipped")))
-    return table
+    kinds = "passed", "failed", "skipped"
+    rows = ([f"`{file}`", *(str(counts[kind]) for kind in kinds)] for file, counts in sorted(_counts(report).items()))
+    return table_of("Laws on the device, by file", ["file"], kinds, rows)
 
 
 def _counts(report: Path) -> dict[str, Counter[str]]:

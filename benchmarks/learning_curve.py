@@ -29,15 +29,8 @@ KINDS = {
     "step": "single decisions",
     "trajectory": "decisions along a task",
 }
-COLORS = {
-    "probe": "#2a9d8f",
-    "recall": "#c1443c",
-    "plan": "#a7862a",
-    "goal": "#8a5aa8",
-    "step": "#d9702b",
-    "trajectory": "#3b6fb5",
-    "loss": "#52626f",
-}
+COLORS = dict(zip(KINDS, ("#2a9d8f", "#c1443c", "#a7862a", "#8a5aa8", "#d9702b", "#3b6fb5"), strict=True))
+LOSS_COLOR = "#52626f"
 WINDOW = 7  # reports in a median; a report covers about a minute
 NARROWEST = 0.02  # share of the width that a level needs for its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
@@ -93,7 +86,7 @@ def draw(curve: list[dict[str, float]], out: Path) -> None:
             continue
         exact = smooth([100 * row[f"exact_{kind}"] for row in rows])
         upper.plot([hours(row) for row in rows], exact, color=COLORS[kind], label=label)
-    lower.plot([hours(row) for row in curve], smooth([row["loss"] for row in curve]), color=COLORS["loss"])
+    lower.plot([hours(row) for row in curve], smooth([row["loss"] for row in curve]), color=LOSS_COLOR)
     upper.set(ylabel="exact, %", ylim=(0, 101), xlim=(0, hours(curve[-1])))
     lower.set(ylabel="loss", xlabel="hours of training", yscale="log")
     lower.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

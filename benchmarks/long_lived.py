@@ -29,7 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from eval.common.plots import check_figure, figure, style
-from eval.common.tables import show
+from eval.common.tables import show, table_of
 from keep_agent import Agent, Fact, Outcome
 from keep_agent.agent.durable import JOURNAL, DurableAgent
 from keep_agent.config.planner_factory import brain_of
@@ -142,16 +142,14 @@ def growth(rows: Sequence[Row]) -> float:
     return rows[-1].rss / fifth.rss - 1
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def memory_table(rows: Sequence[Row]) -> Table:
     """Return a table of about ten rows."""
-    table = Table(title=f"one agent, {rows[-1].step:,} steps: MiB, and KiB of the journal")
-    for field in fields(Row):
-        table.add_column(field.name, justify="right")
+    title = f"one agent, {rows[-1].step:,} steps: MiB, and KiB of the journal"
+    caption = f"RSS grew by {100 * growth(rows):+.1f} % since a fifth of the steps"
     every = max(1, (len(rows) - 1) // 10)
-    for row in [row for number, row in enumerate(rows) if number % every == 0 or row is rows[-1]]:
-        table.add_row(*(f"{value:,.0f}" for value in astuple(row)))
-    table.caption = f"RSS grew by {100 * growth(rows):+.1f} % since a fifth of the steps"
-    return table
+    some = [row for number, row in enumerate(rows) if number % every == 0 or row is rows[-1]]
+    cells = ([f"{value:,.0f}" for value in astuple(row)] for row in some)
+    return table_of(title, [], [field.name for field in fields(Row)], cells, caption)
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -200,7 +198,7 @@ def main() -> None:
         write(rows, args)
     if args.plot:  # after the measurement, because drawing itself takes memory
         draw(rows, args.plot)
-    show(table_of(rows), False, make_console())
+    show(memory_table(rows), False, make_console())
 
 
 if __name__ == "__main__":

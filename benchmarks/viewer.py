@@ -57,8 +57,8 @@ class Measurement:
 
     def row(self) -> tuple[str, str, str, str]:
         ordered = sorted(self.milliseconds)
-        late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-        return self.name, str(len(ordered)), f"{self.median:.1f}", f"{late:.1f}"
+        p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+        return self.name, str(len(ordered)), f"{self.median:.1f}", f"{p95:.1f}"
 
 
 def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measurement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+from benchmarks.server import free_port
 from tests.waiting import PATIENCE
 
 CHROMIUM, DRIVER = ("chromium", "chromium-browser", "google-chrome"), "chromedriver"
@@ -65,12 +65,6 @@ def serving(root: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _await(address: str, process: subprocess.Popen[bytes]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.common.world_command import world_command
+from eval.common.run import world_command
 
 
 def main() -> None:

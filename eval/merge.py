@@ -16,10 +16,9 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.common.accepted_overrides import within
 from eval.common.resume import FREE_KEYS, REQUIRED_KEYS, changed_settings
-from eval.common.run import show, summary_of
-from eval.common.shard import Shard
+from eval.common.run import Shard, show, summary_of
+from eval.common.variants import within
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import parsed, reading, unpacking

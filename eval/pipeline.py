@@ -19,31 +19,24 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from eval.common.plots import check_figure
 from eval.common.variants import names
 from eval.loading.compare import STAGES, check_stages
+from eval.loading.costs import Shape
 from eval.loading.gantt import CHART
-from eval.loading.layer_costs import Shape
 from eval.loading.machines import DEVICES, LINKS, THIS_CPU, device_named, link_named
-from eval.loading.workload import METHODS, NARROW_OF
+from eval.loading.workload import METHODS, NARROW_OF, LayerTimes, read_times
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
 from memory.recompute.schedule import SHAPES as SCHEDULE_SHAPES
 
-if TYPE_CHECKING:
-    from eval.loading.layer_times import LayerTimes
-
 MEASURE_OPTIONS = ("ratio", "threads", "repeats")
-SCHEDULE_METHODS = (
-    "keep",
-    "cacheblend",
-)  # methods that recompute a share of the memory, which may fall from layer to layer
+SCHEDULE_METHODS = ("keep", "cacheblend")  # recompute a share of the memory, which may fall from layer to layer
 SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
 
@@ -128,19 +121,18 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.out:
         check_figure(arguments.out / CHART)
     if arguments.measure:
-        from eval.loading.measure_command import report as measure  # imported here because both load torch
+        from eval.loading.commands import report_measurement  # imported here, as below, because it loads torch
 
-        measure(arguments, console)
+        report_measurement(arguments, console)
         return
     shape, device = Shape.from_name(arguments.model), device_named(arguments.device)
     link = link_named(arguments.link or device.link)
-    from eval.loading.layer_times import read_times
-    from eval.loading.simulate_command import report as simulate
-
     times = None if arguments.times is None else read_times(arguments.times)
     if times is not None:
         _check_options(arguments, _replaced_by(times))
-    simulate(arguments, shape, device, link, times, console)
+    from eval.loading.commands import report_simulation
+
+    report_simulation(arguments, shape, device, link, times, console)
 
 
 def main() -> None:

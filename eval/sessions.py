@@ -8,18 +8,92 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from eval.common.accepted_overrides import check_overrides
+from omegaconf import DictConfig, OmegaConf
+from rich.progress import Progress
+
+from eval.common.episode_lines import begin_lines
 from eval.common.hydra_command import check_target
-from eval.common.resume import use_threads
-from eval.common.variants import compose_variants
+from eval.common.resume import check_played, use_threads
+from eval.common.variants import check_overrides, compose_variants
 from eval.retention.__main__ import SETTING
+from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes, make_planner
 from keep_agent.config.model_names import expand_model
+from keep_agent.console import make_console
+from keep_agent.errors import KeepError
 from keep_agent.guard import guarded
+from keep_agent.rollout.loop import run_episode
+from memory.prompt.units import common_prefix
+from planners.base import Decision, ExpertPlanner, TaskResult
+from planners.kv_planner import KVPlanner
+from planners.prompts.text import FactView, entity_names
+from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
 ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+
+
+class SessionRecorder(ExpertPlanner):
+    """Recorder that executes the expert's skills and records each turn of a planner's transcript."""
+
+    def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
+        super().__init__(expert)
+        self._planner = planner
+        self.turns: list[ToolTurn] = []
+        self._transcript: list[int] = []  # token ids of the last prompt
+
+    def reset(self, instruction: str, skills: str) -> None:
+        self._planner.reset(instruction, skills)
+        self.turns, self._transcript = [], []
+
+    def observe(self, facts: Sequence[FactView]) -> None:
+        self._planner.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        decision = self._planner.decide(admissible, info)
+        layout = decision.prefill.layout
+        ids, query = layout.token_ids.tolist(), layout.rows - layout.query
+        length = len(self._transcript)
+        begins = not length or common_prefix(self._transcript, ids) < length
+        instruction = common_prefix(ids[layout.query :], self._planner.opening())
+        expert = super().decide(admissible, info)
+        new = tuple(ids if begins else ids[length:])
+        self.turns.append(ToolTurn(new, query, entities(expert.skill), instruction, begins, layout.context))
+        self._transcript = ids
+        return expert
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        self._planner.feedback(skill, ok, message)
+
+    def finish_task(self, result: TaskResult, following: str | None) -> None:
+        self._planner.finish_task(result, following)
+
+
+def entities(skill: str) -> tuple[str, ...]:
+    """Return the entities that a skill names; the skill itself if it names none."""
+    return entity_names(skill) or (skill,)
+
+
+def record_sessions(config: DictConfig, file: Path) -> None:
+    """Write one session per episode of ``config`` to ``file``; sessions that it already holds are kept."""
+    episodes = make_episodes(config.env, config.eval)
+    env, planner = make_env(config.env, episodes), make_planner(config)
+    settings = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
+    recorder = SessionRecorder(planner, expert_oracle(config.env))
+    with begin_lines(file, settings) as (out, lines), Progress(console=make_console()) as bar:
+        done = len(lines)
+        check_played(episodes, {index: line["session"] for index, line in enumerate(lines)}, file)
+        task = bar.add_task("sessions", total=len(episodes), completed=done)
+        for index in range(done, len(episodes)):
+            episode = episodes[index]
+            result, entries = run_episode(env, recorder, episode, index=index, skills=config.env.skills, seed=index)
+            if result.crashed:
+                raise KeepError(entries[-1]["traceback"])
+            out.append([session_line(ToolSession(episode.id, tuple(recorder.turns)))])
+            bar.advance(task)
+    planner.close()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,8 +109,6 @@ def report(arguments: Sequence[str]) -> None:
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
     check_overrides(args.overrides, ACCEPTED_KEYS, {})
     use_threads(config)
-    from eval.dataset.session_recorder import record_sessions  # imported here because it loads torch
-
     record_sessions(config, args.out)
 
 

@@ -44,7 +44,7 @@ JUSTIFIED = {
     ("eval/workers/processes.py", "as_config"): "the config of the process that started this one",
     ("eval/workers/ray_actors.py", "as_config"): "the config of the process that started this one",
     ("keep_agent/files.py", "yaml.load"): "with SafeLoader, or the loader of scenarios, which is derived from it",
-    ("eval/suite/play.py", "subprocess.run"): "modules of this project (eval/suite/plan.py)",
+    ("eval/suite/page.py", "subprocess.run"): "modules of this project (eval/suite/plan.py)",
     ("envs/wah/language/phrases.py", "?.format_map"): "our own forms of sentences",
 }
 

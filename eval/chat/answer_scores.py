@@ -11,12 +11,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
-
-if TYPE_CHECKING:
-    from memory.segments.sentence_encoder import SentenceEncoder
+from memory.segments.sentence_encoder import SentenceEncoder
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "’‘“”–—…")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -19,7 +19,7 @@ from rich.text import Text
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
 from eval.common.intervals import Difference, paired_difference
-from eval.common.tables import difference, number, percent
+from eval.common.tables import difference, number, percent, table_of
 from eval.compare import distinct_names, unequal_note, unequal_settings
 from keep_agent.console import make_console
 from keep_agent.errors import DataError, check_once
@@ -88,8 +88,7 @@ def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Differ
 def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     """Return tables of quality and cost with a row per run, and a note if the runs differ in other settings."""
     runs = common([_answers(path) for path in paths])
-    quality = _table(f"{len(runs[0])} questions that all runs have answered", QUALITY)
-    cost = _table("cost of an answer", COST)
+    quality, cost = [], []
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
     configs = [read_config(path, NAMING) for path in paths]
     names = distinct_names([name_of(config) for config in configs], paths)
@@ -98,20 +97,14 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
         text, prefill = summary["answerable"], summary["prefill_tokens"]["mean"]
         shares = text["average"], text["accuracy"], summary["adversarial"]["abstained"], summary["evidence_recall"]
         gain = difference(None if rows is runs[0] else f1_difference(rows, runs[0]))
-        quality.add_row(name, percent(text["f1"]), gain, *(percent(value) for value in shares))
+        quality.append([name, percent(text["f1"]), gain, *map(percent, shares)])
         lengths = summary["encoded_tokens"]["mean"], summary["kv_length"]["mean"]
         ttft = None if config["profile"] else summary["ttft_ms"]["p50"]  # profiling slows the whole run
         costs = prefill, first / prefill, *lengths, ttft
-        cost.add_row(name, *(number(value, 1) for value in costs))
-    return [quality, cost, *unequal_note(sorted(unequal_settings(SETTING, configs)))]
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title)
-    table.add_column("run", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+        cost.append([name, *(number(value, 1) for value in costs)])
+    title = f"{len(runs[0])} questions that all runs have answered"
+    tables = table_of(title, ["run"], QUALITY, quality), table_of("cost of an answer", ["run"], COST, cost)
+    return [*tables, *unequal_note(sorted(unequal_settings(SETTING, configs)))]
 
 
 def main() -> None:

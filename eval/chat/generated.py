@@ -1,4 +1,4 @@
-"""Conversations generated from a seed: people tell each other facts, some of which change later.
+"""Conversations and debates generated from a seed: people tell each other facts, some of which change later.
 
 The questions cover all of LoCoMo's categories, changed facts, and multiple choice. They are as easy as possible for a
 model with the full conversation: they test the evaluation itself and show what each memory method loses.
@@ -181,3 +181,52 @@ def _unanswerable(latest: Latest, people: Sequence[str], rng: random.Random) -> 
         silent = [person for person in people if (person, relation.name) not in latest]
         person = rng.choice(silent or strangers)
         yield Question("", relation.question.format(person), "", ADVERSARIAL)
+
+
+TOPICS = ("cups in the sink", "books on the desk", "apples in the bowl", "keys on the hook", "plates in the cabinet")
+REASONS = (
+    "I counted them twice and took the smaller figure.",
+    "Two of them were moved while I looked.",
+    "One may be hidden behind the others.",
+    "The last list names fewer, but it is old.",
+    "I trust what I saw this morning.",
+)
+
+
+def debates(count: int, agents: int, rounds: int, seed: int) -> list[Conversation]:
+    """Return one conversation per prompt: in each of ``rounds`` rounds every agent reads all others.
+
+    A prompt is [new][reused][new][reused]...: a note of the reader precedes every contribution of the other agents in
+    the same round. The order of the contributions differs between readers, so that a prefix cache can reuse at most the
+    first line. All prompts of a debate share one memory.
+    """
+    if not 2 <= agents <= len(PEOPLE):
+        raise ConfigError(f"generated.agents={agents} is out of range; use 2 to {len(PEOPLE)}")
+    return [prompt for number in range(1, count + 1) for prompt in _debate(number, agents, rounds, seed)]
+
+
+def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conversation]:
+    rng = random.Random(f"debate {seed} {number}")
+    people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
+    for round in range(1, rounds + 1):
+        contributions = [_contribution(agent, round, topic, rng) for agent in people]
+        for reader in people:
+            contents = [(turn, figure) for turn, figure in contributions if turn.speaker != reader]
+            yield _prompt(f"debate-{number}", reader, round, topic, rng.sample(contents, len(contents)))
+
+
+def _contribution(agent: str, round: int, topic: str, rng: random.Random) -> tuple[Turn, int]:
+    """Return an agent's contribution, which is the same text for every reader, and its figure."""
+    figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
+    return Turn(f"{agent}-{round}", agent, f"In round {round} I say there are {figure} {topic}. {reasons}"), figure
+
+
+def _prompt(debate: str, reader: str, round: int, topic: str, contents: Sequence[tuple[Turn, int]]) -> Conversation:
+    turns: list[Turn] = []
+    for place, (turn, _) in enumerate(contents, 1):
+        turns += [Turn(f"new-{place}", "note", f"{reader} weighs in round {round} what {turn.speaker} says:"), turn]
+    target, figure = contents[0]
+    text = f"How many {topic} are there according to {target.speaker} in round {round}?"
+    question = Question("q1", text, str(figure), "debate", evidence=(target.id,))
+    session = Session("D1", "", tuple(turns))
+    return Conversation(f"{debate}-{round}-{reader}", (session,), (question,), group=debate, incremental=False)

@@ -1,18 +1,190 @@
-"""Loader of conversations from a file or folder in any supported format."""
+"""Loader of conversations: files of LoCoMo, LongMemEval and PersonaMem, or a folder of such files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from eval.chat.conversation import Conversation
-from eval.chat.field_reader import ENDINGS, REMEDY
-from eval.chat.locomo import locomo
-from eval.chat.longmemeval import longmemeval
-from eval.chat.personamem import personamem
+from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn
 from keep_agent.errors import DataError, check_once
-from keep_agent.files import read_json
+from keep_agent.files import parsed, read_json, read_text
+
+T = TypeVar("T")
+ENDINGS = (".json", ".json.gz")
+REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
+
+
+def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:
+    """Return ``row[name]`` of type ``kind``. Raises DataError, in which ``where`` names the file and the entry."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: an object with the field {name!r} was expected, not {type(row).__name__}")
+    if name not in row:
+        raise DataError(f"{where}: the field {name!r} is missing")
+    value = row[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        types = " or ".join(k.__name__ for k in kinds)
+        raise DataError(f"{where}: the field {name!r} should be {types}, but it is {type(value).__name__}")
+    return value
+
+
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}
+_SESSION = re.compile(r"session_(\d+)")
+_TURN = re.compile(r"D\d+:\d+")
+
+
+def locomo(row: Mapping[str, Any], id: str, where: str) -> Conversation:
+    """Parse a conversation; ``where`` names its place in error messages. Raises DataError."""
+    talk = field(row, "conversation", dict, where) if "conversation" in row else row
+    numbers = sorted(int(match[1]) for key in talk if (match := _SESSION.fullmatch(key)))
+    if not numbers:
+        raise DataError(f"{where}: there is no field 'session_1', so this is no LoCoMo conversation; {REMEDY}")
+    sessions = tuple(_locomo_session(talk, number, where) for number in numbers)
+    entries = enumerate(field(row, "qa", list, where), 1)
+    return Conversation(id, sessions, tuple(_locomo_question(qa, f"q{i}", f"{where}, qa {i}") for i, qa in entries))
+
+
+def _locomo_session(talk: Mapping[str, Any], number: int, where: str) -> Session:
+    name = f"session_{number}"
+    turns = [
+        _locomo_turn(turn, f"{where}, {name}, turn {i}") for i, turn in enumerate(field(talk, name, list, where), 1)
+    ]
+    return Session(f"D{number}", field(talk, f"{name}_date_time", str, where), tuple(turns))
+
+
+def _locomo_turn(turn: Any, where: str) -> Turn:
+    """Parse a turn; the caption of a picture becomes part of its text."""
+    text = field(turn, "text", str, where)
+    caption = field(turn, "blip_caption", str, where) if "blip_caption" in turn else ""
+    text = f"{text} (shows {caption})" if caption else text
+    return Turn(field(turn, "dia_id", str, where), field(turn, "speaker", str, where), text)
+
+
+def _locomo_question(qa: Any, id: str, where: str) -> Question:
+    number = field(qa, "category", int, where)
+    if number not in CATEGORIES:
+        raise DataError(f"{where}: category {number} is unknown; it should be 1 to 5")
+    category = CATEGORIES[number]
+    unanswered = category == ADVERSARIAL and "answer" not in qa
+    answer = "" if unanswered else str(field(qa, "answer", (str, int, float), where))
+    if category == "open-domain":
+        answer = answer.partition(";")[0].strip()  # the reason follows the semicolon
+    ids = " ".join(map(str, field(qa, "evidence", list, where)))
+    evidence = tuple(dict.fromkeys(_TURN.findall(ids)))
+    return Question(id, field(qa, "question", str, where), answer, category, evidence=evidence)
+
+
+ABSTENTION = "_abs"  # suffix of the ids of unanswerable questions
+_DATED = re.compile(r"\d{4}/\d\d/\d\d")
+
+
+def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
+    """Parse one instance: its sessions and its question. Raises DataError."""
+    id = field(row, "question_id", str, where)
+    chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
+    if len(chats) != len(dates):
+        raise DataError(
+            f"{where}: {len(chats)} haystack_sessions but {len(dates)} haystack_dates; each needs the other"
+        )
+    sessions, evidence = [], []
+    for number, index in enumerate(_date_order(dates), 1):
+        turns, date = chats[index], dates[index]
+        place = f"{where}, haystack_sessions {index + 1}"
+        if not isinstance(turns, list):
+            raise DataError(f"{place}: a list of turns was expected, not {type(turns).__name__}")
+        session = [_haystack_turn(turn, f"D{number}:{i}", f"{place}, turn {i}") for i, turn in enumerate(turns, 1)]
+        evidence += [t.id for t, turn in zip(session, turns, strict=True) if turn.get("has_answer")]
+        sessions.append(Session(f"D{number}", str(date), tuple(session)))
+    category = ADVERSARIAL if id.endswith(ABSTENTION) else field(row, "question_type", str, where)
+    answer = "" if category == ADVERSARIAL else str(field(row, "answer", (str, int, float), where))
+    date = field(row, "question_date", str, where) if "question_date" in row else ""
+    question = Question(id, field(row, "question", str, where), answer, category, (), tuple(evidence), date)
+    return Conversation(id, tuple(sessions), (question,))
+
+
+def _date_order(dates: Sequence[Any]) -> list[int]:
+    """Order the sessions by date; the file that contains only evidence sessions is not sorted."""
+    order = list(range(len(dates)))
+    return sorted(order, key=lambda i: dates[i]) if all(_DATED.match(str(date)) for date in dates) else order
+
+
+def _haystack_turn(turn: Any, id: str, where: str) -> Turn:
+    return Turn(id, field(turn, "role", str, where), field(turn, "content", str, where))
+
+
+_LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
+
+
+def personamem(questions: Path) -> list[Conversation]:
+    """Load the questions; those with the same messages form one conversation. Raises DataError."""
+    contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
+    contexts = _shared_contexts(contexts_file)
+    groups: dict[tuple[str, int], list[Question]] = {}
+    for number, row in enumerate(csv.DictReader(io.StringIO(read_text(questions, REMEDY))), 1):
+        where = f"{questions}, question {number}"
+        context, end = (field(row, key, str, where) for key in ("shared_context_id", "end_index_in_shared_context"))
+        if context not in contexts:
+            raise DataError(f"{where}: shared_context_id {context!r} is not in {contexts_file}")
+        if not end.isdecimal():
+            raise DataError(f"{where}: the field 'end_index_in_shared_context' should be a number, but it is {end!r}")
+        groups.setdefault((context, int(end)), []).append(_choice_question(row, where))
+    conversations = []
+    for (context, end), group in sorted(groups.items()):
+        sessions = _context_sessions(contexts[context][:end], f"{contexts_file}, {context}")
+        conversations.append(Conversation(f"{context}:{end}", sessions, tuple(group), group=context))
+    return conversations
+
+
+def _shared_contexts(path: Path) -> dict[str, list[Any]]:
+    """Read the messages by context id; each line is an object of one key."""
+    contexts: dict[str, list[Any]] = {}
+    for number, line in enumerate(read_text(path, REMEDY).split("\n"), 1):
+        row = parsed(line, f"{path}:{number}", REMEDY) if line.strip() else {}
+        for key in row:
+            contexts[key] = field(row, key, list, f"{path}:{number}")
+    return contexts
+
+
+def _context_sessions(messages: Sequence[Any], where: str) -> tuple[Session, ...]:
+    sessions: list[list[Turn]] = []
+    for number, message in enumerate(messages, 1):
+        place = f"{where}, message {number}"
+        role, text = field(message, "role", str, place), field(message, "content", str, place)
+        if role == "system" or not sessions:
+            sessions.append([])
+        sessions[-1].append(Turn(f"D{len(sessions)}:{number}", role, text))
+    return tuple(Session(f"D{number}", "", tuple(turns)) for number, turns in enumerate(sessions, 1))
+
+
+def _choice_question(row: Mapping[str, Any], where: str) -> Question:
+    labelled = _options(field(row, "all_options", str, where), where)
+    right = _LABEL.match(field(row, "correct_answer", str, where))
+    choices = tuple(_LABEL.sub("", option).strip() for option in labelled)
+    letters = [match[1].lower() if (match := _LABEL.match(option)) else "" for option in labelled]
+    if right is None or right[1].lower() not in letters:
+        raise DataError(f"{where}: correct_answer {row['correct_answer']!r} is none of the labels {letters}")
+    answer = choices[letters.index(right[1].lower())]
+    id, text = field(row, "question_id", str, where), field(row, "user_question_or_message", str, where)
+    return Question(id, text, answer, field(row, "question_type", str, where), choices)
+
+
+def _options(text: str, where: str) -> list[str]:
+    """Parse the list of choices, in JSON or Python syntax."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            options = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deep nesting
+            continue
+        if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
+            return options
+    raise DataError(f"{where}: the field 'all_options' should be a list of texts, but it is {text[:60]!r}")
+
 
 KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem's questions_*.csv"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Question, one_line
@@ -9,8 +10,6 @@ from keep_agent.errors import ConfigError, did_you_mean
 from planners.prompts.formats import PLACEHOLDER, Splicer, template_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedTokenizerBase
 
 CHOICES = ("letters", "texts")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.chat.answer_scores import abstains, bleu1, similarity, token_f1
 from eval.chat.conversation import Item, Question
-from eval.chat.reader import Answer, Reading
-from eval.chat.time_split import Split
+from eval.chat.reader import Answer, Reading, Split
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 from keep_agent.rollout.trace import step_numbers
+from memory.segments.sentence_encoder import SentenceEncoder
 from planners.base import Decision
-
-if TYPE_CHECKING:
-    from memory.segments.sentence_encoder import SentenceEncoder
 
 ANSWERS = "answers.jsonl"
 

@@ -12,17 +12,14 @@ from rich.console import Console
 
 from eval.chat.answer_scores import bert_scores, check_bertscore
 from eval.chat.conversation import Conversation, Item, draw
-from eval.chat.debate import debates
-from eval.chat.generated import generate_conversations
+from eval.chat.generated import debates, generate_conversations
 from eval.chat.loader import load_conversations
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
 from eval.chat.rows import AnswerFolder, AnswerRow, answer_row, row_id
-from eval.chat.summary import summarize
-from eval.chat.tables import quality_table, split_table, tokens_table
-from eval.common.progress import progress
+from eval.chat.summary import quality_table, split_table, summarize, tokens_table
 from eval.common.resume import Create, begin
-from eval.common.run import versions_of
+from eval.common.run import progress, versions_of
 from eval.common.tables import cost_table
 from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
 from keep_agent.config.settings import check_settings

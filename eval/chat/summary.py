@@ -1,15 +1,18 @@
-"""Summary of answered questions; docs/conversations.md defines its numbers."""
+"""Summary of answered questions and its tables; docs/conversations.md defines the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+
 from eval.chat.conversation import ADVERSARIAL
+from eval.chat.reader import PARTS
 from eval.chat.rows import AnswerRow
-from eval.chat.time_split import PARTS
-from eval.common.intervals import mean_interval, share_interval
+from eval.common.intervals import FEW, mean_interval, share_interval
 from eval.common.metrics import costs, spread
+from eval.common.tables import SPREAD, bounds, number, percent, share, table_of
 
 TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
 Bert = Mapping[int, float]  # BERTScore by row index; empty if disabled
@@ -81,3 +84,42 @@ def _split(rows: Sequence[AnswerRow]) -> dict[str, float] | None:
     if not splits:
         return None
     return {part: sum(getattr(split, name) for split in splits) / len(splits) for part, name in PARTS.items()}
+
+
+HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}
+ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answer_tokens")
+
+
+def quality_table(summary: Mapping[str, Any], title: str) -> Table:
+    """Return quality by category, then over all answerable questions."""
+    metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
+    interval = bounds(summary["f1_interval"], 100, 1)
+    unclear = ", too few conversations to tell" if summary["conversations"] < FEW else ""
+    caption = f"95 % interval of F1, answerable:{interval}{unclear}" if interval else None
+
+    def row(name: str, quality: Mapping[str, Any]) -> list[str]:
+        texts = (percent(quality[metric]) for metric in (*metrics, "average"))
+        accuracy = share(quality["accuracy"], quality["accuracy_interval"])
+        return [name, str(quality["questions"]), *texts, accuracy, percent(quality["abstained"])]
+
+    headings = ["questions", *(HEADINGS[name] for name in metrics), "average", "accuracy %", "abstained %"]
+    categories = (row(name, quality) for name, quality in summary["per_category"].items())
+    rows = [*categories, None, row("answerable", summary["answerable"])]
+    return table_of(title, ["category"], headings, rows, caption)
+
+
+def tokens_table(summary: Mapping[str, Any]) -> Table:
+    """Return the numbers of rows per question."""
+    spreads = {name: summary[name] if isinstance(summary[name], Mapping) else {"mean": summary[name]} for name in ROWS}
+    rows = ([name, *(number(s[key], 1) if key in s else "" for key in SPREAD)] for name, s in spreads.items())
+    recall = ["evidence_recall", "", "", number(summary["evidence_recall"])]
+    return table_of("tokens of a question", [""], SPREAD, [*rows, None, recall])
+
+
+def split_table(summary: Mapping[str, Any]) -> Table | None:
+    """Return the time of an answer by part; None without measurements."""
+    if summary["split_ms"] is None:
+        return None
+    total = sum(summary["split_ms"].values())
+    rows = ([part, number(ms, 2), percent(ms / total)] for part, ms in summary["split_ms"].items())
+    return table_of("latency split of an answer", ["part"], ["mean ms", "%"], rows)

@@ -25,7 +25,7 @@ SWEEP_RECORD = "multirun.yaml"  # Hydra's, written before the first job
 
 
 def check_target(file: Path) -> None:
-    """Can ``file`` be written in the end? Makes its folder. Raises ConfigError, or OSError that names the folder."""
+    """Check that ``file`` can be written; makes its folder. Raises ConfigError, or OSError that names the folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir():
         raise ConfigError(f"{file} is a folder; name a file in it")
@@ -36,24 +36,24 @@ def check_target(file: Path) -> None:
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
-    With -m the job runs once per combination; all are tried, and the exit code tells whether any failed. A launcher
-    may run it in a process of its own, where what goes wrong is raised: it tells this one.
+    With -m the job runs once per combination, also after a failure; the exit code is that of the worst failure. In a
+    launcher's own process errors are raised, so that the launcher reports them here.
     """
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hand composition errors to us instead of printing them over many lines
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise composition errors instead of printing them over many lines
     codes: list[int] = []
-    missing, here = list[Path](), os.getpid()
+    missing, process = list[Path](), os.getpid()
 
     def run(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
         folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
         if OmegaConf.select(config, "eval.resume"):
-            _tidy(folder, sweep, missing)  # it writes elsewhere, and may be killed before it ends
+            _tidy(folder, sweep, missing)  # the run writes elsewhere, and may be killed before it ends
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))
 
         try:
-            if os.getpid() != here:
+            if os.getpid() != process:
                 play()
                 return
             codes.append(guarded(play))
@@ -65,39 +65,39 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     def command() -> None:
         missing.extend(missing_folders(sys.argv[1:]))
         sys.argv[1:] = expand_model(sys.argv[1:])
-        check_known(*_given(sys.argv[1:], config_name))
+        check_known(*_parse(sys.argv[1:], config_name))
         hydra.main(version_base="1.3", config_path="pkg://configs", config_name=config_name)(run)()
 
     codes.append(guarded(command))
     return max(codes)
 
 
-def _given(arguments: Sequence[str], config_name: str) -> tuple[str, list[str], list[str]]:
-    """The config, the overrides and the folders of configs that a command line names. Hydra reads the rest."""
+def _parse(arguments: Sequence[str], config_name: str) -> tuple[str, list[str], list[str]]:
+    """Return the config, the overrides and the config folders of a command line. Hydra parses the rest."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--config-name", "-cn", default=config_name)
     options.add_argument("--config-dir", "-cd")
     options.add_argument("--config-path", "-cp")
-    known, others = options.parse_known_args(arguments)
-    overrides = [word for word in others if word[:1] != "-" and ("=" in word or word[:1] == "~")]
+    known, words = options.parse_known_args(arguments)
+    overrides = [word for word in words if word[:1] != "-" and ("=" in word or word[:1] == "~")]
     return known.config_name, overrides, [folder for folder in (known.config_dir, known.config_path) if folder]
 
 
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
-    """The folders on the way to ``eval.out`` that are not there yet, innermost first.
+    """Return the missing folders on the path of ``eval.out``, innermost first.
 
-    Raises ConfigError for a path in which Hydra would look something up, however it is written.
+    Raises ConfigError for a path that Hydra would interpolate, also if it is escaped.
     """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
-    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
-    out = Path([default, *given][-1]).absolute()
+    values = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
+    out = Path([default, *values][-1]).absolute()
     if "\\${" in str(out) or "${" in str(Path.cwd()):
         raise ConfigError(f"{out} has '${{' in its path, into which Hydra cannot write; work in a folder without")
     return [path for path in (out, *out.parents) if not path.exists()]
 
 
 def _tidy(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
-    """Hydra has made folders before the job began; if nothing was written, none of them is left behind."""
+    """Remove the folders that Hydra made before the job, if nothing was written into them."""
     with suppress(OSError):  # not empty: then it stays
         folder.rmdir()
         if sweep:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from envs.setting import Episode
-from eval.common.accepted_overrides import key_of, within
 from eval.common.external_settings import check_external
+from eval.common.variants import key_of, within
 from keep_agent.config.known_settings import keys_of
 from keep_agent.config.literal import as_config, literal, looked_up
 from keep_agent.config.setting_types import Kind, check_kinds

@@ -3,32 +3,104 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import keep_agent
 from envs.setting import Episode
 from envs.worlds import spec_of
+from eval.common.hydra_command import hydra_command
 from eval.common.metrics import success_rate, summarize
-from eval.common.progress import progress
 from eval.common.resume import Create, begin, check_played
-from eval.common.shard import Shard
 from eval.common.tables import cost_table, summary_table
-from eval.workers.base import EpisodeRecord, Setup, WorkerError
-from eval.workers.factory import make_runner
+from eval.workers.player import InProcessRunner
+from eval.workers.processes import ProcessPool
+from eval.workers.supervisor import EpisodeRecord, EpisodeRunner, Setup, Supervisor, WorkerError
 from keep_agent.config.factory import make_episodes
-from keep_agent.config.settings import check_settings
+from keep_agent.config.settings import RAY, check_settings
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, KeepError, check_choice
 from keep_agent.files import unpacking
 from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder, read_summary
 from keep_agent.rollout.wandb_logging import MODES, open_log
+
+PATTERN = re.compile(r"(\d+)/(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Share ``number`` of ``of`` shares, counted from 0 and written ``number/of``.
+
+    A shard takes every ``of``-th episode. Official data are sorted by task type, so contiguous shares would hold only
+    short or only long tasks; annotations of one trial, which take equally long, go to different shards.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: Any) -> Shard:
+        """Parse the value of ``eval.shard``; null is the whole run. Raises ConfigError for other text."""
+        if text is None:
+            return cls(0, 1)
+        match = PATTERN.fullmatch(str(text))
+        number, of = map(int, match.groups()) if match else (0, 0)
+        if number >= of:
+            raise ConfigError(f"eval.shard={text} does not work; give i/n with i from 0 to n-1, such as 0/4, or null")
+        return cls(number, of)
+
+    def indices(self, episodes: int) -> range:
+        """Return the indices of its episodes out of ``episodes``. Raises ConfigError for a shard without episodes."""
+        if self.number >= max(episodes, 1):
+            raise ConfigError(f"eval.shard={self} has none of the {episodes} episodes; use {episodes} shards at most")
+        return range(self.number, episodes, self.of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+@contextmanager
+def progress(
+    console: Console, noun: str, total: int, run: RunFolder, enabled: bool, describe: Callable[[], str]
+) -> Iterator[Callable[[], None]]:
+    """Show a bar of results; yield the function to call after each of them."""
+    with progress_bar(console, noun, total, len(run.results), run, noun, enabled) as update:
+        update(description=describe())
+        yield lambda: update(advance=1, description=describe())
+
+
+@contextmanager
+def progress_bar(
+    console: Console, noun: str, total: int, completed: int, run: RunFolder, results: str, enabled: bool
+) -> Iterator[Callable[..., None]]:
+    """Show a bar of ``total`` ``noun``; yield its update function. An interrupt prints how to resume the run.
+
+    :param results: noun for the run's results
+    """
+    columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
+    text = TextColumn("{task.description}", markup=False)
+    bar = Progress(*columns, text, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    bar.disable = not (enabled and console.is_terminal)
+    with bar:
+        try:
+            yield partial(bar.update, bar.add_task("", total=total, completed=completed))
+        except KeyboardInterrupt:
+            bar.stop()
+            console.print(f"interrupted after {len(run.results)} {results}; go on with eval.resume={run.path}")
+            raise
+
 
 VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
 
@@ -154,3 +226,28 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return packages
+
+
+def make_runner(config: DictConfig, episodes: int) -> EpisodeRunner:
+    """Make the runner of ``eval.workers`` and ``eval.launcher`` for ``episodes`` episodes.
+
+    :raises KeepError: the settings exclude each other, or data or model cannot be loaded
+    """
+    workers, launcher = config.eval.get("workers") or 1, config.eval.get("launcher") or "local"
+    if workers > 1 and config.env.get("simulator"):
+        raise ConfigError(
+            f"eval.workers={workers} with env.simulator={config.env.simulator}: a simulator plays one episode at a "
+            "time; use eval.workers=1, and one simulator for each eval.shard"
+        )
+    count = max(1, min(workers, episodes))
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    if launcher == RAY:
+        from eval.workers.ray_actors import ActorPool  # imported here because Ray is an extra
+
+        return Supervisor(ActorPool(plain, count), count)
+    return InProcessRunner(config) if count == 1 else Supervisor(ProcessPool(plain, count), count)
+
+
+def world_command(name: str) -> None:
+    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    sys.exit(hydra_command(name, lambda config, folder, words: evaluate(config, folder, make_console(), words)))

@@ -17,7 +17,14 @@ from keep_agent.console import make_console
 Column = tuple[str, Callable[[Any], str]]  # heading, and text of a row's cell
 MISSING = "–"
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
-TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
+TIMES = ("ttft_overlapped_ms", "decision_ms", "score_ms")
+SPREAD = ("p50", "p95", "mean")  # keys of `eval.common.metrics.spread`
+OUTCOMES = {  # headings by key
+    "success_rate": "success %",
+    "goal_condition_rate": "goals %",
+    "subgoal_success_rate": "sub-goals %",
+    "path_weighted_success": "path-w. %",
+}
 
 
 def markdown(table: Table) -> str:
@@ -45,11 +52,34 @@ def make_table(
     title: str, rows: Iterable[Any], columns: Sequence[Column], caption: str | None = None, wrap: bool = False
 ) -> Table:
     """Build a table of ``rows``; the first column is aligned left, the others right; ``wrap`` wraps headings."""
+    first, *headings = (heading for heading, _ in columns)
+    return table_of(title, [first], headings, ([text(row) for _, text in columns] for row in rows), caption, wrap)
+
+
+def table_of(
+    title: str,
+    names: Sequence[str],
+    values: Sequence[str],
+    rows: Iterable[Sequence[str] | None],
+    caption: str | None = None,
+    wrap: bool = False,
+) -> Table:
+    """Build a table of ``rows``; None ends a section.
+
+    :param names: headings of the first columns, aligned left
+    :param values: headings of the other columns, aligned right
+    :param wrap: whether the columns of values may wrap
+    """
     table = Table(title=title, caption=caption)
-    for place, (heading, _) in enumerate(columns):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=not (wrap and place))
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for heading in values:
+        table.add_column(heading, justify="right", no_wrap=not wrap)
     for row in rows:
-        table.add_row(*(text(row) for _, text in columns))
+        if row is None:
+            table.add_section()
+        else:
+            table.add_row(*row)
     return table
 
 
@@ -101,22 +131,13 @@ def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     """Build the table of a run's outcome by task type."""
-    table = Table(title=title, caption=_caption(summary))
-    table.add_column("task type", no_wrap=True)
-    for heading in ("tasks", "success %", "goals %", "sub-goals %", "path-w. %"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, rates in [*summary["per_task_type"].items(), ("all", summary)]:
-        if name == "all":
-            table.add_section()
-        table.add_row(
-            name,
-            str(rates["tasks"]),
-            percent(rates["success_rate"]),
-            percent(rates["goal_condition_rate"]),
-            percent(rates["subgoal_success_rate"]),
-            percent(rates["path_weighted_success"]),
-        )
-    return table
+
+    def row(name: str, rates: Mapping[str, Any]) -> list[str]:
+        return [name, str(rates["tasks"]), *(percent(rates[key]) for key in OUTCOMES)]
+
+    types = (row(name, rates) for name, rates in summary["per_task_type"].items())
+    headings, rows = ["tasks", *OUTCOMES.values()], [*types, None, row("all", summary)]
+    return table_of(title, ["task type"], headings, rows, _caption(summary))
 
 
 def _caption(summary: Mapping[str, Any]) -> str:
@@ -134,14 +155,8 @@ def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") ->
     """Build the table of a run's times and rows; None if no model ran."""
     if summary["ttft_ms"] is None:
         return None
-    table = Table(title=title)
-    table.add_column("")
-    for heading in ("p50", "p95", "mean"):
-        table.add_column(heading, justify="right")
     parts = {f"  {name}": spread for name, spread in summary["ttft_parts_ms"].items()}
-    for name, spread in {"ttft_ms": summary["ttft_ms"], **parts, **{t: summary[t] for t in TIMES[1:]}}.items():
-        table.add_row(name, *(number(spread[key], 2) for key in ("p50", "p95", "mean")))
-    table.add_section()
-    for name in COSTS:
-        table.add_row(name, "", "", number(summary[name], 1 if name.endswith("tokens") else 3))
-    return table
+    spreads = {"ttft_ms": summary["ttft_ms"], **parts, **{name: summary[name] for name in TIMES}}
+    times = ([name, *(number(spread[key], 2) for key in SPREAD)] for name, spread in spreads.items())
+    rows = ([name, "", "", number(summary[name], 1 if name.endswith("tokens") else 3)] for name in COSTS)
+    return table_of(title, [""], SPREAD, [*times, None, *rows])

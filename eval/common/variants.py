@@ -1,6 +1,7 @@
-"""Variants of methods on the command line: ``PLANNER``, ``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+KEY=VALUE``.
+"""Overrides ``KEY=VALUE`` that a command accepts, and variants of methods.
 
-Example: ``one_hop:keep+memory.recompute.max_hops=0``.
+Overrides without effect are refused, because ignoring them would mislead. A variant is ``PLANNER``,
+``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+KEY=VALUE``, such as ``one_hop:keep+memory.recompute.max_hops=0``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,32 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, ListConfig
 
-from eval.common.accepted_overrides import key_of, within
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.known_settings import UnknownSetting
 from keep_agent.config.settings import check_settings
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, did_you_mean
+
+
+def key_of(override: str) -> str:
+    """Return the dotted key that an override sets, also for a config group."""
+    return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+
+
+def within(key: str, names: Collection[str]) -> bool:
+    """Return whether the key is one of ``names`` or below one of them."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Mapping[str, str]) -> None:
+    """Raises ConfigError for keys outside ``read`` and for keys replaced by an option (``instead``: option by key)."""
+    for override in overrides:
+        key = key_of(override)
+        if key in instead:
+            raise ConfigError(f"{override} is not read here; use {instead[key]}")
+        if not within(key, read):
+            hint = did_you_mean(key, read, cutoff=0.75)
+            raise ConfigError(f"{override} is not read here; these keys are: {', '.join(read)}{hint}")
+
 
 PLAIN = "transformers"  # the plain forward, compared with the methods
 METHOD_KEYS = ("memory", "planner")  # if all methods read the same prompts

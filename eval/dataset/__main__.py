@@ -1,10 +1,11 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
-The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. Now
-and then it takes random steps, some in a row; the label stays the expert's, so that a planner learns to recover. What
-ALFRED's annotators wrote, step by step too, goes into lessons. A file NAME.json beside them says how they were made.
+The scripted expert acts in generated houses of both worlds and, with --data, in ALFRED's official train split. Some of
+its steps are replaced by random ones, alone or in sequences; the label is always the expert's skill, so that a planner
+learns to recover. ALFRED's annotations, including those of single steps, are written as lessons. NAME.json records the
+settings.
 
-With --acting a planner acts instead, and the labels are still the expert's: `--acting planner=prefix_cache model=RUN`.
+With --acting a planner chooses the skills instead: `--acting planner=prefix_cache model=RUN`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from omegaconf import DictConfig
 from rich.progress import track
 
 from envs.alfred.data.trajectories import Corpus
@@ -26,7 +28,12 @@ from envs.alfred.language.lessons import annotations
 from envs.setting import OBSERVABILITIES
 from envs.world_spec import WorldSpec
 from envs.worlds import GENERATED, WORLDS
+from eval.common.resume import changed_settings, use_threads
 from eval.dataset.recorder import Recorder, Source
+from keep_agent.config.compose import compose_settings
+from keep_agent.config.factory import make_planner
+from keep_agent.config.model_names import expand_model
+from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
 from keep_agent.guard import guarded
@@ -35,19 +42,16 @@ from planners.base import Planner
 from planners.training.lessons import ENDING, Lesson, write_lessons
 from planners.training.rollout_files import write_rollouts
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000
-ACTED_PER_FILE = 50  # a planner is slow: less is lost when it is interrupted
+ACTED_PER_FILE = 50  # a planner is slow, so that an interruption loses less
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
-    """Houses of a world's embedded train split, each with a ``stream`` of so many tasks.
+    """Yield houses of a world's embedded train split, each with ``stream`` tasks.
 
-    0: two thirds single tasks, one third streams of up to four.
+    :param stream: 0: two thirds of the houses have a single task, the others up to four
     """
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
@@ -58,7 +62,7 @@ def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: i
 
 
 def official(data: str) -> Iterator[Source]:
-    """Trials of ALFRED's official train split, each with all its annotations."""
+    """Yield the trials of ALFRED's official train split, each with all its annotations."""
     world = WORLDS["alfred"].spec
     episodes = world.training(data)
     number = 0
@@ -69,15 +73,15 @@ def official(data: str) -> Iterator[Source]:
 
 
 def lessons(data: str) -> Iterator[Lesson]:
-    """All annotations of ALFRED's official train split, with what they mean."""
-    return (Lesson(one.text, one.goal, one.steps) for one in annotations(Corpus(data), "train"))
+    """Yield all annotations of ALFRED's official train split, with their goals and steps."""
+    return (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(data), "train"))
 
 
 def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:
     rollouts = [recorder.rollout(source) for source in sources]
-    kept = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
-    write_rollouts(out / f"{name}.jsonl.gz", kept)
-    return len(kept), sum(task.success for r in kept for task in r.tasks)
+    rollouts = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
+    write_rollouts(out / f"{name}.jsonl.gz", rollouts)
+    return len(rollouts), sum(task.success for r in rollouts for task in r.tasks)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -89,13 +93,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _settings_of(overrides: Sequence[str]) -> DictConfig:
-    """The settings of `eval.alfred` for a planner that acts. Raises ConfigError for one without a model."""
-    from keep_agent.config.compose import (
-        compose_settings,  # here, as the next: the expert needs neither Hydra nor a model
-    )
-    from keep_agent.config.model_names import expand_model
-    from keep_agent.config.settings import check_settings
-
+    """Compose the settings of `eval.alfred` for the acting planner. Raises ConfigError for one without a model."""
     config = compose_settings("alfred", expand_model(overrides))
     if config.planner.kind != "kv":
         raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
@@ -104,31 +102,23 @@ def _settings_of(overrides: Sequence[str]) -> DictConfig:
 
 
 def _acting(config: DictConfig) -> Planner:
-    from eval.common.resume import use_threads  # here, as the next: the expert needs no torch
-    from keep_agent.config.factory import make_planner
-
     use_threads(config)
     return make_planner(config)
 
 
-def _made(file: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """How the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
-    made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
-    made = {key: value for key, value in made.items() if key not in ("stream", "acting") or value}  # older folders
-    if args.worlds == ["alfred"]:
-        del made["worlds"]  # as in folders from before there was another
-    made["official"] = bool(args.data)
-    if file.exists() and (old := _settings_in(file)) != made:
-        keys = sorted(key for key in made.keys() | old.keys() if made.get(key) != old.get(key))
-        changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in keys)
-        raise ConfigError(f"rollouts of {file} were made otherwise: {changed}; choose another --name or --out")
-    return made
-
-
-def _settings_in(file: Path) -> dict[str, Any]:
-    settings = read_json(file, "choose another --name or --out")
-    if not isinstance(settings, dict):
+def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that ``file`` records. Raises ConfigError if it exists with other settings."""
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
+    for key, default in (("stream", 0), ("acting", []), ("worlds", ["alfred"])):
+        if settings[key] == default:
+            del settings[key]  # as in folders that are older than the option
+    settings["official"] = bool(args.data)
+    old = read_json(file, "choose another --name or --out") if file.exists() else settings
+    if not isinstance(old, dict):
         raise DataError(f"{file} holds no settings; choose another --name or --out")
+    if changes := changed_settings(settings, old):
+        text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
+        raise ConfigError(f"rollouts of {file} were made otherwise: {text}; choose another --name or --out")
     return settings
 
 
@@ -142,20 +132,20 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     record = out / f"{args.name}.json"
-    made, config = _made(record, args), _settings_of(args.acting) if args.acting else None
+    recorded, config = _recorded_settings(record, args), _settings_of(args.acting) if args.acting else None
     rng = random.Random(args.seed)
     worlds = [WORLDS[name].spec for name in args.worlds]
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
-    sources = [source for found in houses for source in found]
+    sources = list(chain.from_iterable(houses))
     if args.data:
-        trials = list(official(args.data))  # sorted by kind of task
+        trials = list(official(args.data))  # sorted by task type
         sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
     rng.shuffle(sources)
     size = ACTED_PER_FILE if args.acting else PER_FILE
     jobs = [(s, number) for number in range(0, len(sources), size) for s in settings]
     with ExitStack() as stack:
         planner = stack.enter_context(closing(_acting(config))) if config else None
-        write_atomic(record, json.dumps(made, indent=1) + "\n")  # not before: what is refused made none
+        write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # after all checks
         if args.data and not (file := out / f"{args.name}{ENDING}").exists():
             print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
         for (skills, observability), number in track(jobs, description="rollouts"):
@@ -163,15 +153,15 @@ def run(args: argparse.Namespace) -> None:
             if (out / f"{name}.jsonl.gz").exists():
                 continue
             recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
-            kept, won = _write(out, name, sources[number : number + size], recorder)
-            print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
+            houses, solved = _write(out, name, sources[number : number + size], recorder)
+            print(f"{name}: {houses} houses, {solved} tasks solved", flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
-    p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
-    p.add_argument("--trials", type=int, default=None, help="so many official trials, drawn at random (default: all)")
+    p.add_argument("--data", default="", help="official json_2.1.0 folder, whose train split is added")
+    p.add_argument("--trials", type=int, default=None, help="number of official trials, drawn at random (default: all)")
     p.add_argument(
         "--worlds", nargs="+", choices=GENERATED, default=list(GENERATED), help="generated worlds (default: all)"
     )
@@ -183,10 +173,14 @@ def parser() -> argparse.ArgumentParser:
         "--perturb",
         type=float,
         default=0.07,
-        help="share of steps that begin a row of random ones, in perturbed rollouts (default 0.07)",
+        help="share of steps at which random steps begin, in perturbed rollouts (default 0.07)",
     )
     p.add_argument(
-        "--acting", nargs="+", default=[], metavar="KEY=VALUE", help="settings of a planner that acts (see eval.alfred)"
+        "--acting",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of an acting planner (see eval.alfred)",
     )
     p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
     p.add_argument("--name", default="rollouts", help="prefix of the files")

@@ -21,11 +21,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.common.accepted_overrides import check_overrides, key_of
 from eval.common.hydra_command import check_target
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import check_methods, compose_variants, names
+from eval.common.variants import check_methods, check_overrides, compose_variants, key_of, names
 from keep_agent.config.model_names import check_model, choose_model, expand_model
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
@@ -166,7 +165,7 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
     check_methods(configs)
     check_outputs(arguments)
     use_threads(next(iter(configs.values())))
-    from eval.fidelity.deviation_tables import report_deviations  # lazy, because it loads torch
+    from eval.fidelity.deviation import report_deviations  # lazy, because it loads torch
 
     report_deviations(random, configs, arguments, console)
 

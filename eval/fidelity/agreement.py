@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -21,24 +21,19 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from eval.common.accepted_overrides import key_of
 from eval.common.intervals import mean_interval, share_interval
 from eval.common.plots import figure, style
-from eval.common.tables import bounds, number, percent
-from eval.common.variants import compose_variants
-from eval.fidelity.deviation import Shadow, divergence, make_planners, play
+from eval.common.tables import bounds, number, percent, table_of
+from eval.common.variants import compose_variants, key_of
+from eval.fidelity.deviation import Choice, Shadow, divergence, make_planners, play
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
+from memory.prompt.report import Prefill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedTokenizerBase
-
-    from eval.fidelity.deviation import Choice
-    from memory.prompt.report import Prefill
 
 FIRST = "memory.recompute.first_tokens.FirstTokens"
 FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit; a memory line has four to nine
@@ -158,17 +153,14 @@ def measure_curve(
 
 
 def curve_table(points: Sequence[Point]) -> Table:
-    table = Table(title=f"agreement with full recomputation's next skill, over its {points[0].steps} steps")
-    for heading in ("method", "knob"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("recomputed", "computed", "same skill %", "95 % interval", "KL, nats"):
-        table.add_column(heading, justify="right")
+    title = f"agreement with full recomputation's next skill, over its {points[0].steps} steps"
+    headings, rows = ("recomputed", "computed", "same skill %", "95 % interval", "KL, nats"), []
     for point in points:
         knob = f"{point.knob.rpartition('.')[2]}={point.value:g}" if point.knob else ""
         shares = number(point.recomputed_ratio), number(point.computed_ratio)
         agreement = percent(point.same_skill), bounds(point.same_skill_interval, 100, 1)
-        table.add_row(point.method, knob, *shares, *agreement, f"{point.kl:.2e}")
-    return table
+        rows.append([point.method, knob, *shares, *agreement, f"{point.kl:.2e}"])
+    return table_of(title, ["method", "knob"], headings, rows, wrap=True)
 
 
 def curve_figure(points: Sequence[Point], file: Path) -> None:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
 from torch.nn import functional as F
 
-from eval.fidelity.laws import plain_logits
+from eval.common.tables import number, percent, table_of
+from eval.fidelity.laws import LAWS, plain_logits
 from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
-from keep_agent.config.planner_factory import format_of, make_method, plan_with
+from keep_agent.config.planner_factory import format_of, make_method, make_model, make_tokenizer, plan_with
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.engine.base import Engine
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import TransformersEngine
+from memory.files.atomic import write_atomic
+from memory.prompt.layout import Layout
+from memory.prompt.report import Prefill
 from memory.segments.sentence_encoder import make_encoder
 from planners.base import Decision, TaskResult
+from planners.kv_planner import KVPlanner
+from planners.prompts.text import FactView
+from planners.tiny.checkpoint import BUNDLED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from memory.prompt.layout import Layout
-    from memory.prompt.report import Prefill
-    from planners.kv_planner import KVPlanner
-    from planners.prompts.text import FactView
 
 
 def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
@@ -212,3 +221,63 @@ def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
         result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
         if result.crashed:
             raise KeepError(entries[-1]["traceback"])
+
+
+POSITIONS = 8192
+
+
+def families(
+    names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
+) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
+    """Measure deviations and laws of a tiny random float32 model of each family."""
+    deviations: list[Deviation] = []
+    laws: dict[str, dict[str, float]] = {}
+    tokenizer = load_tokenizer(tokenizer_folder) if names else None
+    for name in names:
+        shape = {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS}
+        with TransformersEngine(tiny_model(name, **shape), "inline") as engine:
+            laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
+            deviations += measure(engine, tokenizer, configs, name)
+    return deviations, laws
+
+
+def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
+    """Measure deviations of trained models; ``names`` are names or folders, as in ``model=NAME``."""
+    deviations: list[Deviation] = []
+    seed = next(iter(configs.values())).eval.seed
+    for name in names:
+        model = next(iter(configs.values())).model.copy()
+        model.name = name
+        with TransformersEngine(make_model(model, seed)) as engine:
+            deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
+    return deviations
+
+
+def deviation_table(deviations: Sequence[Deviation]) -> Table:
+    headings = ("steps", "max |Δ|", "mean |Δ|", "max |Δ| / max |logit|", "KL, nats", "token %", "skill %", "computed")
+    rows = []
+    for row in (deviation.summary() for deviation in deviations):
+        shares = percent(row["same_token"]), percent(row["same_skill"]), number(row["computed_ratio"])
+        figures = (f"{row[key]:.1e}" for key in ("max_abs", "mean_abs", "relative", "kl"))
+        rows.append([row["model"], row["method"], str(row["steps"]), *figures, *shares])
+    title = "deviation from plain recomputation of the same prompt: logits of the last row"
+    return table_of(title, ["model", "method"], headings, rows, wrap=True)
+
+
+def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
+    rows = ([law, *(f"{figures[law]:.0e}" for figures in laws.values())] for law in LAWS)
+    return table_of("laws: largest difference / largest logit, float32", ["law"], [*laws], rows, wrap=True)
+
+
+def report_deviations(
+    random: Sequence[str], configs: Mapping[str, DictConfig], arguments: argparse.Namespace, console: Console
+) -> None:
+    """Measure the ``random`` families and the trained models, print the tables, and write the JSON file."""
+    deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
+    deviations += trained(arguments.model, configs)
+    if laws:
+        console.print(law_table(laws))
+    console.print(deviation_table(deviations))
+    if arguments.json:
+        record: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
+        write_atomic(arguments.json, json.dumps(record, indent=2) + "\n")

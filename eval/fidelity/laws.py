@@ -33,7 +33,7 @@ class RandomPrompt:
 
     def __init__(self, engine: Engine, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> None:
         generator = torch.Generator().manual_seed(seed)
-        vocabulary = engine.model.module.config.vocab_size
+        vocabulary = engine.info.vocab
 
         def tokens(count: int) -> tuple[int, ...]:
             return tuple(torch.randint(0, vocabulary, (count,), generator=generator).tolist())

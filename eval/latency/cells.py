@@ -1,23 +1,22 @@
-"""Runner of a run's cells, one after another; cells with the same model share an engine."""
+"""Runner of a run's cells: all contenders take each step in rotating order, so that noise affects all equally."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
-from typing import Protocol
+from itertools import cycle, groupby, islice
+from typing import Any, Protocol
 
 import torch
 from omegaconf import DictConfig
 
 from eval.latency.contenders import Contender, PlainForward, PlannerContender
-from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import FixedLengthFormat
-from eval.latency.interleaved_timing import STEP_ERRORS, InterleavedTiming, one_line
-from eval.latency.rates import RateMeter
+from eval.latency.machine import Peak, RateMeter, Rates
 from eval.latency.report.rows import Cell, CellResult, Track
+from eval.latency.scripts import Recordings, Script, Step
 from eval.latency.settings import Composer, plan_of
 from eval.latency.workloads import make_workload
 from keep_agent.config.examples import make_examples
@@ -26,6 +25,115 @@ from keep_agent.errors import KeepError
 from memory.engine.base import Engine
 from memory.segments.sentence_encoder import SentenceEncoder, make_encoder
 from planners.prompts.formats import Format, make_format
+
+
+class FixedLengthFormat:
+    """``format`` with each segment's line repeated or cut to ``tokens`` tokens, of which the newline is the last.
+
+    A line is cut at its start, because changes are at its end. Lines that become equal share a block.
+    """
+
+    def __init__(self, format: Format, tokens: int) -> None:
+        self._format, self._tokens = format, tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._format, name)
+
+    def line(self, text: str) -> list[int]:
+        """Return the ``tokens`` token ids of a segment; a bare newline is not changed."""
+        *body, newline = self._format.line(text)
+        room = self._tokens - 1 if body else 0
+        return [*islice(cycle(body[-room:]), room), newline]
+
+
+STEP_ERRORS = (KeepError, MemoryError, torch.OutOfMemoryError)  # a contender cannot do a step
+
+
+@dataclass
+class InterleavedTiming:
+    """Contenders of a cell and their results. A contender that fails is excluded; the others continue."""
+
+    contenders: Sequence[Contender]
+    device: torch.device
+    meter: RateMeter
+    report: Callable[[int], None]  # called with the number of steps done
+    rates: list[Rates] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.tracks = {contender.name: Track(contender.name, contender.prompt) for contender in self.contenders}
+
+    def warm_up(self, script: Script) -> None:
+        """Run steps untimed, and measure their peak memory."""
+        self._begin(script)
+        for number, step in enumerate(script.steps):
+            for contender in self._order(number):
+                self._attempt(contender, lambda c=contender, n=number, s=step: self._measure_memory(c, n, s))
+            self._count_step()
+
+    def run(self, scripts: Sequence[Script]) -> None:
+        """Time all steps, and sample the machine's rates between them."""
+        number = 0
+        for script in scripts:
+            self._begin(script)
+            for step in script.steps:
+                self.rates.append(self.meter.sample())
+                for contender in self._order(number):
+                    self._attempt(contender, lambda c=contender, s=step: self.tracks[c.name].steps.append(c.step(s)))
+                number += 1
+                self._count_step()
+        for contender in self._active():
+            self.tracks[contender.name].stored = contender.stored()
+
+    def _begin(self, script: Script) -> None:
+        for contender in self._active():
+            self._attempt(contender, lambda c=contender: c.begin(script))
+
+    def _measure_memory(self, contender: Contender, number: int, step: Step) -> None:
+        peak, track = Peak(self.device), self.tracks[contender.name]
+        contender.step(step)
+        growth = peak.growth()
+        if number == 0:
+            track.peak_cold = growth
+        elif growth is not None:
+            track.peak = max(track.peak or 0, growth)
+
+    def _count_step(self) -> None:
+        self.steps += 1
+        self.report(self.steps)
+
+    def _order(self, number: int) -> Iterator[Contender]:
+        """Yield active contenders, starting with the next one at every step; a plain forward follows its reference."""
+        planners = [contender for contender in self._active() if not isinstance(contender, PlainForward)]
+        plain = [contender for contender in self._active() if isinstance(contender, PlainForward)]
+        first = number % max(1, len(planners))
+        for contender in [*planners[first:], *planners[:first]]:
+            yield contender
+            yield from (forward for forward in plain if forward.follows(contender) and self._is_active(contender))
+
+    def _active(self) -> list[Contender]:
+        return [contender for contender in self.contenders if self._is_active(contender)]
+
+    def _is_active(self, contender: Contender) -> bool:
+        return not self.tracks[contender.name].refusal
+
+    def _attempt(self, contender: Contender, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except STEP_ERRORS as error:
+            self._exclude(contender, one_line(error))
+
+    def _exclude(self, contender: Contender, reason: str) -> None:
+        self.tracks[contender.name].refusal = reason
+        self.tracks[contender.name].steps.clear()
+        for follower in self._active():
+            if isinstance(follower, PlainForward) and follower.follows(contender):
+                self._exclude(follower, reason)
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
 
 REFERENCE = "full_recompute"  # the plain forward reads its prompt
 IndexedCell = tuple[int, Cell]

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from eval.common.variants import PLAIN
 from eval.latency.floor import plain_work, step_work
 from eval.latency.report.rows import Timed
-from eval.latency.script import Script, Step
-from eval.loading.layer_costs import Shape
+from eval.latency.scripts import Script, Step
+from eval.loading.costs import Shape
 from keep_agent.config.planner_factory import make_method, plan_with
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.trace import step_numbers
+from memory.engine.base import Engine
 from memory.recompute.value_deviation import ValueDeviation
-from memory.segments.sentence_encoder import CachedEncoder
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from memory.engine.base import Engine
-    from memory.segments.sentence_encoder import SentenceEncoder
-    from planners.prompts.formats import Format
+from memory.segments.sentence_encoder import CachedEncoder, SentenceEncoder
+from planners.prompts.formats import Format
 
 
 class Contender(Protocol):

@@ -27,17 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.latency.rates import Rates
-from eval.loading.layer_costs import Shape
-
-if TYPE_CHECKING:
-    from memory.prompt.layout import Layout
-    from memory.prompt.report import Prefill
+from eval.latency.machine import Rates
+from eval.loading.costs import Shape
+from memory.prompt.layout import Layout
+from memory.prompt.report import Prefill
 
 Positions = NDArray[np.int64]
 

@@ -13,19 +13,18 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eval.common.accepted_overrides import key_of, within
 from eval.common.plots import check_figure
-from eval.common.progress import progress_bar
 from eval.common.resume import begin
-from eval.common.run import versions
+from eval.common.run import progress_bar, versions
 from eval.common.tables import show
+from eval.common.variants import key_of, within
 from eval.latency.cells import ReportProgress, run_cells
-from eval.latency.episode_scripts import Recordings
 from eval.latency.machine import Machine, this_machine
 from eval.latency.report.figure import draw
 from eval.latency.report.rows import CellResult, LatencyFolder, to_record
 from eval.latency.report.summary import GroupSummary, summarize
 from eval.latency.report.tables import group_tables
+from eval.latency.scripts import Recordings
 from eval.latency.settings import Composer, cells_of, check, method_overrides
 from keep_agent.errors import ConfigError, KeepError
 

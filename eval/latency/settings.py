@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from eval.common.accepted_overrides import key_of, within
 from eval.common.resume import check_composed
-from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, separate_hydra
+from eval.common.variants import METHOD_KEYS, PLAIN, as_list, compose_variants, key_of, separate_hydra, within
 from eval.latency.report.rows import Cell
 from eval.latency.workloads import REPLAYED, Plan
 from keep_agent.config.literal import literal

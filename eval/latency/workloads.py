@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
-from eval.latency.episode_scripts import Recordings
-from eval.latency.script import Script, Step, sample_candidates
+from eval.latency.scripts import Recordings, Script, Step, sample_candidates
 from planners.prompts.text import PROGRESS, Edit, clean, task_edit
 
 REPLAYED = "alfred"  # churn value: replay recorded episodes

@@ -1,19 +1,154 @@
-"""Roofline model of a layer's three pieces: times from FLOPs and bytes of the model's shape."""
+"""Costs of a model's layers: weights, floating-point operations and bytes per row, and their times on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from eval.loading.layer_costs import Shape
 from eval.loading.machines import Device
 from eval.loading.workload import AFTER, BEFORE, Times
 from keep_agent.errors import ConfigError
+from keep_agent.files import read_json
+from memory.engine.models.model_shapes import SHAPES
 
 if TYPE_CHECKING:
     import torch
+
+    from memory.engine.base import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Dimensions of a decoder; ``width`` is the MLP's width for one row, summed over active experts."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    vocab: int = 0
+    router: int = 0  # number of routed experts; 0: dense
+    itemsize: int = 2  # bytes of a weight, and of a key's or value's number
+    windows: tuple[int | None, ...] = ()  # per layer, in tokens
+    parameter_bytes: int | None = None  # None: itemsize each
+
+    @classmethod
+    def of(cls, engine: Engine) -> Shape:
+        """Read the shape of a loaded model."""
+        spec, config = engine.info, engine.model.module.config
+        experts, active = _mixture(config)
+        width = getattr(config, "moe_intermediate_size", None) if experts else None
+        return cls(
+            spec.layers,
+            spec.hidden,
+            spec.heads,
+            spec.kv_heads,
+            spec.head_dim,
+            (width or config.intermediate_size) * active,
+            spec.vocab,
+            experts,
+            spec.dtype.itemsize,
+            spec.windows,
+            spec.parameter_bytes,
+        )
+
+    @classmethod
+    def from_name(cls, name: str) -> Shape:
+        """Return a shape of `model_shapes`, or of the ``config.json`` of a dense decoder; bfloat16, without windows.
+
+        :raises ConfigError: ``name`` is neither
+        """
+        if name in SHAPES:
+            return cls._dense(SHAPES[name])
+        file = Path(name)
+        if not file.is_file():
+            raise ConfigError(f"model {name!r} is neither a file nor one of {', '.join(SHAPES)}")
+        config = read_json(file, "name a config.json of a dense decoder")
+        try:
+            return cls._dense(config)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{file} is no config.json of a dense decoder ({error})") from error
+
+    @classmethod
+    def _dense(cls, config: Mapping[str, Any]) -> Shape:
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        return cls(
+            config["num_hidden_layers"],
+            hidden,
+            heads,
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or hidden // heads,
+            config["intermediate_size"],
+        )
+
+    def cut(self, layers: int) -> Shape:
+        """Return the shape with its first ``layers`` layers."""
+        if not 2 <= layers <= self.layers:
+            raise ConfigError(f"--layers {layers} of a model with {self.layers} layers; use 2 to {self.layers}")
+        return replace(self, layers=layers, windows=self.windows[:layers])
+
+    @property
+    def query_weights(self) -> int:
+        """Weights of a layer's query projection; its output projection has as many."""
+        return self.hidden * self.heads * self.head_dim
+
+    @property
+    def value_weights(self) -> int:
+        """Weights of a layer's value projection; its key projection has as many."""
+        return self.hidden * self.kv_heads * self.head_dim
+
+    @property
+    def mlp_weights(self) -> int:
+        """Weights of a layer's MLP that one row uses."""
+        return self.hidden * (3 * self.width + self.router)
+
+    @property
+    def value(self) -> int:
+        """Operations of a row's values; its keys need as many."""
+        return 2 * self.value_weights
+
+    @property
+    def rest(self) -> int:
+        """Operations of all other products of a row in a layer: queries, output, MLP."""
+        return 4 * self.query_weights + 2 * self.mlp_weights
+
+    @property
+    def pair(self) -> int:
+        """Operations of one pair of query and key row: score and weighted value."""
+        return 4 * self.heads * self.head_dim
+
+    @property
+    def head(self) -> int:
+        """Operations of one row's logits."""
+        return 2 * self.hidden * self.vocab
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of keys and values of one row at one layer."""
+        return 2 * self.kv_heads * self.head_dim * self.itemsize
+
+    @property
+    def head_bytes(self) -> int:
+        nbytes = self.hidden * self.vocab * self.itemsize
+        return nbytes if self.parameter_bytes is None else min(nbytes, self.parameter_bytes)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of the weights of one layer that a row uses."""
+        nbytes = (2 * self.value_weights + 2 * self.query_weights + self.mlp_weights) * self.itemsize
+        if self.parameter_bytes is None:
+            return nbytes
+        return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
+
+
+def _mixture(config: Any) -> tuple[int, int]:
+    """Return the numbers of experts and of active experts per row: 0 and 1 for a dense model."""
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
+    return experts, (config.num_experts_per_tok if experts else 1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from eval.loading.simulated_link import Link
+from eval.loading.simulate import Link
 from keep_agent.errors import ConfigError
 
 SHARED = "shared"
@@ -74,7 +74,7 @@ def measure_cpu(samples: int = 7) -> Device:
     """Measure a bfloat16 matrix product and a copy on this CPU with torch's threads; medians."""
     import torch  # imported here because data sheets need no torch
 
-    from eval.latency.rates import RateMeter, Rates
+    from eval.latency.machine import RateMeter, Rates
 
     meter = RateMeter(torch.device("cpu"), torch.bfloat16)
     rates = Rates.median([meter.sample() for _ in range(samples)])

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from eval.loading.workload import METHODS
 from keep_agent.errors import ConfigError
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout, Placement
 from memory.prompt.units import Span, Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation
-
-if TYPE_CHECKING:
-    from memory.engine.base import Engine
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:

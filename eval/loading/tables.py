@@ -10,12 +10,11 @@ from rich.table import Table
 
 from eval.common.tables import MISSING, Column, bounds, make_table, number, percent
 from eval.loading.compare import BASELINE, StageRun, SweepPoint
-from eval.loading.simulated_link import Link
+from eval.loading.simulate import Link
 from eval.loading.timeline import COMPUTE, LINK
 
 if TYPE_CHECKING:
-    from eval.loading.bench import StageTurns
-    from eval.loading.measure import PrefillPair
+    from eval.loading.measure import PrefillPair, StageTurns
 
 
 def schedule_table(runs: Sequence[StageRun], title: str) -> Table:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from memory.engine.trace import PrefillTrace
+from memory.engine.trace import PrefillTrace
 
 COMPUTE, IMPORTANCE, LINK = LANES = ("compute", "importance", "link")
 

@@ -1,20 +1,23 @@
-"""Work of one prefill: rows, bytes, and the times of each layer's three pieces."""
+"""Work of one prefill: rows, bytes, and the times of each layer's three pieces, modelled, measured or from a file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from keep_agent.errors import ConfigError, check_choice
+from eval.loading.timeline import Timeline
+from keep_agent.errors import ConfigError, DataError, check_choice
+from keep_agent.files import read_json
+from memory.prompt.layout import Layout
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
-
-    from memory.prompt.layout import Layout
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # methods whose active rows can be simulated
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
@@ -87,3 +90,47 @@ class Work:
         for layer, rows in enumerate(self.active):
             resting[layer, rows.cpu().numpy()] = False
         return resting
+
+
+KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Content of a file of times: seconds of each layer's pieces; optionally active rows and bytes per row."""
+
+    times: Times
+    active: tuple[torch.Tensor, ...] | None = None
+    row_bytes: int | None = None
+
+
+def times_of(line: Timeline, layers: int) -> Times:
+    """Return the measured time of each piece, for the simulation of other schedules."""
+    seconds = {kind: [0.0] * layers for kind in KEYS[:3]}
+    for event in line.events:
+        if event.kind in seconds:
+            seconds[event.kind][event.layer] += event.seconds
+    return Times(*(tuple(seconds[kind]) for kind in KEYS[:3]))
+
+
+def read_times(file: Path) -> LayerTimes:
+    """Read ``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, optionally ``active`` and ``row_bytes``.
+
+    :raises DataError: the file does not exist, or has another content
+    """
+    content = read_json(file, "name a file of times per layer")
+    try:
+        return _parse(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} holds no times per layer ({error}); see --help for its format") from error
+
+
+def _parse(content: Mapping[str, Any]) -> LayerTimes:
+    import torch  # imported here, so that the command reports typing errors before it loads torch
+
+    if unknown := sorted(set(content) - set(KEYS)):
+        raise ValueError(f"unknown: {', '.join(unknown)}")
+    times = Times(*(tuple(map(float, content[key])) for key in KEYS[:3]))
+    active = content.get("active")
+    rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
+    return LayerTimes(times, rows, content.get("row_bytes"))

@@ -19,17 +19,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eval.common.accepted_overrides import check_overrides, key_of
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
-from eval.common.variants import MEMORY_KEYS, check_methods, compose_variants, names
-from eval.recall.answer_log import RecallFolder
-from eval.recall.cells import Cell
+from eval.common.variants import MEMORY_KEYS, check_methods, check_overrides, compose_variants, key_of, names
+from eval.recall.cells import Cell, RecallFolder
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import SEGMENT_TOKENS, check_ruler
 from eval.recall.scores import ACCURACIES
@@ -38,9 +36,6 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from planners.training.recall_probes import CUES, GREATEST, KINDS
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep", "keep_contextual")
 # Every prompt contains every line in its original order. A bound of one line per group keeps similar lines apart; a

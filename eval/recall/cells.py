@@ -1,12 +1,16 @@
-"""Cells of probes and answers to them: plain data that needs no model."""
+"""Cells of probes, answers to them, and the run folder of answers. Plain data that needs no model."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+from eval.common.resume import changed_settings
+from keep_agent.errors import ConfigError
+from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
 from planners.training.recall_probes import Fact, make_probe
 
 
@@ -53,3 +57,58 @@ class Answer:
     prefill_tokens: float  # rows computed in the question turn, averaged over the layers
     computed_ratio: float
     recomputed_ratio: float
+
+
+PROBES = "probes.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the file `PROBES`."""
+
+    index: int  # position among all probes and methods, in the order of evaluation
+    answer: Answer
+
+    @property
+    def id(self) -> str:
+        cell = self.answer.cell
+        return f"{cell.kind}/{cell.cue}/{cell.segments}/{self.answer.trial}/{self.answer.method}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"index": self.index, **asdict(self.answer)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Row:
+        """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
+        values = {key: value for key, value in row.items() if key != "index"}
+        return cls(row["index"], Answer(**values | {"cell": Cell(**row["cell"])}))
+
+
+class RecallFolder(RunFolder):
+    """Run folder of a recall run: settings and answers.
+
+    The settings have three parts: ``options`` of the command line, composed ``configs``, and the model's ``weights``.
+    """
+
+    lines = PROBES
+    result = Row
+
+    @classmethod
+    def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
+        """Open the run at ``path`` if it has the same ``settings`` (weights excluded); return None if there is no run.
+
+        :raises ConfigError: the folder belongs to another run
+        """
+        if not (path / CONFIG).exists():
+            for name in (PROBES, SUMMARY):
+                if (path / name).exists():
+                    raise ConfigError(f"{path} holds {name} without {CONFIG}; give --out another folder")
+            return None
+        saved = read_config(path)
+        if saved.keys() != settings.keys() | {"weights"}:
+            raise ConfigError(f"{path} holds a run of another command; give --out another folder")
+        for part in settings:  # options first: they explain more than the configs composed from them
+            if changed := changed_settings(settings[part], saved[part]):
+                text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
+                raise ConfigError(f"{path} has other settings: {text}; use the same, or give --out another folder")
+        return cls.resume(path)

@@ -11,23 +11,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from rich.table import Table
 
 from eval.common.plots import figure, style
+from eval.common.tables import table_of
 from eval.recall.cells import Cell
+from memory.engine.base import Engine
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout
 from memory.prompt.rows import lay_out, place
 from memory.prompt.units import Unit
 from memory.stages import Capabilities, Probe
-
-if TYPE_CHECKING:
-    from memory.engine.base import Engine
-    from planners.prompts.formats import Format
-    from planners.training.recall_probes import Probe as Question
+from planners.prompts.formats import Format
+from planners.training.recall_probes import Probe as Question
 
 SIGNALS = ("deviation", "last query", "Sparse-Q")
 
@@ -121,16 +120,13 @@ def _median(ranks: Sequence[list[float]]) -> list[float]:
 
 
 def rank_table(ranks: Sequence[Ranks]) -> Table:
-    layers = len(ranks[0].question_line)
-    table = Table(title="rank of the line that the question names, in % of the memory rows (median; 0 is the top)")
-    for heading in ("kind", "cue", "lines", "signal"):
-        table.add_column(heading, no_wrap=True)
-    for layer in range(layers):
-        table.add_column(f"L{layer}", justify="right")
+    title = "rank of the line that the question names, in % of the memory rows (median; 0 is the top)"
+    rows = []
     for rank in ranks:
         figures = (f"{value:.0f}" for value in rank.question_line)
-        table.add_row(rank.cell.kind, rank.cell.cue, str(rank.cell.segments), rank.signal, *figures)
-    return table
+        rows.append([rank.cell.kind, rank.cell.cue, str(rank.cell.segments), rank.signal, *figures])
+    layers = [f"L{layer}" for layer in range(len(ranks[0].question_line))]
+    return table_of(title, ["kind", "cue", "lines", "signal"], layers, rows, wrap=True)
 
 
 def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:

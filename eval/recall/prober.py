@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from omegaconf import DictConfig
 
 from eval.recall.cells import Answer, Cell, Make, Probe
 from keep_agent.config.planner_factory import make_method
 from keep_agent.errors import CapacityError, ConfigError
+from memory.engine.base import Engine
+from memory.prompt.report import Prefill
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
 from planners.training.recall_probes import filler, make_probe
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from memory.engine.base import Engine
-    from memory.prompt.report import Prefill
 
 
 class Format(Protocol):

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
-from eval.recall.answer_log import RecallFolder, Row, ask_all
-from eval.recall.cells import Answer, Cell
+from eval.recall.cells import Answer, Cell, RecallFolder, Row
 from eval.recall.layer_signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.recall.prober import Prober
 from eval.recall.ruler import TASKS
-from eval.recall.ruler_probes import Ruler
+from eval.recall.ruler_probes import Ruler, TextFormat
 from eval.recall.scores import ACCURACIES, Score, accuracy_figure, accuracy_table, mark_table, scores
-from eval.recall.wording import TextFormat
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
-from planners.prompts.formats import make_format
+from planners.prompts.formats import Format, make_format
 from planners.training.recall_probes import KINDS
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
     from transformers import PreTrainedTokenizerBase
-
-    from planners.prompts.formats import Format
 
 
 def run_probes(
@@ -105,7 +101,7 @@ def ask(
 ) -> list[Answer]:
     """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
     rows: list[Row] = [] if run is None else list(run.results)
-    missing = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
+    missing = _answers(probers, cells, arguments, {row.index for row in rows})
     total = len(cells) * arguments.trials * len(arguments.methods)
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("answers", total=total, completed=len(rows))
@@ -121,6 +117,18 @@ def ask(
                 console.print(f"interrupted after {len(rows)} answers; the same command resumes the run")
             raise
     return [row.answer for row in sorted(rows, key=lambda row: row.index)]
+
+
+def _answers(
+    probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, known: Collection[int]
+) -> Iterator[Row]:
+    """Yield the answers to every probe of every cell, except those at the indices ``known``; ``probers`` by kind."""
+    for number, (cell, trial) in enumerate(product(cells, range(arguments.trials))):
+        prober = probers[cell.kind]
+        indices = {name: number * len(prober.methods) + place for place, name in enumerate(prober.methods)}
+        if due := {name: index for name, index in indices.items() if index not in known}:
+            for answer in prober.ask(cell, trial, arguments.seed, due):
+                yield Row(due[answer.method], answer)
 
 
 def _write(arguments: argparse.Namespace, table_scores: Sequence[Score], ranks: Sequence[Ranks]) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from eval.common.intervals import Difference, paired_difference, wilson
 from eval.common.plots import figure, style
-from eval.common.tables import difference, number, percent, share
+from eval.common.tables import difference, number, percent, share, table_of
 from eval.recall.cells import Answer, Cell
 
 ACCURACIES = "recall.png"  # the figure
@@ -66,37 +66,34 @@ def accuracy_table(results: Sequence[Score], kind: str, cue: str) -> Table:
     rows = [row for row in results if (row.cell.kind, row.cell.cue) == (kind, cue)]
     sizes = list(dict.fromkeys(row.cell.segments for row in rows))
     title = f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, with 95 % intervals, by segments"
-    table = Table(title=title)
-    table.add_column("method", no_wrap=True)
-    for heading in (*map(str, sizes), f"computed at {sizes[-1]}", f"prefill tokens at {sizes[-1]}"):
-        table.add_column(heading, justify="right")
+    headings = (*map(str, sizes), f"computed at {sizes[-1]}", f"prefill tokens at {sizes[-1]}")
+    lines = []
     for method in dict.fromkeys(row.method for row in rows):
         line = [row for row in rows if row.method == method]
         costs = number(line[-1].computed_ratio), number(line[-1].prefill_tokens, 1)
-        table.add_row(method, *(share(row.accuracy, row.accuracy_interval) for row in line), *costs)
-    return table
+        lines.append([method, *(share(row.accuracy, row.accuracy_interval) for row in line), *costs])
+    return table_of(title, ["method"], headings, lines, wrap=True)
 
 
 def mark_table(results: Sequence[Score], mark: float) -> Table:
     """Compare all methods at the largest memory at which the first method's accuracy still reaches ``mark``."""
-    table = Table(title=f"at the largest memory where {results[0].method} is right in {percent(mark)} % or more")
-    for heading in ("kind", "cue", "segments", "method"):
-        table.add_column(heading, no_wrap=heading != "method")
-    for heading in ("right %, 95 % interval", "gap, points, 95 % interval", "computed", "recomputed"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = f"at the largest memory where {results[0].method} is right in {percent(mark)} % or more"
+    headings = "right %, 95 % interval", "gap, points, 95 % interval", "computed", "recomputed"
+    lines: list[Sequence[str] | None] = []
     for kind, cue in dict.fromkeys((row.cell.kind, row.cell.cue) for row in results):
         rows = [row for row in results if (row.cell.kind, row.cell.cue) == (kind, cue)]
         baseline = [row for row in rows if row.method == results[0].method]
         largest = max((row.cell.segments for row in baseline if row.accuracy >= mark), default=None)
         if largest is None:
-            table.add_row(kind, cue, "none", baseline[0].method, f"≤ {percent(max(row.accuracy for row in baseline))}")
+            best = f"≤ {percent(max(row.accuracy for row in baseline))}"
+            lines.append([kind, cue, "none", baseline[0].method, best])
         for row in rows:
             if row.cell.segments == largest:
                 right, gap = share(row.accuracy, row.accuracy_interval), difference(row.gap)
                 shares = number(row.computed_ratio), number(row.recomputed_ratio)
-                table.add_row(kind, cue, str(largest), row.method, right, gap, *shares)
-        table.add_section()
-    return table
+                lines.append([kind, cue, str(largest), row.method, right, gap, *shares])
+        lines.append(None)
+    return table_of(title, ["kind", "cue", "segments", "method"], headings, lines)
 
 
 def accuracy_figure(results: Sequence[Score], file: Path) -> None:

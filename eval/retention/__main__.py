@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from eval.common.accepted_overrides import check_overrides
 from eval.common.hydra_command import check_target
 from eval.common.intervals import share_interval
 from eval.common.resume import use_threads
-from eval.common.tables import bounds, number, percent, show
-from eval.common.variants import check_methods, compose_variants, names
+from eval.common.tables import bounds, number, percent, show, table_of
+from eval.common.variants import check_methods, check_overrides, compose_variants, names
 from keep_agent.config.model_names import expand_model
 from keep_agent.console import make_console
 from keep_agent.guard import guarded
@@ -107,26 +106,21 @@ def summarise(
     )
 
 
-def _table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title)
-    table.add_column("method", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Table]:
     """Return a table of agreement and a table of cost."""
-    quality = _table(f"decisions after transcripts of {history} tokens or more, {budget} rows kept", QUALITY)
-    cost = _table("rows kept and read, and time, over all steps", COST)
+    quality, cost = [], []
     for row in rows:
         same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
         far = str(row.far_steps), percent(row.far_same)
-        quality.add_row(row.method, str(row.steps), *same, *far, percent(row.right), number(row.kl))
+        quality.append([row.method, str(row.steps), *same, *far, percent(row.right), number(row.kl)])
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
-        cost.add_row(row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times)
-    return quality, cost
+        cost.append([row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times])
+    title = f"decisions after transcripts of {history} tokens or more, {budget} rows kept"
+    return (
+        table_of(title, ["method"], QUALITY, quality),
+        table_of("rows kept and read, and time, over all steps", ["method"], COST, cost),
+    )
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:

@@ -8,26 +8,21 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from omegaconf import OmegaConf
+import torch
+from omegaconf import DictConfig, OmegaConf
 from rich.progress import Progress
 
 from eval.common.episode_lines import begin_lines
-from eval.fidelity.deviation import Shadow, divergence, make_planners, play
+from eval.fidelity.deviation import Choice, Shadow, divergence, make_planners, play
 from keep_agent.config.factory import expert_oracle, make_episodes
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.console import make_console
 from memory.engine.transformers.engine import TransformersEngine
+from memory.files.json_lines import LineFile
+from memory.prompt.report import Prefill
 from planners.prompts.text import entity_names
-
-if TYPE_CHECKING:
-    import torch
-    from omegaconf import DictConfig
-
-    from eval.fidelity.deviation import Choice
-    from memory.files.json_lines import LineFile
-    from memory.prompt.report import Prefill
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from eval.suite.page import render
+from eval.suite.page import check, play, render
 from eval.suite.plan import pages, read_page
-from eval.suite.play import check, play
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded

@@ -1,21 +1,130 @@
-"""Page of results in Markdown: the command that makes it, and tables with paired differences and intervals.
+"""Page of results: plays its runs, each in its own folder, and renders tables with paired differences in Markdown.
 
-Its numbers do not depend on the load of the machine. Rows run one after the other, so the page has no times:
-`eval.latency` measures methods side by side.
+Finished runs are kept, and interrupted ones resumed. The numbers do not depend on the load of the machine. Rows run one
+after the other, so the page has no times: `eval.latency` measures methods side by side.
 """
 
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from omegaconf import DictConfig
+from rich.console import Console
+
+from eval.common.resume import differing_settings
+from eval.common.run import evaluate
 from eval.common.tables import Column, crashes, make_table, markdown
+from eval.common.variants import key_of, within
 from eval.compare import OUTCOME, SHARES, SUBGOALS, Run, compare, differences, load_runs, paired
-from eval.suite.plan import Page, Setting
-from eval.suite.play import command_output, with_run_folder
-from keep_agent.errors import ConfigError
-from keep_agent.rollout.run_folder import SUMMARY
+from eval.suite.plan import RUNS, Cell, Page, Setting
+from keep_agent.config.compose import compose_settings
+from keep_agent.config.known_settings import check_known
+from keep_agent.config.literal import as_override
+from keep_agent.config.model_names import expand_model
+from keep_agent.errors import ConfigError, KeepError
+from keep_agent.files import read_text
+from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
+from memory.files.atomic import write_atomic
+
+CHOICES = {"planner", "memory"}
+PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
+
+
+def check(page: Page, out: Path, extra: Sequence[str]) -> None:
+    """Check overrides and existing runs before the first run.
+
+    :raises ConfigError: an override is unknown or set by the page, or an existing run has other settings
+    """
+    if extra and not page.cells():
+        raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
+    reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
+    rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
+    keys = {override: key_of(override) for override in extra}
+    if fixed := [word for word, key in keys.items() if within(key, reserved) or _distinguishes_rows(key, rows)]:
+        raise ConfigError(f"{' '.join(fixed)} cannot apply to every run of {page.name}: the page sets it itself")
+    for cell in page.cells():
+        check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
+    for cell in page.cells():
+        folder = out / cell.place
+        if (folder / CONFIG).exists():
+            config, _ = _compose(cell, extra)
+            if changes := differing_settings(config, read_config(folder)):
+                text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
+                raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
+
+
+def _distinguishes_rows(key: str, rows: Collection[str]) -> bool:
+    """Return whether ``key`` overrides a setting in which rows differ; parts of a planner or a memory do not."""
+    return key in CHOICES or within(key, {*rows} - CHOICES) or any(within(row, {key}) for row in rows)
+
+
+def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
+    """Play all cells with the ``extra`` overrides, then run all commands. Raises KeepError if one fails."""
+    cells = page.cells()
+    for number, cell in enumerate(cells, 1):
+        folder = out / cell.place
+        if (folder / SUMMARY).exists():
+            _check_played(folder)
+            continue
+        console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
+        resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
+        config, overrides = _compose(cell, extra, resumed)
+        evaluate(config, folder, console, overrides)
+    for title, words in page.commands.items():
+        if command_output(title, words, out) is None:
+            console.print(f"{page.name}: {title}", highlight=False)
+            words = with_run_folder(words, out)
+            write_atomic(_output_file(title, out), f"{shlex.join(words)}\n{_run_command(words)}")
+
+
+def _check_played(folder: Path) -> None:
+    """Raises KeepError for a finished run in which all episodes crashed."""
+    summary = read_summary(folder)
+    if summary["episodes"] and summary["crashed"] == summary["episodes"]:
+        raise KeepError(
+            f"all {summary['episodes']} episodes of {folder} crashed; remove the cause and delete the folder"
+        )
+
+
+def command_output(title: str, words: Sequence[str], out: Path) -> str | None:
+    """Return the stored output of a command, or None if its words have changed or a run that it reads is newer."""
+    file = _output_file(title, out)
+    if not file.exists():
+        return None
+    command, _, text = read_text(file, "delete it").partition("\n")
+    reads = any(RUNS in word for word in words)
+    runs = max((path.stat().st_mtime for path in out.rglob(SUMMARY)), default=0.0) if reads else 0.0
+    return text if command == shlex.join(with_run_folder(words, out)) and file.stat().st_mtime >= runs else None
+
+
+def with_run_folder(words: Sequence[str], out: Path) -> list[str]:
+    """Replace `RUNS` in the words of a command by the folder of the page's runs."""
+    return [word.replace(RUNS, str(out)) for word in words]
+
+
+def _output_file(title: str, out: Path) -> Path:
+    return out / ("".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-") + ".md")
+
+
+def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
+    """Compose the config of a cell's run; return it with its overrides."""
+    overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
+    return compose_settings(cell.setting.world, overrides), overrides
+
+
+def _run_command(words: Sequence[str]) -> str:
+    """Return the output of ``python -m WORDS``. Raises KeepError with the last line of its errors."""
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise KeepError(f"python -m {' '.join(words)} ended with {done.returncode}: {lines[-1]}")
+    return done.stdout
+
 
 COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *SUBGOALS, *SHARES)
 

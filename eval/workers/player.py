@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from omegaconf import DictConfig
 
-from eval.workers.base import EpisodeRecord, Setup
+from eval.workers.supervisor import EpisodeRecord, Setup
 from keep_agent.config.factory import demonstration, make_env, make_episodes, make_planner
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode

@@ -13,9 +13,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from eval.common.resume import use_threads
-from eval.workers.base import EpisodeRecord, Setup
 from eval.workers.player import Player
-from eval.workers.supervisor import WorkerDeath
+from eval.workers.supervisor import EpisodeRecord, Setup, WorkerDeath
 from keep_agent.config.literal import as_config
 from keep_agent.errors import KeepError
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from eval.common.resume import use_threads
-from eval.workers.base import EpisodeRecord, Setup, WorkerError
 from eval.workers.player import Player
-from eval.workers.supervisor import WorkerDeath
+from eval.workers.supervisor import EpisodeRecord, Setup, WorkerDeath, WorkerError
 from keep_agent.config.literal import as_config
 from keep_agent.errors import ConfigError, KeepError
 

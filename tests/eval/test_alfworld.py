@@ -14,7 +14,7 @@ import pytest
 from envs.alfred.episodes import load_episodes
 from envs.alfworld.episodes import FILE_NAME
 from eval import alfred, alfworld, compare, games
-from eval.dataset.pddl_problem import why_not
+from eval.games import why_not
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, find_runs

@@ -20,8 +20,8 @@ from envs.alfworld.scene import Game
 from envs.wah.data.records import records_of
 from eval.chat.loader import load_conversations
 from eval.common.episode_lines import begin_lines
-from eval.loading.layer_costs import Shape
-from eval.loading.layer_times import read_times
+from eval.loading.costs import Shape
+from eval.loading.workload import read_times
 from keep_agent.agent.memory_file import read_memory
 from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, StorageError
 from keep_agent.files import parsed, read_json, writing

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.common.plots import INK, PAPER, figure, style
-from eval.latency.report.statistics import Spread
-from eval.latency.report.summary import CellSummary, GroupSummary
+from eval.latency.report.summary import CellSummary, GroupSummary, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 from eval.latency.floor import Work
-from eval.latency.rates import Rates
+from eval.latency.machine import Rates
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 

@@ -1,17 +1,110 @@
-"""Summary of cells for tables, figure and JSON, computed from the steps."""
+"""Summary of cells for tables, figure and JSON: medians, speed-ups and growth, computed from the steps."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
+import numpy as np
+
+from eval.common.intervals import median_interval
 from eval.common.variants import PLAIN
-from eval.latency.rates import Rates
-from eval.latency.report.growth import Growth, fit
+from eval.latency.machine import Rates
 from eval.latency.report.rows import Cell, CellResult, Timed, Track
-from eval.latency.report.statistics import Ratio, Spread
 from keep_agent.rollout.results import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Distribution of values, with the 95 % interval of their median (None for a single value)."""
+
+    count: int
+    p50: float
+    p95: float
+    mean: float
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Summarize values; None if there are none."""
+        if not len(values):
+            return None
+        data = np.asarray(values, float)
+        middle, high = np.percentile(data, [50, 95])
+        return cls(len(data), float(middle), float(high), float(data.mean()), median_interval(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Speed-up: the median over paired steps of base / own, and the ratio of both medians."""
+
+    paired: float
+    interval: tuple[float, float] | None
+    medians: float
+
+    @classmethod
+    def of(cls, base: Sequence[float], times: Sequence[float]) -> Ratio | None:
+        """Compare the times of the same steps; None if their numbers differ."""
+        if not len(times) or len(base) != len(times):
+            return None
+        ratios = np.asarray(base, float) / np.asarray(times, float)
+        return cls(float(np.median(ratios)), median_interval(ratios), float(np.median(base) / np.median(times)))
+
+
+LEAST = 2  # sizes for a line; a parabola needs one more
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``.
+
+    ``error`` is the largest relative deviation of the fit.
+    """
+
+    fixed: float
+    linear: float
+    quadratic: float
+    sizes: int
+    low: int
+    high: int
+    error: float
+
+    def at(self, segments: float) -> float:
+        return self.fixed + self.linear * segments + self.quadratic * segments**2
+
+    def slope(self, segments: float) -> float:
+        """Return the milliseconds that one more segment costs."""
+        return self.linear + 2 * self.quadratic * segments
+
+    def curved(self, segments: float) -> float:
+        """Return the share of the quadratic part."""
+        whole = self.at(segments)
+        return self.quadratic * segments**2 / whole if whole else 0.0
+
+
+def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
+    """Fit by least squares of relative errors, so that large prompts do not dominate; None for a single size.
+
+    The best fit without negative coefficients is the best of all fits with some coefficients fixed at zero.
+    """
+    sizes, times = np.asarray(segments, float), np.asarray(ms, float)
+    different = len(set(segments))
+    if different < LEAST:
+        return None
+    powers = np.stack([sizes**power for power in range(min(3, different))], 1) / times[:, None]
+    best, least = np.zeros(3), np.inf
+    for count in range(1, powers.shape[1] + 1):
+        for terms in combinations(range(powers.shape[1]), count):
+            coefficients = np.linalg.lstsq(powers[:, terms], np.ones(len(times)), rcond=None)[0]
+            loss = float(np.square(powers[:, terms] @ coefficients - 1).sum())
+            if coefficients.min() >= 0 and loss < least - 1e-15:
+                best, least = np.zeros(3), loss
+                best[list(terms)] = coefficients
+    error = float(np.abs(powers @ best[: powers.shape[1]] - 1).max())
+    return Growth(*map(float, best), different, min(segments), max(segments), error)
+
 
 BASELINES = ("full_recompute", "cacheblend", PLAIN)  # contenders that the others are compared with
 KINDS: Mapping[str, Callable[[Timed], bool]] = {

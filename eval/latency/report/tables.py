@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from eval.common.tables import MISSING, bounds, number
-from eval.latency.rates import Rates
-from eval.latency.report.statistics import Ratio, Spread
-from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary
+from eval.latency.machine import Rates
+from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary, Ratio, Spread
 from keep_agent.rollout.results import PARTS
 
 READS = {"memory": "memory", "append": "transcript", "plain": "same prompt"}

@@ -24,8 +24,7 @@ from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import World
 from envs.setting import goal_reached
-from eval.dataset.pddl_problem import why_not
-from eval.games import game_of
+from eval.games import game_of, why_not
 
 ALFRED = AlfredSetting("grounded", "partial")
 TASK_TYPES = (

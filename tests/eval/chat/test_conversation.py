@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, check_unit, draw, pieces
-from eval.chat.debate import debates
-from eval.chat.generated import BY_NAME, PEOPLE, Relation, generate_conversations
+from eval.chat.generated import BY_NAME, PEOPLE, Relation, debates, generate_conversations
 from eval.chat.loader import load_conversations
 from keep_agent.errors import ConfigError, DataError
 

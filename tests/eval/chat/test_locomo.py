@@ -22,9 +22,9 @@ from eval.chat import compare
 from eval.chat import run as runs
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, draw
 from eval.chat.prompt import QuestionPrompt
+from eval.chat.reader import PARTS as SPLIT
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.summary import summarize
-from eval.chat.time_split import PARTS as SPLIT
 from eval.common.intervals import wilson
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT

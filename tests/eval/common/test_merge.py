@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import alfred, merge
-from eval.common.shard import Shard
+from eval.common.run import Shard
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, read_config

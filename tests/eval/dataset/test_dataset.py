@@ -1,4 +1,4 @@
-"""Rollouts of the expert: what is written replays, perturbed steps keep the expert's label, files are written once."""
+"""Rollouts of the expert: files can be replayed, perturbed steps keep the expert's label, files are written once."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path)
     for rollout in rollouts:
         by_setting[rollout.skills, rollout.observability].append(rollout.source)
     assert set(by_setting) == {("lota", "full"), ("grounded", "partial")}
-    one, two = by_setting.values()
-    assert sorted(one) == sorted(two) and len(one) == len(set(one)) >= 25
+    first, second = by_setting.values()
+    assert sorted(first) == sorted(second) and len(first) == len(set(first)) >= 25
     assert {len(rollout.tasks) for rollout in rollouts} == {1, 2, 3, 4}
     for task in (task for rollout in rollouts for task in rollout.tasks):
         assert task.success and task.steps[-1].skill == "done" and len(task.steps) <= max(MAX_STEPS.values())
@@ -44,8 +44,8 @@ def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path)
     assert any(len(task.instructions) > 1 for rollout in rollouts for task in rollout.tasks)
 
 
-class Noted(ExpertPlanner):
-    """Does the first thing that can be done, and notes what it is asked and told."""
+class RecordingPlanner(ExpertPlanner):
+    """Planner that chooses the first admissible skill and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -58,14 +58,16 @@ class Noted(ExpertPlanner):
         self.calls.append("done" if skill == DONE else "feedback")
 
 
-def test_a_planner_that_acts_is_asked_before_every_step_the_last_of_a_task_too() -> None:
-    planner, alfred = Noted(), WORLDS["alfred"].spec
+def test_an_acting_planner_decides_before_every_step() -> None:
+    planner, alfred = RecordingPlanner(), WORLDS["alfred"].spec
     recorder = Recorder("grounded", "partial", 0.0, 1, planner)
     (episode,) = alfred.training(None, stream=2, limit=1)
     rollout = recorder.rollout(Source(alfred, [episode]))
-    asked, told = planner.calls[::2], planner.calls[1::2]
-    assert set(asked) == {"decide"} and len(asked) == len(told) == sum(len(task.steps) for task in rollout.tasks)
-    assert told.count("done") == sum(task.steps[-1].skill == DONE for task in rollout.tasks) == 2
+    decisions, outcomes = planner.calls[::2], planner.calls[1::2]
+    assert set(decisions) == {"decide"} and len(decisions) == len(outcomes) == sum(
+        len(task.steps) for task in rollout.tasks
+    )
+    assert outcomes.count("done") == sum(task.steps[-1].skill == DONE for task in rollout.tasks) == 2
 
 
 @pytest.mark.parametrize("messages", ["reasons", "lota"])
@@ -74,12 +76,12 @@ def test_a_failure_is_written_as_one_whatever_its_message(
 ) -> None:
     wah = WORLDS["wah"].spec
     setting = wah.setting(messages=messages)
-    monkeypatch.setattr(type(wah), "recorded", lambda *given: setting)
+    monkeypatch.setattr(type(wah), "recorded", lambda *arguments: setting)
     source = Source(wah, wah.training(None, limit=1))
     write_rollouts(
-        tmp_path / "one.jsonl.gz", [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)]
+        tmp_path / "rollouts.jsonl.gz", [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)]
     )
-    steps = [step for one in read_rollouts(tmp_path / "one.jsonl.gz") for task in one.tasks for step in task.steps]
+    steps = [step for r in read_rollouts(tmp_path / "rollouts.jsonl.gz") for task in r.tasks for step in task.steps]
     failed = [step for step in steps if not step.ok]
     assert failed and {bool(step.message) for step in failed} == {messages == "reasons"}
     assert all("failed" in step.turn.text for step in failed)
@@ -122,11 +124,16 @@ def test_trials_are_drawn_from_data_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
+def test_settings_are_recorded_and_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
-    made = json.loads((tmp_path / "rollouts.json").read_text())
-    assert "stream" not in made  # as it was before there was such a setting
-    assert (made["houses"], made["seed"], made["settings"], made["official"]) == (6, 4, ["lota+full"], False)
+    settings = json.loads((tmp_path / "rollouts.json").read_text())
+    assert "stream" not in settings  # as it was before there was such a setting
+    assert (settings["houses"], settings["seed"], settings["settings"], settings["official"]) == (
+        6,
+        4,
+        ["lota+full"],
+        False,
+    )
     with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")
     write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred", "wah")
@@ -139,7 +146,7 @@ def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [("planer=keep",), ("planner=expert",), ("planner=keep", "model=./nowhere")])
 def test_a_planner_that_is_refused_leaves_nothing(wrong: tuple[str, ...], tmp_path: Path) -> None:
-    """The corrected command would be told that they were made otherwise."""
+    """Otherwise the corrected command would be refused because of other settings."""
     with pytest.raises(ConfigError):
         write(tmp_path / "out", "--houses", "1", "--acting", *wrong)
     assert not (tmp_path / "out").exists()
@@ -167,7 +174,7 @@ def test_official_trials_bring_all_their_annotations(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "words"),
     [
         (("--settings", "lota"), ["--settings lota", "grounded+partial"]),
         (("--settings", "lota+half"), ["lota+half"]),
@@ -178,7 +185,7 @@ def test_official_trials_bring_all_their_annotations(tmp_path: Path, monkeypatch
 )
 def test_bad_input_is_one_line(
     arguments: tuple[str, ...],
-    named: list[str],
+    words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -187,5 +194,5 @@ def test_bad_input_is_one_line(
     with pytest.raises(SystemExit) as stop:
         dataset.main()
     err = capsys.readouterr().err
-    assert stop.value.code == BAD_INPUT and err.count("\n") == 1 and all(word in err for word in named)
+    assert stop.value.code == BAD_INPUT and err.count("\n") == 1 and all(word in err for word in words)
     assert not (tmp_path / "out").exists()

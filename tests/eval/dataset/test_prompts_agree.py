@@ -49,12 +49,12 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=8192,
     )  # fmt: skip
-    with TransformersEngine(from_config(config, torch.float32, seed=1)) as made:
-        yield made
+    with TransformersEngine(from_config(config, torch.float32, seed=1)) as engine:
+        yield engine
 
 
 class EveryStep(Packer):
-    """Packs all steps of a task, in their order, and its goal."""
+    """Packer of all steps of a task in order, and of its goal."""
 
     def _pack(self, replays: Sequence[TaskReplay]) -> Pack:
         pack = super()._pack(replays)
@@ -64,56 +64,56 @@ class EveryStep(Packer):
         return list(range(len(task.steps)))
 
 
-def asked(slot: Slot) -> int:
-    """Where the answer begins."""
+def answer_start(slot: Slot) -> int:
+    """Return the index of the first token of the answer."""
     return next(place for place, label in enumerate(slot.labels) if label != IGNORE)
 
 
 def trained(pack: Pack, slot: Slot, start: Sequence[int]) -> list[int]:
-    """The prompt a slot stands for, its answers included."""
-    shown = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
-    return [*start, *shown, *slot.ids]
+    """Return the prompt of a slot, with its answers."""
+    memory = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
+    return [*start, *memory, *slot.ids]
 
 
 def prompts(
     rollout: Rollout, packs: Sequence[Pack], style: str, layout: str, form: PlainFormat, engine: Engine
 ) -> list[list[list[int]]]:
-    """The planner's prompts by task and step, on the rollout's skills and the goals and foci that were trained.
+    """Return the planner's prompts by task, for the rollout's skills and the goals and foci of the training data.
 
-    Before the prompt of a task's first step stands the one that asks for its goal.
+    The prompts of a task are the one for its goal, then one per step.
     """
     stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
     method = MemoryMethod("test", All(), *stages, Serial(), layout=layout, grouping=UNGROUPED)
     session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
     planner = KVPlanner(session, form, style)
-    asked_for, prefill = [], session.prefill
+    prompt_ids, prefill = [], session.prefill
 
-    def watched(*given: object, **named: object) -> Prefill:
-        made = prefill(*given, **named)
-        asked_for.append(made.layout.token_ids.tolist())
-        return made
+    def record(*arguments: object, **options: object) -> Prefill:
+        result = prefill(*arguments, **options)
+        prompt_ids.append(result.layout.token_ids.tolist())
+        return result
 
-    session.prefill = watched
-    foci = [[slot.ids[asked(slot) :] for slot in pack.slots if slot.kind == "step"] for pack in packs]
+    session.prefill = record
+    foci = [[slot.ids[answer_start(slot) :] for slot in pack.slots if slot.kind == "step"] for pack in packs]
     planner.reset(rollout.tasks[0].instructions[0], rollout.skills)
-    facts, seen = [], []
-    for task, wanted in zip(rollout.tasks, foci, strict=True):
+    facts, task_prompts = [], []
+    for task, answers in zip(rollout.tasks, foci, strict=True):
         facts += task.facts
-        seen.append([])
-        for step, answer in zip(task.steps, wanted, strict=True):
+        task_prompts.append([])
+        for step, answer in zip(task.steps, answers, strict=True):
             goal = form.line(task.goal)
-            session.generate = lambda *given, answer=answer, goal=goal, keep=False: (
-                list(answer[: given[1]]) if keep else goal
+            session.generate = lambda *arguments, answer=answer, goal=goal, keep=False: (
+                list(answer[: arguments[1]]) if keep else goal
             )
             planner.observe(facts)
             planner.decide([step.skill], {})
-            seen[-1] += asked_for
-            asked_for.clear()
+            task_prompts[-1] += prompt_ids
+            prompt_ids.clear()
             planner.feedback(step.skill, step.ok, step.message)
             facts = list(step.facts)
-        following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
+        following = rollout.tasks[len(task_prompts)].instructions[0] if len(task_prompts) < len(rollout.tasks) else None
         planner.finish_task(TaskResult(task.instructions[0], task.success, len(task.steps)), following)
-    return seen
+    return task_prompts
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
@@ -123,21 +123,21 @@ def test_trained_prompts_are_the_planners(
     world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
 ) -> None:
     form, recorder = PlainFormat(tokenizer, goals=True), Recorder(skills, observability, 0.3, 1)
-    longest, played = 0, GENERATED[world].spec
-    for episode in played.training(None, stream=3, limit=2 if world == "alfred" else 1):
-        rollout = recorder.rollout(Source(played, [episode]))
+    longest, spec = 0, GENERATED[world].spec
+    for episode in spec.training(None, stream=3, limit=2 if world == "alfred" else 1):
+        rollout = recorder.rollout(Source(spec, [episode]))
         mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
-        for pack, found in zip(packs, rebuilt, strict=True):
+        for pack, task_prompts in zip(packs, rebuilt, strict=True):
             steps = [slot for slot in pack.slots if slot.kind == "step"]
             longest = max(longest, len(steps))
             (goal,) = (slot for slot in pack.slots if slot.kind == "goal")
-            assert found[0] == trained(pack, goal, form.context())[: asked(goal) - len(goal.ids)]
-            for slot, prompt in zip(steps, found[1:], strict=True):
+            assert task_prompts[0] == trained(pack, goal, form.context())[: answer_start(goal) - len(goal.ids)]
+            for slot, prompt in zip(steps, task_prompts[1:], strict=True):
                 whole = trained(pack, slot, form.context())
-                assert prompt == whole[: asked(slot) - len(slot.ids)]
-        (told,) = (slot for slot in packs[0].slots if slot.kind == "trajectory")
+                assert prompt == whole[: answer_start(slot) - len(slot.ids)]
+        (trajectory,) = (slot for slot in packs[0].slots if slot.kind == "trajectory")
         transcript = prompts(rollout, packs, style, "append", form, engine)[-1][-1]  # of the whole stream
-        assert trained(packs[0], told, form.context())[: len(transcript)] == transcript
+        assert trained(packs[0], trajectory, form.context())[: len(transcript)] == transcript
     assert longest > 16 or skills == "lota"

@@ -11,23 +11,23 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eval.latency import rates
+from eval.latency import machine
+from eval.latency.cells import FixedLengthFormat
 from eval.latency.contenders import PlannerContender
-from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import FixedLengthFormat
 from eval.latency.floor import Work, plain_work
 from eval.latency.floor import _encoding_flops as encoding_work
-from eval.latency.rates import RateMeter, Rates
+from eval.latency.machine import RateMeter, Rates
+from eval.latency.scripts import Recordings
 from eval.latency.settings import Composer
 from eval.latency.workloads import Plan, make_workload
-from eval.loading.layer_costs import Shape
+from eval.loading.costs import Shape
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.segments.sentence_encoder import HashedNgrams
 from planners.prompts.formats import PlainFormat
-from tests.eval.latency.settings_of import latency_config
+from tests.eval.latency.conftest import latency_config
 from tests.waiting import FakeTime
 
 DENSE = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
@@ -115,10 +115,10 @@ def test_each_piece_takes_the_larger_of_its_times_and_loading_overlaps() -> None
 
 
 def test_rates_are_the_median_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
     samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
     assert Rates.median(samples) == Rates(2.0, 5.0)
     sample = RateMeter(torch.device("cpu"), torch.float32).sample()
-    product, bytes_copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPY_BYTES["cpu"]
+    product, bytes_copied = 2 * machine.ROWS["cpu"] * (2 * machine.ROWS["cpu"]) ** 2, 2 * machine.COPY_BYTES["cpu"]
     assert sample == Rates(product / 0.5, bytes_copied / 0.5, None)
     assert RateMeter(torch.device("cpu"), torch.float32, link_gigabytes=0.5).sample().link == 5e8, "a throttled link"

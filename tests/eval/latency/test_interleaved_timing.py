@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from eval.latency.cells import InterleavedTiming
 from eval.latency.contenders import PlainForward
-from eval.latency.interleaved_timing import InterleavedTiming
-from eval.latency.rates import RateMeter
+from eval.latency.machine import RateMeter
 from eval.latency.report.rows import Timed
-from eval.latency.script import Script, Step
+from eval.latency.scripts import Script, Step
 from keep_agent.errors import CapacityError
 from keep_agent.rollout.results import StepNumbers
 

@@ -16,7 +16,7 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
 from tests.envs.alfred.trials import usual, write
-from tests.eval.latency.settings_of import QUICK
+from tests.eval.latency.conftest import QUICK
 
 Call = Callable[..., tuple[int, str, str]]
 STEPS = "latency.steps=3", "latency.warmup=2", "latency.candidates=4", "latency.plot=false"

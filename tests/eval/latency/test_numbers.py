@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.latency.peak_memory import Peak
-from eval.latency.report.growth import fit
-from eval.latency.report.statistics import Ratio, Spread, median_interval
+from eval.latency.machine import Peak
+from eval.latency.report.summary import Ratio, Spread, fit, median_interval
 
 SIZES = (10, 20, 40, 80, 160)
 

@@ -6,16 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from eval.latency.episode_scripts import Recordings
-from eval.latency.fixed_length_format import FixedLengthFormat
-from eval.latency.script import Script, sample_candidates
+from eval.latency.cells import FixedLengthFormat
+from eval.latency.scripts import Recordings, Script, sample_candidates
 from eval.latency.workloads import NO_CANDIDATES, Plan, make_workload
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.store import SegmentStore
 from planners.prompts.formats import PlainFormat
 from planners.prompts.text import PROGRESS, history_edit
 from planners.tiny.checkpoint import BUNDLED
-from tests.eval.latency.settings_of import latency_config
+from tests.eval.latency.conftest import latency_config
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eval.latency import rates
-from eval.loading.costs import Roofline
-from eval.loading.layer_costs import Shape
-from eval.loading.layer_times import read_times
+from eval.latency import machine
+from eval.loading.costs import Roofline, Shape
 from eval.loading.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
 from eval.loading.prompt import METHODS, Prompt, schedule_of
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
-from eval.loading.workload import AFTER, BEFORE, BESIDE
+from eval.loading.workload import AFTER, BEFORE, BESIDE, read_times
 from keep_agent.errors import ConfigError, DataError
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
@@ -125,9 +123,9 @@ def test_devices_and_links_are_found_by_name() -> None:
 
 
 def test_this_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "ROWS", {"cpu": 64})
-    monkeypatch.setattr(rates, "COPY_BYTES", {"cpu": 1 << 16})
-    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
+    monkeypatch.setattr(machine, "ROWS", {"cpu": 64})
+    monkeypatch.setattr(machine, "COPY_BYTES", {"cpu": 1 << 16})
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # duration of each piece
     cpu = measure_cpu(samples=3)
     assert (cpu.flops, cpu.memory) == (8 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[cpu.link].shared
 

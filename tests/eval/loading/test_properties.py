@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.loading.bound import bounds
-from eval.loading.layer_times import times_of
-from eval.loading.simulate import simulate
-from eval.loading.simulated_link import Link
+from eval.loading.compare import bounds
+from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import LANES, LINK
-from eval.loading.workload import BESIDE, Work
+from eval.loading.workload import BESIDE, Work, times_of
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial

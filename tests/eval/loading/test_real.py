@@ -20,8 +20,7 @@ import torch
 from eval.loading.compare import STAGES
 from eval.loading.measure import RealPrefill, run_prefill
 from eval.loading.prompt import Prompt
-from eval.loading.simulate import simulate
-from eval.loading.simulated_link import Link
+from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
 from eval.loading.workload import AFTER, BEFORE, BESIDE, Times, Work
 from memory.engine.models.load import LoadedModel

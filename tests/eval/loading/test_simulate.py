@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eval.loading.bound import bounds
+from eval.loading.compare import bounds
 from eval.loading.prompt import Prompt
-from eval.loading.simulate import simulate
-from eval.loading.simulated_link import Link
+from eval.loading.simulate import Link, simulate
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
 from eval.loading.workload import AFTER, BESIDE, Times, Work
 from keep_agent.errors import ConfigError

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from eval.loading.prompt import Prompt
-from eval.loading.simulated_link import Link
+from eval.loading.simulate import Link
 from eval.loading.workload import BEFORE, NARROWS, Times, Work
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer

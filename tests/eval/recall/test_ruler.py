@@ -20,8 +20,7 @@ from eval.recall.__main__ import parser, report
 from eval.recall.cells import Cell
 from eval.recall.prober import Prober
 from eval.recall.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
-from eval.recall.ruler_probes import TOLERANCE, Ruler, RulerProbe
-from eval.recall.wording import TextFormat
+from eval.recall.ruler_probes import TOLERANCE, Ruler, RulerProbe, TextFormat
 from keep_agent.console import make_console
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.models.load import load_model

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from eval.common.episode_lines import begin_lines
 from eval.common.variants import compose_variants
-from eval.dataset.session_recorder import entities
 from eval.fidelity.deviation import Shadow, make_planners, play
 from eval.retention.__main__ import BASELINE, SETTING, parser, report, summarise, variants
 from eval.retention.forgetting import Step, distance
+from eval.sessions import entities
 from eval.sessions import report as report_sessions
 from keep_agent.config.factory import expert_oracle
 from keep_agent.config.planner_factory import make_model, make_tokenizer

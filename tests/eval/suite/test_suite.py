@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from eval.suite.__main__ import main, parser, run
+from eval.suite.page import check
 from eval.suite.plan import pages, read_page
-from eval.suite.play import check
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE
 from planners.base import Decision, RandomPlanner

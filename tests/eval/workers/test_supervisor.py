@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from eval.workers.base import EpisodeRecord, Setup, WorkerError
-from eval.workers.supervisor import MAX_DEATHS, Supervisor, WorkerDeath
+from eval.workers.supervisor import MAX_DEATHS, EpisodeRecord, Setup, Supervisor, WorkerDeath, WorkerError
 from keep_agent.rollout.results import EpisodeResult
 
 

@@ -1,27 +1,59 @@
-"""Episodes of the world, played by the scripted expert and written down as scripts."""
+"""Scripts of steps that all contenders execute, and their recording from episodes of the scripted expert."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
-from eval.latency.script import Script, Step
 from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
 from keep_agent.errors import DataError
 from keep_agent.rollout.loop import run_episode
 from planners.base import Decision, ExpertPlanner, TaskResult
-from planners.prompts.text import make_style
+from planners.prompts.text import Edit, FactView, make_style
 
-if TYPE_CHECKING:
-    from planners.prompts.text import FactView
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of an episode and its outcome. ``skill`` is executed whatever a planner decides."""
+
+    edits: tuple[Edit, ...]  # segments that changed since the last step
+    admissible: tuple[str, ...]
+    skill: str
+    ok: bool = True
+    message: str = ""
+    finished: TaskResult | None = None  # the task that ended with this step
+    following: str | None = None  # the next instruction in the same house, if a task ended
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One episode. Its ``aged`` segments have been in memory for ``age`` steps at the start, so they are static."""
+
+    instruction: str
+    skills: str  # name of the skill set
+    steps: tuple[Step, ...]
+    aged: tuple[Edit, ...] = ()
+    age: int = 0
+
+    def first(self, count: int) -> Script:
+        """Return the episode with its first ``count`` steps."""
+        return replace(self, steps=self.steps[:count])
+
+
+def sample_candidates(admissible: Sequence[str], skill: str, count: int | None) -> tuple[str, ...]:
+    """Return ``count`` evenly spread candidates including the executed ``skill``; all if ``count`` is None."""
+    if count is None or count >= len(admissible):
+        return tuple(admissible)
+    alternatives = [candidate for candidate in admissible if candidate != skill]
+    return (skill, *(alternatives[number * len(alternatives) // (count - 1)] for number in range(count - 1)))
 
 
 class ScriptRecorder(ExpertPlanner):
-    """A planner without a model: does what the expert does, and keeps what a planner with one would have been told."""
+    """Planner that executes the expert's skills and records the inputs of a planner with a model."""
 
     def __init__(self, style: str, oracle: Oracle) -> None:
         super().__init__(oracle)
@@ -44,7 +76,7 @@ class ScriptRecorder(ExpertPlanner):
 
 
 class Recordings:
-    """The episodes of a setting, each played once, when it is first asked for."""
+    """Episodes of a setting, each played once, on first access."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -52,10 +84,10 @@ class Recordings:
 
     @cached_property
     def _episodes(self) -> Sequence[Any]:
-        found = make_episodes(self._config.env, self._config.eval)
-        if not len(found):
+        episodes = make_episodes(self._config.env, self._config.eval)
+        if not len(episodes):
             raise DataError("there is no episode to replay; choose others with env.split, env.limit, eval.episodes")
-        return found
+        return episodes
 
     @cached_property
     def _first(self) -> list[Any]:
@@ -63,16 +95,16 @@ class Recordings:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """What is to be done in the first episodes: words for finished tasks."""
+        """Instructions of the first episodes, used as texts of finished tasks."""
         return tuple(episode.tasks[0].instruction for episode in self._first)
 
     @property
     def ids(self) -> list[str]:
-        """Of the first episodes: others mean that the data are others."""
+        """Ids of the first episodes, which differ if the data differ."""
         return [episode.id for episode in self._first]
 
     def __getitem__(self, number: int) -> Script:
-        """Episode ``number``; behind the last comes the first again."""
+        """Return episode ``number``, modulo the number of episodes."""
         number %= len(self._episodes)
         if number not in self._done:
             self._done[number] = self._play(number)

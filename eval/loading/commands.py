@@ -1,0 +1,183 @@
+"""Commands of `eval.pipeline`: simulation with the times of each layer's pieces, and measurement by the engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from eval.common.tables import show
+from eval.loading.compare import StageRun, run_stages, sweep
+from eval.loading.costs import Roofline, Shape
+from eval.loading.gantt import CHART, gantt
+from eval.loading.machines import Device, link_named
+from eval.loading.measure import Bench, StageTurns, threads
+from eval.loading.prompt import Prompt, schedule_of
+from eval.loading.simulate import Link
+from eval.loading.tables import measured_sweep, measured_table, schedule_table, sweep_table
+from eval.loading.workload import AFTER, NARROW_OF, LayerTimes, Work
+from keep_agent.errors import ConfigError
+from memory.engine.models.load import load_model
+from memory.engine.transfer.link import CHUNK
+from memory.engine.transformers.engine import TransformersEngine
+from memory.files.atomic import write_atomic
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
+from memory.recompute.value_deviation import ValueDeviation
+
+RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of loading to computing
+MEASURED_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def report_simulation(
+    arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, times: LayerTimes | None, console: Console
+) -> None:
+    """Simulate, print the tables, and write them if a folder is given; ``times`` replace the device's."""
+    work = work_of(arguments, shape, device, times)
+    rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
+    source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
+    title = f"{source}, {link.name}, {rows}, {arguments.recompute}"
+    chunk = CHUNK if arguments.chunk is None else 1e6 * arguments.chunk
+    runs = run_stages(arguments.loading, work, link, chunk)
+    show(schedule_table(runs, title), arguments.markdown, console)
+    points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []
+    if points:
+        show(sweep_table(points, f"{title}: other bandwidths"), arguments.markdown, console)
+    if arguments.out:
+        settings = {**_settings(arguments), "device": asdict(device), "link": asdict(link)}
+        record = {
+            "settings": settings,
+            "times": asdict(work.times),
+            "active_rows": [rows.numel() for rows in work.active],
+            "row_bytes": work.row_bytes,
+            "schedules": [run.record for run in runs],
+            "sweep": [point.record for point in points],
+        }
+        _write(arguments.out, record, runs, title, console)
+
+
+def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: LayerTimes | None) -> Work:
+    """Return the work of the options, or of measured ``times``."""
+    prompt, schedule, narrow = _prompt(arguments), _schedule(arguments), _narrow(arguments)
+    if arguments.layers is not None:
+        shape = shape.cut(arguments.layers)
+    layers = shape.layers if times is None else times.times.layers
+    active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
+    if times is None:
+        roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
+        return Work(prompt.layout(), active, roofline.times(active, prompt.rows, narrow), shape.row_bytes, narrow)
+    return Work(prompt.layout(), times.active or active, times.times, times.row_bytes or shape.row_bytes, narrow)
+
+
+def _prompt(arguments: argparse.Namespace) -> Prompt:
+    return Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    return schedule_of(arguments.recompute, arguments.schedule, arguments.average)
+
+
+def _narrow(arguments: argparse.Namespace) -> str:
+    return AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+
+
+def _write(out: Path, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console) -> None:
+    """Write all results as JSON, in seconds and bytes, and a chart of ``runs``."""
+    write_atomic(out / "pipeline.json", json.dumps(record, indent=1) + "\n")
+    gantt(runs, out / CHART, title)
+    console.print(f"written to {out}")
+
+
+@dataclass(frozen=True)
+class LinkResult:
+    """Results of all stages over one link. ``ratio``: time of the link for all bytes / time of computing alone."""
+
+    link: Link
+    ratio: float
+    turns: list[StageTurns]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        stages = [turns.record(self.link) for turns in self.turns]
+        return {"link": asdict(self.link), "ratio": self.ratio, "stages": stages}
+
+
+def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
+    """Measure all stages, print the tables, and write them if a folder is given.
+
+    :raises ConfigError: an option makes no link, no turn, or no prompt
+    """
+    if arguments.repeats < 1:
+        raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
+    with threads(arguments.threads) as count:
+        bench = bench_of(arguments)
+        seconds, nbytes = bench.alone()
+        links = _links(arguments, seconds, nbytes)
+        results = [_measure_link(bench, link, arguments, console, seconds) for link in links]
+    title = f"{arguments.model}, random weights, {count} threads, {bench.layout.rows} rows, {arguments.recompute}"
+    for result in results:
+        headline = f"{title}: {result.link.name}, loading {result.ratio:.2g} x computing"
+        show(measured_table(result.turns, result.link, headline), arguments.markdown, console)
+    if arguments.sweep:
+        points = [(result.ratio, result.link, result.turns) for result in results]
+        show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
+    if arguments.out:
+        links = [result.record for result in results]
+        record = {"settings": _settings(arguments), "computing": seconds, "links": links}
+        pairs = [turns.typical for turns in results[len(results) // 2].turns]  # of the middle link
+        runs = [run for pair in pairs for run in (pair.measured, pair.simulated)]
+        _write(arguments.out, record, runs, title, console)
+
+
+def _measure_link(
+    bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float
+) -> LinkResult:
+    """Measure all turns over ``link``; ``seconds``: time of computing alone."""
+    with console.status("") as status:
+        turns = bench.measure(
+            arguments.loading, link, arguments.repeats, lambda turn: status.update(f"{link.name}: turn {turn}")
+        )
+    return LinkResult(link, turns[0].nbytes / link.bandwidth / seconds, turns)
+
+
+def bench_of(arguments: argparse.Namespace) -> Bench:
+    """Make the model and the prompt of the options; the engine encodes each unit as a block."""
+    model, schedule = load_model(arguments.model, init="random"), _schedule(arguments)
+    recompute = {
+        "keep": lambda: MultiHop(schedule),
+        "cacheblend": lambda: ValueDeviation(schedule.average, shape=schedule.shape),
+        "epic": FirstTokens,
+        "full_reuse": Nothing,
+    }[arguments.recompute]
+    recompute()  # raises ConfigError for an impossible schedule
+    with TransformersEngine(model, "inline") as engine:
+        layout = _prompt(arguments).encoded(engine)
+    chunk = None if arguments.chunk is None else 1e6 * arguments.chunk
+    return Bench(model, layout, recompute, arguments.importance, _narrow(arguments), chunk)
+
+
+def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
+    """Return the link of ``--link``, or links whose bandwidths give the ratios of loading to computing."""
+    fixed = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
+    if fixed and not arguments.sweep and arguments.ratio is None:
+        return [fixed]
+    if not nbytes:
+        raise ConfigError("nothing has to be loaded, so no bandwidth gives a ratio; recompute fewer rows")
+    ratios: Sequence[float] = (
+        MEASURED_RATIOS if arguments.sweep else (1.0 if arguments.ratio is None else arguments.ratio,)
+    )
+    if min(ratios) <= 0:
+        raise ConfigError(f"--ratio {min(ratios):g} does not work; use more than 0")
+    speeds = [nbytes / (ratio * seconds) for ratio in ratios]
+    return [Link(f"{speed / 1e9:.3g} GB/s", speed, fixed.latency if fixed else 0.0) for speed in speeds]
