@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
+from envs.alfred.spec import load_episodes
 from envs.alfworld.engine import Engine
-from envs.alfworld.episodes import FILE_NAME
+from envs.alfworld.spec import FILE_NAME
 from eval.dataset.pddl_problem import problem, why_not
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
