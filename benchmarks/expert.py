@@ -19,11 +19,11 @@ from time import perf_counter
 from rich.progress import track
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.episodes import load_episodes
 from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS
 from envs.alfred.scene import Episode
 from envs.alfred.setting import MAX_STEPS
+from envs.alfred.spec import load_episodes
 from envs.setting import OBSERVABILITIES, TaskResult
 from keep_agent.errors import KeepError
 

@@ -14,8 +14,8 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
+from envs.alfred.spec import load_episodes
 from keep_agent.errors import KeepError
 
 SKILLS = ("lota", "grounded")

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from envs.setting import demonstrate, goal_reached
-from envs.wah.episodes import load_episodes
 from envs.wah.goals import parse_goal
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
+from envs.wah.spec import load_episodes
 from envs.wah.state import HomeState
 from keep_agent.errors import KeepError
 

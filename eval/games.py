@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from envs.alfred import objects
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode, Item, Scene, Task
+from envs.alfred.spec import load_episodes
 from envs.alfworld.engine import Engine
-from envs.alfworld.episodes import FILE_NAME
+from envs.alfworld.spec import FILE_NAME
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded

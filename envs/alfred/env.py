@@ -40,7 +40,7 @@ class AlfredEnv(WorldEnv[Episode]):
             self.setting.connect(self.episodes[0])
 
     def render(self) -> Any:
-        """What the agent sees now ("rgb_array"), or a few lines of text ("ansi")."""
+        """Return the agent's current view ("rgb_array"), or a few lines of text ("ansi")."""
         return self._frame() if self.render_mode == "rgb_array" else super().render()
 
     def _frame(self) -> np.ndarray:

@@ -14,8 +14,8 @@ from typing import Literal
 
 from envs.alfred import objects
 from envs.alfred.scene import Task
+from envs.alfred.state import Thing
 from envs.alfred.targets import TREATMENTS
-from envs.alfred.thing import Thing
 from envs.alfred.world import World
 from keep_agent.errors import DataError, check_choice
 

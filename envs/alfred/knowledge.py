@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envs.alfred.objects import SLICED, snake
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 from envs.alfred.world import World
 from envs.fact import Fact
 from envs.setting import OBSERVABILITIES, Observability

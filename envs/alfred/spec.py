@@ -1,19 +1,44 @@
-"""ALFRED's spec."""
+"""ALFRED's spec, and the loader of its episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.language.lessons import asked_for
 from envs.alfred.language.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
 from envs.alfred.thor.options import thor_options
+from envs.lazy import LazyEpisodes, check_request
 from envs.setting import Observability
+from envs.splits import indices
 from envs.world_spec import WorldSpec
+
+
+def load_episodes(
+    data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+) -> Sequence[Episode]:
+    """Return the episodes of a split; ``data`` is a folder json_2.1.0, or None for the embedded houses.
+
+    Embedded: ``limit`` houses (10,000 by default) with ``stream`` tasks each; a different ``seed`` gives different
+    houses of the same split. Official: one episode per annotation, ``limit`` of them drawn with ``seed``. Raises
+    ConfigError for settings that cannot work, DataError for missing or damaged files.
+    """
+    check_request(data, stream, limit, "house")
+    if data is None:
+        return LazyEpisodes(partial(_house, split, stream), indices(split, seed, limit, "house"))
+    from envs.alfred.data.official import load_official  # lazy, as below: each source loads only its own modules
+
+    return load_official(data, split, seed, limit)
+
+
+def _house(split: str, stream: int, index: int) -> Episode:
+    from envs.alfred.houses.generator import generate_episode, house_seed
+
+    return generate_episode(house_seed(split, index), stream)
 
 
 class AlfredSpec(WorldSpec):

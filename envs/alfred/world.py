@@ -15,8 +15,7 @@ from dataclasses import replace
 from envs.alfred import objects
 from envs.alfred.objects import say
 from envs.alfred.scene import Position
-from envs.alfred.state import Agent, State
-from envs.alfred.thing import Thing
+from envs.alfred.state import Agent, State, Thing
 from envs.outcome import DONE, Outcome, failed
 
 

@@ -1,9 +1,73 @@
-"""ALFWorld's spec: its games are played, never learnt from."""
+"""ALFWorld's spec, and the loader of its episodes."""
 
 from __future__ import annotations
 
-from envs.alfworld.episodes import load_episodes
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from envs.alfworld.scene import Episode, Game, Task, instruction_of
 from envs.alfworld.setting import AlfworldSetting
+from envs.lazy import LazyEpisodes
 from envs.world_spec import WorldSpec
+from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
+
+FILE_NAME = "game.tw-pddl"
+FOLDER = "json_2.1.1"
+LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME}"
+EXCLUDED = ("movable", "Sliced")  # in the name of a task folder: ALFWorld plays no such tasks
+
+
+def load_episodes(
+    data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+) -> Sequence[Episode]:
+    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
+
+    Raises ConfigError for settings that cannot work, DataError for a folder without games or a damaged file.
+    """
+    if data is None:
+        raise ConfigError(
+            f"env.data is not set; name ALFWorld's folder {FOLDER}, or write games with python -m eval.games"
+        )
+    if stream != 1:
+        raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
+    files = [file for file in _files(Path(data).expanduser(), split) if _is_playable(file)]
+    if not files:
+        raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
+    check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
+    if limit is not None and limit < len(files):
+        files = [files[index] for index in sorted(Random(seed).sample(range(len(files)), limit))]
+    return LazyEpisodes(_episode, files)
+
+
+def _files(path: Path, split: str) -> list[Path]:
+    """Return all game files of a split."""
+    if not path.is_dir():
+        raise DataError(f"{path} is no folder; set env.data to ALFWorld's folder {FOLDER}, which holds {LAYOUT}")
+    root = path / FOLDER if (path / FOLDER).is_dir() else path
+    splits = sorted(folder.name for folder in root.iterdir() if any(folder.glob(f"*/*/{FILE_NAME}")))
+    if not splits:
+        raise DataError(f"no games of ALFWorld in {path}: expected {LAYOUT}; name the folder {FOLDER}")
+    if split not in splits:
+        raise ConfigError(
+            f"no split {split!r} in {root}; choose one of {', '.join(splits)}{did_you_mean(split, splits)}"
+        )
+    return sorted((root / split).glob(f"*/*/{FILE_NAME}"))
+
+
+def _is_playable(file: Path) -> bool:
+    """Return whether ALFWorld can express the task and knows a solution."""
+    if any(word in str(file.parent.parent.name) for word in EXCLUDED):
+        return False
+    return Game(file).read().get("solvable") is True
+
+
+def _episode(file: Path) -> Episode:
+    game, trial = Game(file), file.parent.name
+    task_type = file.parent.parent.name.partition("-")[0]
+    return Episode(trial, game, (Task(trial, task_type, instruction_of(game.read(), file)),))
+
 
 SPEC = WorldSpec("ALFWorld's TextWorld engine", AlfworldSetting, load_episodes)

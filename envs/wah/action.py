@@ -1,10 +1,22 @@
-"""Action of a VirtualHome script line: a verb with one thing or two."""
+"""Actions of VirtualHome script lines, and their preconditions: LoTA-Bench's and a stricter version.
+
+``lota``: the benchmark's conditions (LLMTaskPlanning at 97c46cc, check_step). Things can be put into a closed
+container, and only a thing in the state CLOSED can be switched on, so that a thing without a door cannot. ``strict``:
+closed containers take nothing, and things without a door can be switched on. Both refuse to open and close things with
+full hands.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
+from envs.wah.graph import Node
+from envs.wah.language.names import spoken_name
+from envs.wah.state import HomeState
 from keep_agent.errors import SkillError
 
 WALK, GRAB, OPEN, CLOSE = "walk", "grab", "open", "close"
@@ -33,3 +45,109 @@ def parse_line(line: str) -> Action:
     if match is None or match[2].lower() not in VERBS:
         raise SkillError(f"{line!r} is no script line; write <char0> [verb] <class> (id), with {', '.join(VERBS)}")
     return Action(match[2].lower(), int(match[4]), int(match[6] or 0))
+
+
+Rules = Literal["lota", "strict"]
+RULES: tuple[Rules, ...] = ("lota", "strict")
+HANDS_FULL = "your hands are full"
+# By verb: the property that a thing needs, the message without it, the state before, the message for another state.
+_TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = MappingProxyType(
+    {
+        OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
+        CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
+        SWITCH_ON: ("HAS_SWITCH", "has no switch", "OFF", "is already on"),
+        SWITCH_OFF: ("HAS_SWITCH", "has no switch", "ON", "is already off"),
+    }
+)
+
+
+def refusal(home: HomeState, action: Action, rules: Rules) -> str:
+    """Return why the action is impossible now; "" if it is possible. Raises SkillError for a verb without a check."""
+    if action.verb not in _CHECKS:
+        raise SkillError(f"{action.verb!r} is no verb of this world; use one of {', '.join(_CHECKS)}")
+    return _CHECKS[action.verb](home, action, rules == "strict")
+
+
+def _name(node: Node) -> str:
+    return f"the {spoken_name(node.class_name)}"
+
+
+def _distance(home: HomeState, thing: int) -> str:
+    return "" if home.close(thing) else f"{_name(home.graph[thing])} is not close"
+
+
+def _full_hands(home: HomeState) -> str:
+    return HANDS_FULL if len(home.inventory) >= 2 else ""
+
+
+def _in_hand(home: HomeState, thing: int) -> str:
+    return f"you are holding {_name(home.graph[thing])}" if thing in home.inventory else ""
+
+
+def _walk(home: HomeState, action: Action, strict: bool) -> str:
+    return _in_hand(home, action.thing) if strict else ""
+
+
+def _grab(home: HomeState, action: Action, strict: bool) -> str:
+    node = home.graph[action.thing]
+    if not node.grabbable:
+        return f"{_name(node)} cannot be picked up"
+    in_hand = _in_hand(home, node.id) if strict else ""
+    return in_hand or _distance(home, node.id) or _enclosed(home, node, strict) or _full_hands(home)
+
+
+def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
+    """Check for closed containers: the benchmark only looks at the direct ones, the strict rule at all."""
+    containers = home.graph.containers(node.id)
+    if strict:
+        outermost = home.hidden_in(node.id)
+        containers = [] if outermost is None else [outermost]
+    closed = [container for container in containers if home.graph[container].closed]
+    return f"{_name(node)} is in {_name(home.graph[closed[0]])}, which is closed" if closed else ""
+
+
+def _change_state(home: HomeState, action: Action, strict: bool) -> str:
+    node = home.graph[action.thing]
+    needed_property, unable, state_before, already = _TRANSITIONS[action.verb]
+    if needed_property not in node.properties:
+        return f"{_name(node)} {unable}"
+    if state_before not in node.states:
+        return f"{_name(node)} {already}"
+    door = _door(node, strict) if action.verb == SWITCH_ON else ""
+    return door or _distance(home, node.id) or _full_hands(home)
+
+
+def _door(node: Node, strict: bool) -> str:
+    if "OPEN" in node.states:
+        return f"{_name(node)} is open, close it first"
+    return "" if strict or node.closed else f"{_name(node)} has no door that is closed"
+
+
+def _put(home: HomeState, action: Action, strict: bool) -> str:
+    """Check putting. The benchmark leaves it to the simulator to refuse a place that the agent holds."""
+    place, into = home.graph[action.place], action.verb == PUT_IN
+    if not (place.container if into else place.surface):
+        return f"nothing can be put {'in' if into else 'on'} {_name(place)}"
+    if action.thing not in home.inventory:
+        return f"you are not holding {_name(home.graph[action.thing])}"
+    in_hand = _in_hand(home, place.id) if strict else ""
+    closed = f"{_name(place)} is closed" if into and strict and place.closed else ""
+    return in_hand or _distance(home, place.id) or closed
+
+
+def _sit(home: HomeState, action: Action, strict: bool) -> str:
+    node = home.graph[action.thing]
+    if "SITTABLE" not in node.properties:
+        return f"one cannot sit on {_name(node)}"
+    return f"you are sitting on {_name(node)}" if home.sitting == node.id else _distance(home, node.id)
+
+
+_CHECKS: Mapping[str, Callable[[HomeState, Action, bool], str]] = MappingProxyType(
+    {
+        WALK: _walk,
+        GRAB: _grab,
+        **dict.fromkeys((OPEN, CLOSE, SWITCH_ON, SWITCH_OFF), _change_state),
+        **dict.fromkeys((PUT_IN, PUT_ON), _put),
+        SIT: _sit,
+    }
+)

@@ -2,7 +2,7 @@
 
 Destinations are rooms, furniture, and things that lie in a room but in or on nothing. All other skills work only on the
 furniture or thing that the agent stands at and on its content. Failure messages do not reveal where a hidden thing is.
-The strict checks of `envs.wah.checks` apply.
+The strict checks of `envs.wah.action` apply.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from types import MappingProxyType
 
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
-from envs.wah.action import Action
-from envs.wah.checks import refusal
+from envs.wah.action import Action, refusal
 from envs.wah.graph import ROOMS
 from envs.wah.knowledge import Knowledge
-from envs.wah.language.words import PUT_INTO
+from envs.wah.language.names import PUT_INTO
 from envs.wah.state import HomeState
 
 _FORM = re.compile(r"(go to|open|close|pick up|turn on|turn off|sit on) (\w+ \d+)")

@@ -2,7 +2,7 @@
 
 Effects are those of one-line scripts (TestDriver.cs, EnvironmentGraph.cs of the simulator): a grabbed thing loses all
 its edges and is INSIDE the agent's room; a thing put into a container is INSIDE it only, a thing put onto a surface is
-ON it and INSIDE its room. Preconditions are not checked here but in `envs.wah.checks`.
+ON it and INSIDE its room. Preconditions are not checked here but in `envs.wah.action`.
 """
 
 from __future__ import annotations

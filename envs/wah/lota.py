@@ -24,10 +24,17 @@ from typing import Literal
 
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
-from envs.wah.action import Action
-from envs.wah.checks import Rules, refusal
-from envs.wah.language.names import article, class_named, spoken_name
-from envs.wah.language.words import FINDABLE, OPENABLE, PICKABLE, PUT_INTO, SWITCHABLE
+from envs.wah.action import Action, Rules, refusal
+from envs.wah.language.names import (
+    FINDABLE,
+    OPENABLE,
+    PICKABLE,
+    PUT_INTO,
+    SWITCHABLE,
+    article,
+    class_named,
+    spoken_name,
+)
 from envs.wah.state import HomeState
 
 FIND, PICK, OPEN, CLOSE, SWITCH_ON, PUT, SIT = "find", "pick up", "open", "close", "switch on", "put down", "sit on"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
-from envs.wah.checks import RULES, Rules
+from envs.wah.action import RULES, Rules
 from envs.wah.data.formats import read_graph
 from envs.wah.experts.expert import Expert
 from envs.wah.goals import goal_conditions, goal_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.episodes import load_episodes
-from envs.alfworld.episodes import FILE_NAME
+from envs.alfred.spec import load_episodes
+from envs.alfworld.spec import FILE_NAME
 from eval import alfred, alfworld, compare, games
 from eval.games import why_not
 from keep_agent.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envs.wah.episodes import load_episodes
+from envs.wah.spec import load_episodes
 from eval import compare, wah
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs

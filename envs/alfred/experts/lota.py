@@ -13,7 +13,7 @@ from envs.alfred.experts.strategy import Step, View, next_step
 from envs.alfred.lota import FINDABLE, LotaSkills, find_words
 from envs.alfred.objects import lota_words, whole
 from envs.alfred.scene import Task
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 
 _SKILLS = LotaSkills()
 _APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})

@@ -15,8 +15,8 @@ from envs.alfred.houses.rooms import HOLDS_ONE, PLACE_WEIGHT
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import CONTAINERS, KNIVES, may_hold
 from envs.alfred.scene import Task
+from envs.alfred.state import Thing
 from envs.alfred.targets import TREATMENTS
-from envs.alfred.thing import Thing
 from envs.alfred.world import World
 
 Act = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]

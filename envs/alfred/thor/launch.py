@@ -21,8 +21,7 @@ from ai2thor.wsgi_server import WsgiServer
 
 from envs.alfred.thor.errors import ThorStart, thor_error
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.pipes import BoundedFifoServer
-from envs.alfred.thor.processes import kill
+from envs.alfred.thor.pipes import BoundedFifoServer, kill
 from envs.alfred.thor.wsgi import BoundedWsgiServer
 from keep_agent.errors import ConfigError
 

@@ -11,14 +11,40 @@ import os
 import select
 import time
 from contextlib import suppress
-from subprocess import TimeoutExpired
+from pathlib import Path
+from signal import SIGKILL
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 from ai2thor.fifo_server import FifoServer
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
-from envs.alfred.thor.processes import kill
 from envs.clock import Clock
+
+
+def kill(process: Popen | None) -> None:
+    """Kill a process and its descendants, such as a build started by a script (xvfb-run).
+
+    The descendants are listed first, because their parent is unknown once the process is dead.
+    """
+    if process is None or process.poll() is not None:
+        return
+    family = descendants(process.pid)
+    process.kill()
+    for number in family:
+        with suppress(OSError):
+            os.kill(number, SIGKILL)
+
+
+def descendants(process: int) -> list[int]:
+    """Return the process ids of all descendants; empty on systems other than Linux."""
+    try:
+        lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
+    except OSError:
+        return []
+    children = [int(number) for text in lists for number in text.split()]
+    return [*children, *(grandchild for child in children for grandchild in descendants(child))]
+
 
 POLL = 0.2  # seconds between two checks of the process
 CHUNK = 1 << 20  # bytes; more than a pipe holds

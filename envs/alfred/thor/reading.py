@@ -15,7 +15,7 @@ from typing import Any
 
 from envs.alfred import objects
 from envs.alfred.scene import Item, Position
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 

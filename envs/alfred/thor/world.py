@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from envs.alfred.objects import SLICED, say
 from envs.alfred.scene import Item, Scene
-from envs.alfred.state import Agent
-from envs.alfred.thing import Thing, by_type
+from envs.alfred.state import Agent, Thing, by_type
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.errors import PROCESS_FAULTS, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses

@@ -16,7 +16,7 @@ from ai2thor.wsgi_server import WsgiServer
 from werkzeug.exceptions import HTTPException
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
-from envs.alfred.thor.processes import kill
+from envs.alfred.thor.pipes import kill
 
 JOIN = 5.0  # seconds for the thread to end
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import atan, atan2, ceil, degrees, dist, floor, hypot
 
-from envs.alfred.geometry import flat
 from envs.alfred.scene import Position, Scene, xyz
+from envs.alfred.state import flat
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres

@@ -11,7 +11,7 @@ from envs.alfred.data.mining import Fixture, Room
 from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import unknown_id
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of, whole_of

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from envs.splits import split_of
 from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import draw_apartment
-from envs.wah.apartments.layout import Goal, lay_out
+from envs.wah.apartments.placing import Goal, lay_out
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Scene, Task
 from keep_agent.errors import ConfigError

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from envs.lazy import LazyEpisodes
-from envs.wah.apartments.layout import Goal
+from envs.wah.apartments.placing import Goal
 from envs.wah.apartments.possible import check_apartment, check_room
 from envs.wah.data.formats import read_graph
 from envs.wah.data.plans import is_plans, load_plans

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from envs.wah.apartments.layout import Goal, lay_out
+from envs.wah.apartments.placing import Goal, lay_out
 from envs.wah.apartments.possible import check_catalog, check_places
 from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.data.records import check_goal, field_of, instructions_of, json_files, read_json, records_of, task_of

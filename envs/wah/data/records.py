@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.wah.apartments.layout import Goal
+from envs.wah.apartments.placing import Goal
 from envs.wah.goals import Predicate, parse_goal
 from envs.wah.scene import TASK_TYPES
 from keep_agent import files

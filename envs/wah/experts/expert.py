@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.setting import Observability
-from envs.wah.checks import Rules
+from envs.wah.action import Rules
 from envs.wah.experts.grounded import grounded_skill
 from envs.wah.experts.lota import lota_skill
 from envs.wah.goals import goal_of

@@ -13,9 +13,8 @@ from envs.wah.action import SIT, WALK, Action
 from envs.wah.data.formats import read_graph
 from envs.wah.graph import CHARACTERS, INSIDE, ON, Graph
 from envs.wah.home import Home
-from envs.wah.objects import Things
 from envs.wah.scene import Scene
-from envs.wah.state import HomeState
+from envs.wah.state import HomeState, Things
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import SimulatorAnswer
 from keep_agent.errors import ConfigError, DataError

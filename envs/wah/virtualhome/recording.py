@@ -10,13 +10,13 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any, NoReturn
 
-from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import ReplayMismatch
 from envs.wah.virtualhome.transport import Fields, Request, Transport
 from keep_agent.errors import CapacityError, ConfigError, DataError
@@ -185,3 +185,44 @@ def _is_exchange(entry: Any) -> bool:
 
 def _without_id(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "id"}
+
+
+_AROUND = 40  # characters shown on either side of the first different one
+_ABSENT = object()
+
+
+def first_difference(recorded: Any, current: Any) -> str | None:
+    """Return the place of the difference with both values; None if the two are equal."""
+    if recorded == current:
+        return None
+    old, new = dict(_leaves(recorded)), dict(_leaves(current))
+    for place in old | new:
+        before, after = old.get(place, _ABSENT), new.get(place, _ABSENT)
+        if before != after:
+            return f"{place} was {_excerpt(before, after)}, is {_excerpt(after, before)}"
+    return "the same values are nested otherwise"
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all places of a value with their leaves; empty objects and lists are leaves too."""
+    if value and isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{place}.{key}".lstrip("."))
+    elif value and isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{place}[{index}]")
+    else:
+        yield place, value
+
+
+def _excerpt(value: Any, reference: Any) -> str:
+    """Return a value for a message; of a text the part at the first character that differs from the reference."""
+    if value is _ABSENT:
+        return "not there"
+    if not isinstance(value, str):
+        return repr(value)
+    start = 0
+    if isinstance(reference, str):
+        start = next(i for i, (a, b) in enumerate(zip_longest(value, reference)) if a != b) - _AROUND
+    start, stop = max(0, start), max(0, start) + 2 * _AROUND
+    return f"{'...' if start else ''}{value[start:stop]!r}{'...' if stop < len(value) else ''}"

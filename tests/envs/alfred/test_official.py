@@ -16,9 +16,9 @@ import pytest
 from envs.alfred.data.mining import official_id, type_of
 from envs.alfred.data.survey_cache import cache_file, load_survey
 from envs.alfred.data.trajectories import Corpus
-from envs.alfred.episodes import load_episodes
 from envs.alfred.goals import succeeded
 from envs.alfred.scene import Episode, Item
+from envs.alfred.spec import load_episodes
 from envs.alfred.world import World
 from keep_agent.errors import ConfigError, DataError
 from tests.envs.alfred.trials import BED, DESK, DRAWER, IN_DRAWER, ON_BED, ON_DESK, pack, pick, trial, usual, write

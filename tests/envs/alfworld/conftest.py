@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envs.alfworld.engine import Engines
-from envs.alfworld.episodes import load_episodes
 from envs.alfworld.scene import Episode
+from envs.alfworld.spec import load_episodes
 from keep_agent.errors import ConfigError
 from tests.envs.alfworld.kitchen import write_kitchen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from envs.alfworld.episodes import FILE_NAME
+from envs.alfworld.spec import FILE_NAME
 
 INSTRUCTION = "put a hot egg in cabinet"
 FOOD = "pickupable heatable coolable cleanable"

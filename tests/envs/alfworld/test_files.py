@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from envs.alfworld.episodes import FILE_NAME, load_episodes
-from envs.alfworld.spec import SPEC
+from envs.alfworld.spec import FILE_NAME, SPEC, load_episodes
 from keep_agent.errors import ConfigError, DataError
 
 GRAMMAR = r'grammar :: """{"task": [{"rhs": "Your task is to: put a \"hot\" cup in cabinet."}]}""";'

@@ -13,10 +13,10 @@ from random import Random
 import pytest
 
 from envs.alfred import objects
-from envs.alfred.episodes import load_episodes
 from envs.alfred.knowledge import Knowledge as AlfredKnowledge
 from envs.alfred.scene import Episode
 from envs.alfred.setting import AlfredSetting
+from envs.alfred.spec import load_episodes
 from envs.alfred.world import World as AlfredWorld
 from envs.alfworld.engine import Engines
 from envs.alfworld.knowledge import Knowledge

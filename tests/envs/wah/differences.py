@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from envs.wah.action import CLOSE as SHUT
-from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action
-from envs.wah.checks import Rules
+from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action, Rules
 from envs.wah.data.formats import write_graph
 from envs.wah.geometry import never_close
 from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Box

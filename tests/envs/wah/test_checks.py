@@ -7,8 +7,7 @@ from itertools import product
 
 import pytest
 
-from envs.wah.action import Action
-from envs.wah.checks import Rules, refusal
+from envs.wah.action import Action, Rules, refusal
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ROOMS, SITTING, Graph, Node
 from envs.wah.home import Home
 from keep_agent.errors import SkillError

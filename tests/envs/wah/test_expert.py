@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from envs.setting import Observability, goal_reached
+from envs.wah.action import Rules
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
-from envs.wah.checks import Rules
 from envs.wah.data.plans import is_plans
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.experts.expert import Expert

@@ -15,10 +15,10 @@ import pytest
 from envs.setting import demonstrate, goal_reached
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
-from envs.wah.apartments.layout import lay_out
-from envs.wah.episodes import load_episodes
+from envs.wah.apartments.placing import lay_out
 from envs.wah.goals import parse_goal
 from envs.wah.setting import WahSetting
+from envs.wah.spec import load_episodes
 from keep_agent.errors import ConfigError, DataError
 
 GOAL = {"on_apple_coffeetable": 1, "on_wine_coffeetable": 0}

@@ -17,10 +17,10 @@ from envs.wah.apartments.episodes import KINDS, generate_episode
 from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import place
-from envs.wah.episodes import load_episodes
 from envs.wah.goals import parse_goal, place_class
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
+from envs.wah.spec import load_episodes
 from keep_agent.errors import ConfigError
 from tests.envs.wah.homes import add, apartment, home, node_id, row
 

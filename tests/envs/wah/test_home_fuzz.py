@@ -19,7 +19,7 @@ from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
-from envs.wah.objects import movable
+from envs.wah.state import movable
 from tests.envs.wah.homes import GraphJson, add, apartment, home, put
 
 LOTA, STRICT, GROUNDED = LotaSkills("lota"), LotaSkills("strict"), GroundedSkills()

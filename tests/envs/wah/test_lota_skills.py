@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envs.wah.checks import RULES, Rules
+from envs.wah.action import RULES, Rules
 from envs.wah.home import Home
-from envs.wah.language.words import PUT_INTO, PUT_ONTO
+from envs.wah.language.names import PUT_INTO, PUT_ONTO
 from envs.wah.lota import LotaSkills
 from keep_agent.errors import SkillError
 from tests.envs.wah.homes import add, apartment, do, home, node_id, place, put, row, states

@@ -7,8 +7,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 
 from envs.wah.action import CLOSE as SHUT
-from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, VERBS, WALK, Action
-from envs.wah.checks import RULES, Rules, refusal
+from envs.wah.action import (
+    GRAB,
+    OPEN,
+    PUT_IN,
+    PUT_ON,
+    RULES,
+    SIT,
+    SWITCH_OFF,
+    SWITCH_ON,
+    VERBS,
+    WALK,
+    Action,
+    Rules,
+    refusal,
+)
 from envs.wah.graph import CLOSE, ON, Node
 from envs.wah.home import Home
 from tests.envs.wah.differences import Tally, compare, oracle_of

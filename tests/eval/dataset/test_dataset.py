@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.setting import MAX_STEPS
+from envs.alfred.spec import load_episodes
 from envs.worlds import WORLDS
 from eval.dataset import __main__ as dataset
 from eval.dataset.recorder import Recorder, Source

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
 from envs.wah.env import WatchAndHelpEnv
-from envs.wah.episodes import load_episodes as load_apartments
+from envs.wah.spec import load_episodes as load_apartments
 from keep_agent.config.factory import demonstration, expert_oracle, make_planner
 from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.rollout.frames import Frames

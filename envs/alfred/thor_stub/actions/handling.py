@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from envs.alfred import objects
 from envs.alfred.objects import KNIVES
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from platformdirs import user_cache_path
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
+from envs.alfred.spec import load_episodes
 from envs.alfred.thor import launch
 from tests.envs.alfred.rooms import kitchen
 from tests.envs.alfred.thor.in_process import Sim, beside

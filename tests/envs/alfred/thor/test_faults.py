@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
+from envs.alfred.spec import load_episodes
 from envs.alfred.thor import pipes
 from envs.alfred.thor.client import EMPTY, Thor
 from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorLost, ThorRefusal, ThorStart, ThorTimeout

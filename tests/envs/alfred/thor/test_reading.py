@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envs.alfred.scene import Item
-from envs.alfred.thing import Thing
+from envs.alfred.state import Thing
 from envs.alfred.thor.reading import Names, kind_of, read_things, thing_in_hand
 from tests.envs.alfred.thor.entries import entry, thing
 

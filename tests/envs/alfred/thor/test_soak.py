@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from envs.alfred.episodes import load_episodes
+from envs.alfred.spec import load_episodes
 from tests.envs.alfred.thor.leftovers import no_leaks, open_resources
 from tests.envs.alfred.thor.playing import play, thor_env
 

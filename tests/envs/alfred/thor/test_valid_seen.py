@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
+from envs.alfred.spec import load_episodes
 from tests.envs.alfred.thor.leftovers import no_leaks
 from tests.envs.alfred.thor.playing import play, thor_env
 

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.episodes import load_episodes
+from envs.alfred.spec import load_episodes
 from envs.alfred.thor.view import draw, top_view
 from keep_agent.errors import ConfigError
 from tests.envs.alfred.thor.playing import play, shadowed, shape, thor_env

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from envs.wah.virtualhome.client import Simulator
-from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import (
     ReplayMismatch,
     SimulatorAnswer,
     SimulatorGone,
 )
-from envs.wah.virtualhome.recording import Recording, Replay
+from envs.wah.virtualhome.recording import Recording, Replay, first_difference
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, http
