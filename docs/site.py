@@ -91,7 +91,7 @@ def _stages() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    """What each console script says of itself."""
+    """Yield an entry for each console script."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for name, place in project["scripts"].items():
         yield f"## {name}"
