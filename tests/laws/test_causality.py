@@ -88,7 +88,7 @@ def test_revived_and_dropped_fresh_rows_are_refused(plain: Engine) -> None:
     layout = prompt.layout(prompt.blocks(plain))
     every, fresh = torch.arange(layout.rows), layout.fresh.nonzero()[:, 0]
     revived, dropped = [every, fresh, *[every] * 4], [fresh, *[fresh[1:]] * 5]
-    for rows, sentence in ((revived, "revived"), (dropped, "fresh"), (dropped[1:] * 2, "fresh")):
+    for rows, sentence in ((revived, "not active"), (dropped, "fresh"), (dropped[1:] * 2, "fresh")):
         with pytest.raises(ConfigError, match=sentence):
             plain.prefill(layout, Script(rows), Serial())
 

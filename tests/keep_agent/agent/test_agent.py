@@ -249,7 +249,7 @@ def test_a_plan_too_long_for_the_model_changes_nothing(
         agent.plan("get the mug", SKILLS)
     before, recorded = asked.dump(), len(entries)
     with monkeypatch.context() as patch:
-        patch.setattr(made.engine.decoder, "spec", replace(made.engine.info, max_positions=600))
+        patch.setattr(made.engine, "info", replace(made.engine.info, max_positions=600))
         for instruction in ("get the apple", "get the mug") * 2:
             with pytest.raises(CapacityError, match="longer than the model's 600"):
                 asked.plan(instruction + "ü" * 800, SKILLS)
