@@ -23,9 +23,8 @@ from eval.latency.machine import RateMeter, Rates
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
 from memory.engine.transformers.engine import TransformersEngine
-from memory.prompt.layout import Layout
+from memory.prompt.layout import Layout, Unit
 from memory.prompt.rows import lay_out, place
-from memory.prompt.units import Unit
 
 SEGMENT, QUERY = 20, 8  # tokens
 SAMPLES = 5

@@ -25,8 +25,7 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.units import Span, Unit
+from memory.prompt.layout import Layout, Placement, Span, Unit
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing

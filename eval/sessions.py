@@ -26,7 +26,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.guard import guarded
 from keep_agent.rollout.loop import run_episode
-from memory.prompt.units import common_prefix
+from memory.prompt.layout import common_prefix
 from planners.base import Decision, ExpertPlanner, TaskResult
 from planners.kv_planner import KVPlanner
 from planners.prompts.text import FactView, entity_names

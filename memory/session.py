@@ -9,15 +9,20 @@ from functools import partial
 from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.construction.base import Context, PinningBuilder, PreparedPrompt, PromptBuilder, SessionResources
-from memory.construction.recompute_all import RecomputeAllBuilder
-from memory.construction.retry import with_retry
+from memory.construction.base import (
+    Context,
+    PinningBuilder,
+    PreparedPrompt,
+    PromptBuilder,
+    RecomputeAllBuilder,
+    SessionResources,
+    with_retry,
+)
 from memory.engine.base import ChunkSchedule, Engine, EngineCapabilities, PrefillResult, ScoreResult
 from memory.kv_cache.block import KVBlock
 from memory.method import MemoryMethod
-from memory.prompt.report import Prefill, Timings, count
-from memory.prompt.timing import StepTimer, TimedEncoder
-from memory.prompt.units import Unit, common_prefix
+from memory.prompt.layout import Unit, common_prefix
+from memory.prompt.report import Prefill, StepTimer, TimedEncoder, Timings, count
 from memory.recompute.full import Full
 from memory.segments.graph import SegmentGraph
 from memory.segments.groups import Flip

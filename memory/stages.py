@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from memory.kv_cache.block import KVBlock
-    from memory.kv_cache.cache_ledger import Entry
+    from memory.kv_cache.block import Entry, KVBlock
     from memory.kv_cache.cache_view import CacheView
     from memory.kv_cache.key_boxes import KeyBoxIndex
     from memory.prompt.layout import Layout, Transfer

@@ -15,9 +15,8 @@ from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout
+from memory.prompt.layout import Layout, Unit
 from memory.prompt.rows import lay_out, place
-from memory.prompt.units import Unit
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing

@@ -11,8 +11,7 @@ from eval.loading.workload import METHODS
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.units import Span, Unit
+from memory.prompt.layout import Layout, Placement, Span, Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
 
 from keep_agent.errors import DataError
-from memory.agents.host_cache import AgentRows, Key
 from memory.agents.text_match import TokenText
-from memory.engine.base import Engine
+from memory.engine.base import Engine, PersistentCache
 from memory.files import agent_files as disk
 from memory.files.atomic import clean
 from memory.files.background_writer import Writer
+from memory.kv_cache.block import CacheLedger, Entry
 from memory.kv_cache.quantized_file import header_of, tensors_of
+
+Key = tuple[str, str]  # agent and model
+
+
+@dataclass
+class AgentRows:
+    """One agent's rows for one model, and the text they stand for."""
+
+    cache: PersistentCache
+    token_text: TokenText
+    used: float  # seconds since 1970
+    changed: bool = False  # since they were given to the writer
+
+
+class HostCache(OrderedDict[Key, AgentRows]):
+    """Rows by agent and model. Forks share blocks, so the bytes of each are counted when they are needed."""
+
+    def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
+        """Enter the bytes that only one agent has; blocks of the ``shared`` caches are left out."""
+        caches = [rows.cache for rows in shared]
+        return CacheLedger(Entry(key, rows.cache.bytes_beside(caches), key, rows.used) for key, rows in self.items())
+
 
 logger = logging.getLogger(__name__)
 EVICTION: Key = ("", "")  # the writer's key for evicting files; no agent has an empty name

@@ -14,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
-from memory.agents.disk_cache import DiskCache
-from memory.agents.host_cache import AgentRows, HostCache, Key
+from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
 from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, match, match_tokens, resume
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
 from memory.files.names import checked
-from memory.kv_cache.cache_ledger import Entry
+from memory.kv_cache.block import Entry
 from memory.kv_cache.quantization import PackFormat
 
 

@@ -6,15 +6,18 @@ A construction owns both halves of one idea. `Construction.plan` says which segm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.report import UnitUse
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
+from memory.engine.base import Engine, PrefillResult
+from memory.kv_cache.block_lease import BlockLease
+from memory.kv_cache.packed_rows import DamagedError
+from memory.prompt.layout import Layout, Placement, Unit
+from memory.prompt.report import StepTimer, UnitUse, uses
+from memory.prompt.rows import lay_out, place
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities, Recompute, Retention, Retrieval, Slots, Storage
 
 if TYPE_CHECKING:
@@ -150,3 +153,104 @@ def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
     It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
     """
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
+
+
+class Invalidation:
+    """Comparison of one prompt's named units with those of the last. Units without a name have no block."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        self._previous: dict[str, Unit] = {}
+        self._cursor = 0
+        self._present = self._previous, self._cursor
+
+    def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
+        """Tokens of the last prompt's blocks that became useless.
+
+        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, whose log
+        ends there. A block that is absent only because its segments were not chosen this time is still good.
+        """
+        changed = set(self._store.changed(self._cursor))
+        chosen = {span.segment for unit in units for span in unit.spans}
+        present = {name: unit for name, unit in zip(names, units, strict=True) if name}
+        tokens = 0
+        for name, unit in self._previous.items():
+            segments = {span.segment for span in unit.spans}
+            if name not in present and (segments & changed or segments <= chosen):
+                tokens += len(unit.token_ids)
+        self._present = present, self._store.changes
+        return tokens
+
+    def settle(self) -> None:
+        """Make the units counted last those of the last prompt; a prompt that leaves no trace never settles."""
+        self._previous, self._cursor = self._present
+
+
+def with_retry(
+    lease: BlockLease,
+    timer: StepTimer,
+    build: Callable[[], PreparedPrompt],
+    compute: Callable[[PreparedPrompt], PrefillResult],
+    encodes: bool,
+) -> tuple[PreparedPrompt, PrefillResult]:
+    """Build a prompt and compute it, again for each block that turns out to be damaged; no answer has read it.
+
+    Damage seldom comes alone, so the other blocks of the prompt are verified before the next attempt. The time of a
+    failed attempt is in the times of the turn, its token-layers are in no count; the blocks it encoded are counted,
+    for they are stored.
+
+    :param encodes: blocks that are put while a prompt is built were encoded for it
+    :raises DamagedError: a block that was computed again is damaged again
+    """
+    damaged: set[str] = set()
+    encoded: dict[str, int] = {}
+    while True:
+        prompt, stored = None, lease.watch()
+        try:
+            prompt = _counted(build(), encoded)
+            return prompt, compute(prompt)
+        except DamagedError as error:
+            if error.identity in damaged:
+                raise
+            damaged.add(error.identity)
+            lease.discard(error.identity)
+        if encodes:
+            encoded |= stored
+        with timer.part("retrieve"):
+            for unit in () if prompt is None else prompt.units:
+                lease.verify(unit.identity)
+
+
+def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:
+    """Count the blocks of earlier attempts as encoded, not as hits; ``encoded`` has their tokens by identity."""
+    if not encoded:
+        return prompt
+    units = (replace(unit, hit=unit.hit and unit.identity not in encoded) for unit in prompt.units)
+    placements = (
+        replace(p, hit=p.hit and (p.block is None or p.block.identity not in encoded)) for p in prompt.layout.placements
+    )
+    layout = replace(prompt.layout, placements=tuple(placements))
+    return replace(prompt, units=tuple(units), layout=layout, encoded=prompt.encoded + sum(encoded.values()))
+
+
+class RecomputeAllBuilder(PromptBuilder):
+    """Prompts without stored rows; those of the context are fresh, too."""
+
+    harvests = False
+    reads_context = False
+
+    def __init__(self, engine: Engine) -> None:
+        self._device = engine.device
+
+    def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
+        placements = place(units, len(context.ids))
+        return PreparedPrompt(lay_out(context.ids, placements, query, False, self._device), uses(placements))
+
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+        """Keep nothing."""
+
+    def reset(self) -> None:
+        """Forget nothing: nothing was kept."""

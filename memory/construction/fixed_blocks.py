@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from keep_agent.errors import ConfigError
 from memory.construction.isolated import Isolated
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 

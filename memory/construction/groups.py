@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memory.construction.action_log import check_log
 from memory.construction.segments import Segments
-from memory.construction.static_dynamic import group_units
-from memory.prompt.units import Unit
+from memory.construction.static_dynamic import check_log, group_units
+from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 

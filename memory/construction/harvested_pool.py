@@ -12,7 +12,7 @@ from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
-from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.packed_rows import DamagedError
 
 Tokens = tuple[int, ...]
 

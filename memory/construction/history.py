@@ -19,11 +19,9 @@ from memory.construction.harvested_pool import HarvestPool
 from memory.construction.latent_choice import BlockChoice, LayerSlots
 from memory.engine.base import PrefillResult
 from memory.kv_cache.block import KVBlock, identity
-from memory.prompt.layout import Layout
-from memory.prompt.report import uses
+from memory.prompt.layout import Layout, Unit
+from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out, place
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities

@@ -11,15 +11,13 @@ from dataclasses import replace
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import ClassVar
 
-from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
-from memory.construction.invalidation import Invalidation
+from memory.construction.base import Context, Invalidation, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.latent_choice import UnitChoice
 from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock, identity, joined
-from memory.prompt.report import uses
+from memory.prompt.layout import Unit
+from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out, place
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
 from memory.stages import Capabilities
 
 FUSED = 512  # tokens at most that a prefill encodes on its way, so that its activations stay bounded

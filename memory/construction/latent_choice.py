@@ -10,8 +10,8 @@ import torch
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
+from memory.prompt.report import StepTimer
 from memory.stages import LatentRetrieval
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memory.construction.action_log import check_log, log_units, segment_unit
 from memory.construction.isolated import Isolated
-from memory.prompt.units import Unit
+from memory.construction.static_dynamic import check_log, log_units, segment_unit
+from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 

@@ -16,17 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
-from memory.construction.invalidation import Invalidation
+from memory.construction.base import Context, Invalidation, PreparedPrompt, PromptBuilder, SessionResources, storable
 from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import segment_hash
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.report import uses
+from memory.prompt.layout import Layout, Placement, Unit
+from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities

@@ -13,10 +13,9 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
-from memory.prompt.report import uses
+from memory.prompt.layout import Unit, common_prefix
+from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out, place
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit, common_prefix
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities

@@ -1,7 +1,7 @@
 """Leases of blocks: references of several sessions to the blocks of one storage.
 
 A lease is no ledger: references decide when a block is deleted because no session needs it any more, the storage's
-budget (`memory.kv_cache.cache_ledger`) decides which are evicted although sessions may need them.
+budget (`memory.kv_cache.block`) decides which are evicted although sessions may need them.
 """
 
 from __future__ import annotations

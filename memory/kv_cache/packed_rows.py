@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, CorruptError
 from memory.kv_cache.quantization import Along, Packed, PackFormat, pack
 
 ALL = slice(None)
@@ -106,3 +106,138 @@ class PackedRows:
             if start < stop:
                 yield start % span, piece.part(start - start % span, stop + -stop % span)
             place += piece.tokens
+
+
+class DamagedError(CorruptError):
+    """A stored block is no longer what was written. Its storage has deleted it: ask again, it is computed anew."""
+
+    def __init__(self, identity: str, message: str) -> None:
+        super().__init__(identity, message)  # both, so that it can be sent to another process
+        self.identity = identity
+
+    def __str__(self) -> str:
+        return self.args[1]
+
+
+class Guard(Protocol):
+    """The check of a block's rows; keys and values have the same. Any thread may call it."""
+
+    def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
+        """Verify rows ``start:stop`` of some ``layers``: a number, a slice, or a list of numbers.
+
+        :raises DamagedError: they are not what was written
+        """
+        ...
+
+    def part(self, start: int, stop: int) -> Guard:
+        """Make the guard of rows ``start:stop``, which are renumbered from 0."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows of all layers have been verified."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """A stand-in for a tensor (layers, kv_heads, tokens, head_dim): ``rows``, which only this class may read."""
+
+    rows: torch.Tensor = field(repr=False)
+    guard: Guard
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """View ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
+
+        :raises ConfigError: for any other index
+        :raises DamagedError: these rows are not what was written
+        """
+        self.guard.check(*_layers_and_rows(index, self.shape[2]))
+        return self.rows[index]
+
+    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
+        """Copy some layers (``dim`` 0)."""
+        if dim != 0:
+            raise ConfigError(f"mapped rows are selected by layer, dim 0, not by dim {dim}: index them first")
+        return self[index]
+
+    def narrow(self, dim: int, start: int, length: int) -> MappedRows:
+        """View rows ``start : start + length`` (``dim`` 2), not verified yet."""
+        if dim != 2:
+            raise ConfigError(f"mapped rows are cut by token, dim 2, not by dim {dim}: index them first")
+        return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
+
+    def to(self, device: torch.device | str) -> MappedRows | torch.Tensor:
+        """Move to ``device``, verified if that copies."""
+        return self if self.device == torch.device(device) else self[:].to(device)
+
+    def whole(self) -> torch.Tensor:
+        """View all of it, verified."""
+        return self[:]
+
+    def copy(self) -> torch.Tensor:
+        """Copy all of it, verified; within a layer token by token as in the file."""
+        return self[:].transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedPacked(PackedRows):
+    """Packed rows in a mapped file: they are verified before they are read, moved or unpacked."""
+
+    guard: Guard = field(kw_only=True)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        self.guard.check(*_layers_and_rows(index, self.tokens))
+        return PackedRows.__getitem__(self, index)
+
+    def narrow(self, dim: int, start: int, length: int) -> MappedPacked:
+        """View rows ``start : start + length`` (``dim`` 2), still packed, not verified yet."""
+        part = PackedRows.narrow(self, dim, start, length)
+        guard = self.guard.part(start, start + length)
+        return MappedPacked(part.pieces, part.dtype, part.tokens, part.skip, guard=guard)
+
+    def layers(self, first: int, last: int) -> PackedRows:
+        """View some layers, still packed."""
+        self.guard.check(slice(first, last))
+        return PackedRows(tuple(piece[first:last] for piece in self.pieces), self.dtype, self.tokens, self.skip)
+
+    def to(self, device: torch.device | str) -> PackedRows:
+        """Move to ``device``, still packed, verified if that copies."""
+        return self if self.device == torch.device(device) else self.whole().to(device)
+
+    def whole(self) -> PackedRows:
+        """View all of it, verified."""
+        return self.layers(0, self.shape[0])
+
+    def copy(self) -> PackedRows:
+        """Copy all of it, verified."""
+        whole = self.whole()
+        pieces = (piece.with_tensors(*(x.clone() for x in piece.tensors)) for piece in whole.pieces)
+        return PackedRows(tuple(pieces), whole.dtype, whole.tokens, whole.skip)
+
+
+Mapped = MappedRows | MappedPacked
+
+
+def _layers_and_rows(index: Any, tokens: int) -> tuple[Any, int, int]:
+    """Read layers and rows ``start:stop`` from an index."""
+    layers, start, stop = indexed(index, tokens, "mapped rows")
+    if not isinstance(layers, int | slice | list | torch.Tensor):
+        raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
+    return layers.tolist() if isinstance(layers, torch.Tensor) else layers, start, stop

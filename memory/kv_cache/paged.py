@@ -9,8 +9,7 @@ import torch
 
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
-from memory.kv_cache.dense import Rows
-from memory.kv_cache.evictable import EvictableRows
+from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
 MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind

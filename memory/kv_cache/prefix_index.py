@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
+import torch
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.block_lease import BlockLease
+from memory.kv_cache.kv_pool import KVPool
 
 
 def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[str]:
@@ -70,3 +74,89 @@ class PrefixIndex:
         keys, values = rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2)
         for name, k, v in reversed(list(zip(names, keys, values, strict=True))):
             self._lease.put(KVBlock(name, k.contiguous(), v.contiguous()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    slots: torch.Tensor
+    before: str | None  # the block in front, without which this one is not found
+
+
+class SlotPrefixIndex:
+    """Blocks of ``block_size`` exact rows by name; it refers to their slots, so that dropping them frees nothing here.
+
+    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Blocks
+    of transcripts that part within a block share slots: a slot is free when the last of them is evicted.
+    """
+
+    def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
+        self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block after those behind it
+        pool.register(self)
+
+    def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
+        """Name the full blocks of a prompt."""
+        root = identity(f"slot chain of {self._key}", (), (), namespace).encode()
+        return chain_names(root, token_ids, self.block_size)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._blocks
+
+    def match(self, names: Sequence[str]) -> torch.Tensor:
+        """Find the slots of the longest prefix. Hold the pool's lock until a cache refers to them."""
+        with self.pool.lock:
+            found = []
+            for name in names:
+                if name not in self._blocks:
+                    break
+                found.append(name)
+            for name in reversed(found):
+                self._blocks.move_to_end(name)
+            return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in found)])
+
+    def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
+        """Protect the blocks ``names`` of a prompt whose rows lie in ``slots``; the first ``exact`` rows are exact.
+
+        :raises ConfigError: for rows that are not
+        """
+        if len(names) * self.block_size > min(exact, slots.numel()):
+            raise ConfigError("approximate keys and values may not enter the exact prefix index")
+        with self.pool.lock:
+            for number, name in reversed(list(enumerate(names))):
+                if name in self._blocks:
+                    self._blocks.move_to_end(name)
+                    continue
+                block = slots[number * self.block_size : (number + 1) * self.block_size].clone()
+                self.pool.share(block)
+                self._blocks[name] = _Block(block, names[number - 1] if number else None)
+            while len(self._blocks) * self.block_size > self.budget:
+                self.pool.release(self._blocks.popitem(last=False)[1].slots)
+
+    def forget(self, names: Sequence[str], own: torch.Tensor) -> None:
+        """Delete the blocks ``names``, except one all of whose rows a cache other than that of the slots ``own`` has.
+
+        A cache with only some of its rows has parted from the block, or dropped rows of it, and would not look for it.
+        The blocks behind a deleted one are deleted as well.
+        """
+        with self.pool.lock:
+            others = self.pool.references.copy()
+            for slots in (own, self.slots):
+                np.subtract.at(others, slots.cpu().numpy(), 1)
+            for name in names:
+                block = self._blocks.get(name)
+                if block is not None and not (others[block.slots.cpu().numpy()] > 0).all():
+                    self.pool.release(self._blocks.pop(name).slots)
+            for name, block in reversed(list(self._blocks.items())):
+                if block.before is not None and block.before not in self._blocks:
+                    self.pool.release(self._blocks.pop(name).slots)
+
+    def clear(self) -> None:
+        with self.pool.lock:
+            while self._blocks:
+                self.pool.release(self._blocks.popitem()[1].slots)
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """All slots the index refers to."""
+        with self.pool.lock:
+            return torch.cat([self.pool.none(), *(block.slots for block in self._blocks.values())])

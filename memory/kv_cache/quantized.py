@@ -12,8 +12,7 @@ from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import TILE, Tile, reads_packed
 from memory.engine.models.model_spec import ModelSpec
-from memory.kv_cache.dense import Rows
-from memory.kv_cache.evictable import EvictableRows
+from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 
 BLOCK = 256  # tokens that are stored, checked and moved as one

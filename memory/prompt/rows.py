@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.units import Span, Unit
+from memory.prompt.layout import Layout, Placement, Span, Unit
 
 
 def place(

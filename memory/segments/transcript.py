@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 

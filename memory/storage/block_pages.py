@@ -18,10 +18,8 @@ import torch
 from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import save_agent
 from memory.files.block_file import NAMES, BlockFile
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.cache_ledger import Entry
-from memory.kv_cache.mapped_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows
-from memory.kv_cache.packed_rows import PackedRows
+from memory.kv_cache.block import Entry, KVBlock
+from memory.kv_cache.packed_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows, PackedRows
 from memory.kv_cache.quantization import Grid, Packed, PackFormat
 
 PAGE = 256  # rows of a layer under one checksum

@@ -15,11 +15,11 @@ from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import agent_path, forget, open_agent
 from memory.files.atomic import clean
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.packed_rows import DamagedError
 from memory.kv_cache.quantization import PackFormat
 from memory.stages import Capabilities
 from memory.storage.block_pages import Form, Pages, save_pages
-from memory.storage.block_store import BlockStore
+from memory.storage.ram import BlockStore
 
 log = logging.getLogger(__name__)
 

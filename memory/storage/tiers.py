@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.cache_ledger import CacheLedger, Entry
-from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.block import CacheLedger, Entry, KVBlock
+from memory.kv_cache.packed_rows import DamagedError
 from memory.stages import Capabilities, Storage
 
 

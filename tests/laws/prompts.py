@@ -11,8 +11,7 @@ import torch
 
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.units import Span, Unit
+from memory.prompt.layout import Layout, Placement, Span, Unit
 from memory.stages import Capabilities, Probe, Recompute
 
 LENGTHS = (20, 31, 17, 26)

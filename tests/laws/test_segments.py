@@ -11,8 +11,8 @@ from memory.engine.base import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
+from memory.prompt.report import StepTimer
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule

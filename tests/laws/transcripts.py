@@ -13,8 +13,8 @@ from memory.construction.turns import Turns, TurnsBuilder
 from memory.engine.base import ChunkSchedule, Engine, PrefillResult
 from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
+from memory.prompt.report import StepTimer
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.residual_head import ResidualHead, save_head

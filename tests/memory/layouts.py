@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 
 from memory.kv_cache.block import KVBlock
-from memory.prompt.layout import Layout, Placement
-from memory.prompt.units import Span, Unit
+from memory.prompt.layout import Layout, Placement, Span, Unit
 
 
 def block(tokens: int, layers: int = 4, name: str = "block") -> KVBlock:

@@ -17,7 +17,7 @@ from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.block_file import open_blocks
 from memory.kv_cache.key_boxes import KeyBoxes
-from memory.kv_cache.mapped_rows import DamagedError, MappedPacked, MappedRows
+from memory.kv_cache.packed_rows import DamagedError, MappedPacked, MappedRows
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial

@@ -13,9 +13,9 @@ from memory.engine.models.model_spec import ModelSpec
 from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.prefix_index import SlotPrefixIndex
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
-from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 
 
 class PagedCacheProvider:

@@ -14,7 +14,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
 from memory.method import MemoryMethod
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule

@@ -14,8 +14,8 @@ from memory.construction.segments import Segments
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock, identity
 from memory.method import MemoryMethod
+from memory.prompt.layout import Span
 from memory.prompt.report import Prefill
-from memory.prompt.units import Span
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession

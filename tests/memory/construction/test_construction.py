@@ -8,7 +8,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from tests.memory.houses import make_house

@@ -15,7 +15,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
 from memory.method import MemoryMethod
-from memory.prompt.timing import StepTimer
+from memory.prompt.report import StepTimer
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule

@@ -16,9 +16,9 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
+from memory.kv_cache.prefix_index import SlotPrefixIndex
 from memory.method import MemoryMethod
-from memory.prompt.units import common_prefix
+from memory.prompt.layout import common_prefix
 from memory.session import MemorySession
 from tests.laws.transcripts import extend_mask
 from tests.memory.houses import encode_text, furnish

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from memory.engine.base import Engine
 from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
-from memory.prompt.units import common_prefix
+from memory.prompt.layout import common_prefix
 from memory.session import MemorySession
 from memory.storage.quantized import Quantized
 from tests.memory.construction.test_turns import STEPS, Flat, Watched

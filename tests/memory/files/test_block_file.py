@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from memory.files import block_file_header as blockhead
+from memory.files import block_file as blockhead
 from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.files.conftest import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.files import block_file_header as blockhead
+from memory.files import block_file as blockhead
 from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.files.conftest import HEADER, TAIL, assert_holds, filled, rows
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from keep_agent.errors import ConfigError
 from memory.construction.prefix import Prefix
 from memory.engine.base import Engine
+from memory.kv_cache.block import CacheLedger, Entry
 from memory.kv_cache.block_lease import UNUSED, BlockPool
-from memory.kv_cache.cache_ledger import CacheLedger, Entry
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import SegmentIndex, segment_hash
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.storage.ram import Ram

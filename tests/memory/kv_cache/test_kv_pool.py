@@ -24,7 +24,7 @@ from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.kv_cache.kv_pool import SENTINEL, KVPool
 from memory.kv_cache.paged import MOVED, PagedCache
-from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
+from memory.kv_cache.prefix_index import SlotPrefixIndex
 
 LAYERS, KV_HEADS, DIM, BLOCK = 2, 1, 3, 2
 CAPACITY, PREFIX = 26, 10

@@ -9,8 +9,8 @@ from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.pinned_blocks import PinnedPool
-from memory.prompt.timing import StepTimer
-from memory.prompt.units import Unit
+from memory.prompt.layout import Unit
+from memory.prompt.report import StepTimer
 from memory.retrieval.all import All
 from tests.memory.houses import encode_text
 from tests.memory.layouts import block

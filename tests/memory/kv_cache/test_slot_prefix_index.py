@@ -15,7 +15,7 @@ from memory.engine.base import Engine
 from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
+from memory.kv_cache.prefix_index import SlotPrefixIndex
 from tests.memory.kv_cache.test_kv_pool import BLOCK, PREFIX, Expected, append, make_pool
 from tests.memory.sessions import QUERY, furnished, moving
 from tests.threads import at_once

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
-from memory.files import block_file_header as blockhead
-from memory.kv_cache.mapped_rows import DamagedError
-from memory.kv_cache.packed_rows import PackedRows
+from memory.files import block_file as blockhead
+from memory.kv_cache.packed_rows import DamagedError, PackedRows
 from memory.storage.block_pages import PAGE
 from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized

@@ -18,7 +18,7 @@ import torch
 from keep_agent.errors import CapacityError
 from memory.files import atomic
 from memory.kv_cache.block import identity
-from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.packed_rows import DamagedError
 from tests.memory.storage.disks import block, filled, flip, only_file, open_disk, same
 from tests.waiting import PATIENCE
 

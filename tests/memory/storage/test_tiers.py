@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.packed_rows import DamagedError
 from memory.stages import Storage
 from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
