@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from keep_agent.config.literal import as_read, looked_up, unreadable
 from keep_agent.config.settings import LAUNCHER, PLACES, RAY, check_word
 from keep_agent.errors import ConfigError, did_you_mean
-from memory.config.choices import RENAMED_OPTIONS, new_name
+from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
 HYDRAS = "hydra"  # its own settings; Hydra checks them itself
@@ -107,9 +107,8 @@ class Groups:
             if option is None or isinstance(option, list | dict):
                 raise ConfigError(f"{override.input_line} is no choice of one {group}; {choose}")
             if str(option) not in options:
-                if new := RENAMED_OPTIONS.get((group, str(option))):
-                    raise ConfigError(f"{group}={option} is called {group}={new} now")
-                raise ConfigError(f"unknown {group} {str(option)!r}; {choose}{did_you_mean(str(option), public)}")
+                hint = new_name(f"{group}={option}") or f"; {choose}{did_you_mean(str(option), public)}"
+                raise ConfigError(f"unknown {group} {str(option)!r}{hint}")
 
 
 def _is_hydras(override: Override) -> bool:

@@ -9,15 +9,15 @@ IMPORTANCE = ("before", "beside")  # the next layer's rows are chosen before the
 INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
-RENAMED = {"memory.frozen": "memory.pinned"}  # settings of earlier versions, and their names now
-RENAMED_OPTIONS = {  # options of config groups, the same
-    ("memory", "keep_lean"): "keep_contextual",
-    ("memory/recompute", "multi_hop_lean"): "multi_hop_limited",
+RENAMED = {  # settings, and options of config groups, of earlier versions, and their names now
+    "memory.frozen": "memory.pinned",
+    "memory=keep_lean": "memory=keep_contextual",
+    "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
 }
 REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 
 def new_name(key: str) -> str:
-    """Say how a setting of an earlier version, or one within it, is called now; "" if it was not renamed."""
+    """Say how a setting of an earlier version, one within it, or ``GROUP=OPTION`` is called now; "" if not renamed."""
     old = next((old for old in RENAMED if f"{key}.".startswith(f"{old}.")), None)
     return "" if old is None else f"; {old} is called {RENAMED[old]} now"
