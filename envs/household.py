@@ -10,11 +10,10 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from envs.fact import Fact
 from envs.outcome import Outcome
 from envs.setting import Episode, Setting, TaskResult
 from envs.spaces import Words
-from envs.world_spec import WorldSpec
+from envs.worlds import WorldSpec
 from keep_agent.errors import ConfigError, SkillError
 
 TEXT_LENGTH = 4096  # characters
@@ -25,9 +24,8 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     """Environment of one household with one task or a sequence of tasks; actions are skills as strings.
 
     A task ends on ``done`` or after ``setting.max_steps``; then its final state is scored. The next task of a stream
-    starts in the final state of the last one, with the agent's knowledge and what it holds. The episode terminates with
-    ``done`` in the last task and is truncated if the last task runs out of steps. The reward is 1 for the step that
-    ends a task with success, else 0.
+    starts in that state. The episode terminates with ``done`` in the last task and is truncated if the last task runs
+    out of steps. The reward is 1 for the step that ends a task with success, else 0.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
@@ -78,12 +76,9 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         if self.render_mode != "ansi":
             return None
         met, total = self.setting.conditions(self.world, self.task)
-        return f"{self.task.instruction}\nstep {self._steps}: {self.where()}, {met} of {total} conditions met"
-
-    def where(self) -> str:
-        """Return the agent's location and what it holds, in words."""
         agent = self.knowledge.facts["agent"]
-        return f"at {agent.place or 'somewhere'}, holding {agent.holds or 'nothing'}"
+        state = f"at {agent.place or 'somewhere'}, holding {agent.holds or 'nothing'}"
+        return f"{self.task.instruction}\nstep {self._steps}: {state}, {met} of {total} conditions met"
 
     def close(self) -> None:
         self.setting.close()
@@ -121,7 +116,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
         ``outcome_ok`` is the success of the skill, ``told_ok`` the success that is reported to the planner.
         """
-        facts: tuple[Fact, ...] = tuple(self.knowledge.update())
+        facts = tuple(self.knowledge.update())
         admissible = self.setting.space.admissible(self.world, self.knowledge)
         self.action_space.examples = admissible
         met, total = self.setting.conditions(self.world, self.task)
@@ -143,7 +138,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
 
 
 class WorldEnv(HouseholdEnv[E]):
-    """A registered world's environment: episodes and choices by name, as in the config of its ``env``."""
+    """Environment of a registered world: episodes and choices by name, as in the config of its ``env``."""
 
     spec_of_world: ClassVar[WorldSpec]
     usual_split: ClassVar[str] = "test"
@@ -158,10 +153,7 @@ class WorldEnv(HouseholdEnv[E]):
         render_mode: str | None = None,
         **choices: Any,
     ) -> None:
-        """``episodes`` replaces ``split``, ``stream`` and ``seed``; ``choices`` are those of the world's setting.
-
-        Raises ConfigError for bad ones.
-        """
+        """``episodes`` replaces ``split``, ``stream`` and ``seed``; the setting checks ``choices`` (ConfigError)."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
         if episodes is None:
@@ -169,5 +161,5 @@ class WorldEnv(HouseholdEnv[E]):
         super().__init__(setting, episodes, render_mode)
 
     def make_setting(self, **choices: Any) -> Setting:
-        """The world with its choices made."""
+        """Return the setting with these choices."""
         return self.spec_of_world.setting(**choices)

@@ -1,17 +1,24 @@
-"""Splits of generated houses: each split has its own range of seeds and its own share of house hashes.
+"""Splits and their episodes: checks of a loader's options, lazy sequences, seeds and hashes of generated houses.
 
-A generator that keeps only houses whose hash belongs to the split of their seed has no house in two splits.
+Each split has its own range of seeds and its own share of house hashes. A generator that keeps only houses whose hash
+belongs to the split of their seed has no house in two splits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar, overload
+
 from keep_agent.errors import ConfigError, DataError, did_you_mean
+
+E = TypeVar("E")
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
 EPISODES_PER_SEED = 10_000  # of a user's seed: two user seeds share no house unless a larger limit is set
 LAST_SEED = 99_999
-_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # remainders of a hash modulo 4
+_SPLIT_OF_REMAINDER = ("train", "train", "valid", "test")  # by a hash modulo 4
 
 
 def check_split(split: str, unit: str) -> None:
@@ -39,8 +46,7 @@ def split_of(seed: int) -> str:
 
 def split_of_hash(digest: str) -> str:
     """Return the split that a hexadecimal hash belongs to."""
-    remainder = int(digest[:8], 16) % 4
-    return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
+    return _SPLIT_OF_REMAINDER[int(digest[:8], 16) % 4]
 
 
 def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
@@ -50,3 +56,48 @@ def indices(split: str, seed: int, limit: int | None, unit: str) -> range:
     if not 0 <= block.start < block.stop <= SEEDS_PER_SPLIT:
         raise ConfigError(f"seed {seed} with {len(block)} {unit}s is beyond the split; use 0 to {LAST_SEED}")
     return block
+
+
+class LazyEpisodes(Sequence[E]):
+    """Sequence whose items ``make`` builds from ``entries`` on every access."""
+
+    def __init__(self, make: Callable[[Any], E], entries: Sequence[Any]) -> None:
+        self._make, self._entries = make, entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[E]: ...
+
+    def __getitem__(self, index: int | slice) -> E | Sequence[E]:
+        if isinstance(index, slice):
+            return LazyEpisodes(self._make, self._entries[index])
+        return self._make(self._entries[index])
+
+
+def check_request(data: str | None, stream: int, limit: int | None, unit: str) -> None:
+    """Raise ConfigError for an impossible stream or limit; ``unit`` names the embedded items, such as "house"."""
+    if stream < 1:
+        raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
+    if data is not None and stream > 1:
+        raise ConfigError(f"a stream of {stream} tasks needs the embedded {unit}s; leave env.data out, or use 1 task")
+
+
+def draw(entries: Sequence[E], limit: int | None, seed: int) -> Sequence[E]:
+    """Return ``limit`` of the entries, drawn with ``seed``, in their order; all of them without a limit."""
+    if limit is None or limit >= len(entries):
+        return entries
+    return [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
+
+
+def finite(value: Any) -> float:
+    """Return a number from a JSON file as a float. Raises ValueError for booleans, texts, NaN and infinities."""
+    if type(value) not in (int, float) or not abs(value) < float("inf"):
+        raise ValueError(f"{value!r:.40} is no finite number")
+    return float(value)

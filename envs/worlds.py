@@ -1,28 +1,70 @@
-"""Registry of worlds: one line for each, with its gymnasium id. A world's spec lies in ``envs/NAME/spec.py``."""
+"""Worlds: what each offers (`WorldSpec`, ``SPEC`` in ``envs/NAME/spec.py``), and their registry with gymnasium ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib import import_module
+from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.errors import check_choice
+from envs.setting import Episode, Setting
+from keep_agent.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from envs.world_spec import WorldSpec
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Settings and episodes of one world, for evaluation; training episodes need the methods of a subclass."""
+
+    title: str
+    setting: type[Setting]  # a dataclass of the world's choices; raises ConfigError for bad ones
+    load: Callable[..., Sequence[Episode]]  # by data, split, stream, seed, limit; raises ConfigError, DataError
+    simulator_choices: tuple[str, ...] = ()  # the setting's choices of simulators and their files
+    learns_from_files: bool = True  # whether training episodes come from ``data``; else they are always generated
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names of the setting's choices; an environment has the same."""
+        return tuple(field.name for field in fields(self.setting) if field.init)
+
+    def episodes(
+        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+    ) -> Sequence[Episode]:
+        """Load episodes. Raises ConfigError for settings that cannot work, DataError for unreadable files."""
+        return self.load(data, split, stream, seed, limit)
+
+    def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
+        """Load episodes for training or for worked examples."""
+        return self.load(data, "train", stream, seed, limit)
+
+    def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
+        """Return the setting in which a training episode is played, without a simulator."""
+        raise ConfigError(f"{self.title} is a test: rollouts to learn from are recorded in ALFRED's houses")
+
+    def reword(self, episode: Any, task: Any, rng: Random) -> str:
+        """Return another wording of an embedded task."""
+        return task.instruction
+
+    def goal_text(self, task: Any) -> str:
+        """Return a task's goal in plain words and the types of its facts, always in the same order."""
+        raise ConfigError(f"{self.title} is a test: the goals of its tasks are not for training")
+
+    def label(self, env: Mapping[str, Any]) -> str:
+        """Return the world's name in a run's title; ``env``: its config, in which newer keys may be missing."""
+        return self.title
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """A registered world. Its modules are imported when its spec or an environment is needed."""
 
-    id: str  # for `gymnasium.make`, which imports what comes before the colon
+    id: str  # for `gymnasium.make`, which imports the module before the colon
     env: str  # module and class of the environment
-    generated: bool = True  # whether it has households of its own, to play and to learn in
+    generated: bool = True  # whether it has generated households, for evaluation and training
 
     @property
     def spec(self) -> WorldSpec:
@@ -38,6 +80,7 @@ WORLDS: Mapping[str, World] = MappingProxyType(
     }
 )
 GENERATED: Mapping[str, World] = MappingProxyType({name: world for name, world in WORLDS.items() if world.generated})
+_BY_ID = {world.id: world for world in WORLDS.values()}
 
 
 def register_worlds() -> None:
@@ -51,7 +94,7 @@ def register_worlds() -> None:
 
 
 def make_world(env_id: str, **options: Any) -> gymnasium.Env:
-    """The environment of an id, without gymnasium's checker. Raises ConfigError for an id that is no world."""
+    """Return the environment of an id, without gymnasium's checker. Raises ConfigError for an id of no world."""
     import gymnasium
 
     check_choice("env.id", env_id, _BY_ID)
@@ -60,20 +103,17 @@ def make_world(env_id: str, **options: Any) -> gymnasium.Env:
 
 
 def spec_of(env_id: str) -> WorldSpec:
-    """The spec behind a gymnasium id. Raises ConfigError for an id that is no world."""
+    """Return the spec of a gymnasium id. Raises ConfigError for an id of no world."""
     check_choice("env.id", env_id, _BY_ID)
     return _BY_ID[env_id].spec
 
 
 def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
-    """The choices in the config of a world's ``env``; those that an older one lacks are left to the world."""
+    """Return the choices in the config of a world's ``env``; choices that it lacks keep the world's defaults."""
     return {key: env[key] for key in spec_of(env["id"]).choices if key in env}
 
 
 def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
-    """`choices_of` the config without those of simulators and their files, which only a played episode needs."""
+    """Return `choices_of` the config except those of simulators and their files, which only an episode needs."""
     simulator = spec_of(env["id"]).simulator_choices
     return {key: value for key, value in choices_of(env).items() if key not in simulator}
-
-
-_BY_ID = {world.id: world for world in WORLDS.values()}

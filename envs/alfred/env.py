@@ -15,12 +15,10 @@ from envs.setting import TaskResult
 
 
 class AlfredEnv(WorldEnv[Episode]):
-    """Tasks of ALFRED. Between those of a stream only the marks of what was heated, cooled or cleaned are forgotten.
-
-    Options are those of `WorldEnv` and `AlfredSetting`; ``data`` goes to both.
+    """Tasks of ALFRED. Options are those of `WorldEnv` and `AlfredSetting`; ``data`` is an option of both.
 
     With ``backend="thor"`` a process of AI2-THOR is started at once and belongs to this environment: close it. With
-    ``render="rgb"`` observations have a ``frame``, (height, width, 3) uint8, of what the agent sees.
+    ``render="rgb"`` observations have a ``frame``, (height, width, 3) uint8, of the agent's view.
     """
 
     spec_of_world = SPEC
@@ -33,8 +31,9 @@ class AlfredEnv(WorldEnv[Episode]):
         if render_mode == "rgb_array" and render is None:
             render = "rgb"
         super().__init__(*arguments, render_mode=render_mode, render=render, **options)
-        if self.setting.frame_shape is not None:
-            frame = spaces.Box(0, 255, self.setting.frame_shape, np.uint8)
+        self._frame_shape = self.setting.frame_shape
+        if self._frame_shape is not None:
+            frame = spaces.Box(0, 255, self._frame_shape, np.uint8)
             self.observation_space = spaces.Dict({**self.observation_space.spaces, "frame": frame})
         if self.setting.backend == "thor":
             self.setting.connect(self.episodes[0])
@@ -45,16 +44,14 @@ class AlfredEnv(WorldEnv[Episode]):
 
     def _frame(self) -> np.ndarray:
         frame = self.world.frame
-        return np.zeros(self.setting.frame_shape, np.uint8) if frame is None else np.ascontiguousarray(frame)
+        return np.zeros(self._frame_shape, np.uint8) if frame is None else np.ascontiguousarray(frame)
 
     def _observation(self, feedback: str) -> dict[str, Any]:
-        seen = {} if self.setting.frame_shape is None else {"frame": self._frame()}
-        return {**super()._observation(feedback), **seen}
+        observation: dict[str, Any] = super()._observation(feedback)
+        return observation if self._frame_shape is None else observation | {"frame": self._frame()}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """``restarts`` counts how often the simulator had to be started anew in this episode; ``notes`` say what of an
-        official start could not be had.
-        """
+        """Add ``restarts`` of the simulator in this episode, and ``notes`` on deviations from an official start."""
         info = super()._info(outcome, result)
         if self.setting.backend == "thor":
             restored = self.world.restored

@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
+from envs.alfred.state import Thing
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
-Act = Callable[[World, str], Outcome]
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
 _TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
+_PRIMITIVES = {  # the world's method of each verb
+    **{"open": "open", "close": "close", "pick up": "pick"},
+    **{"slice": "slice", "turn on": "turn_on", "turn off": "turn_off"},
+}
 
 
 class GroundedSkills:
@@ -34,23 +38,27 @@ class GroundedSkills:
             return DONE
         if match := _PUT.fullmatch(skill):
             thing, receptacle = (_resolve(world, skill, name) for name in match.groups())
-            missing = _missing(world, thing, _not_held) or _missing(world, receptacle)
-            return missing or _put(world, thing, receptacle)
+            refusal = _missing(world, thing, _not_held) or _missing(world, receptacle, _not_here)
+            if refusal or world.holding != thing:
+                return refusal or _not_held(world, thing)
+            return _out_of_reach(world, receptacle) or world.put(thing, receptacle)
         if match := _FORM.fullmatch(skill):
-            thing = _resolve(world, skill, match[2])
-            refuse = _not_on_floor if match[1] == "go to" else _not_here
-            return _missing(world, thing, refuse) or _DO[match[1]](world, thing)
+            verb, thing = match[1], _resolve(world, skill, match[2])
+            if verb == "go to":
+                return _missing(world, thing, _not_on_floor) or _go(world, thing)
+            refusal = _missing(world, thing, _not_here) or _out_of_reach(world, thing)
+            return refusal or getattr(world, _PRIMITIVES[verb])(thing)
         raise unknown_skill(skill, _possible(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return the sensible skills in the present state, as far as it is known, in scene order by verb."""
         known = world.things.keys() if knowledge is None else knowledge.known
         visible = [thing_id for thing_id in world.in_view() if thing_id in known]
-        skills = [
-            f"go to {say(thing_id)}" for thing_id in _destinations(world) if thing_id in known and thing_id != world.at
-        ]
+        destinations = (name for name, thing in world.things.items() if not thing.pickupable or world.on_floor(name))
+        skills = [f"go to {say(name)}" for name in destinations if name in known and name != world.at]
         skills += [words for thing_id in visible for words in _on_thing(world, thing_id)]
-        skills += [words for thing_id in _switches(world) for words in _on_switch(world, thing_id)]
+        switches = [name for kind in sorted(objects.TOGGLEABLE) for name in world.of_type(kind)]
+        skills += [words for name in switches if _within_reach(world, name) for words in _on_switch(world[name])]
         return (*skills, "done")
 
 
@@ -79,36 +87,26 @@ def _possible(world: World) -> Iterator[str]:
             yield from (f"put {name} in {receptacle}" for receptacle in receptacles)
 
 
-def _switches(world: World) -> list[str]:
-    """Return the lamps, faucets and microwaves within reach."""
-    ids = (thing_id for kind in sorted(objects.TOGGLEABLE) for thing_id in world.of_type(kind))
-    return [thing_id for thing_id in ids if _within_reach(world, thing_id)]
-
-
 def _within_reach(world: World, thing_id: str) -> bool:
     if world[thing_id].toggleable and not world[thing_id].receptacle:
         return world.near(thing_id)
     return world.at is not None and world.place_of(thing_id) == world.at
 
 
-def _destinations(world: World) -> list[str]:
-    return [thing_id for thing_id, thing in world.things.items() if not thing.pickupable or world.on_floor(thing_id)]
-
-
 # refusals
 
 
-def _missing(world: World, thing_id: str, refuse: Act | None = None) -> Outcome | None:
+def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
     """Return the refusal for a thing that does not exist, else None.
 
-    ``refuse`` words it for types that can be hidden, so that it equals the refusal for a hidden thing.
+    For types that can be hidden, ``refuse`` words it as the refusal for a hidden thing.
     """
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:
         return failed(f"{say(thing_id)} was sliced and no longer exists")
     pickupable = _TYPES[thing_id.rpartition("_")[0]] in objects.PICKUPABLE
-    return (refuse or _not_here)(world, thing_id) if pickupable else failed(f"there is no {say(thing_id)}")
+    return refuse(world, thing_id) if pickupable else failed(f"there is no {say(thing_id)}")
 
 
 def _not_held(world: World, thing_id: str) -> Outcome:
@@ -146,28 +144,6 @@ def _go(world: World, thing_id: str) -> Outcome:
     return world.goto(thing_id)
 
 
-def _touch(primitive: Act) -> Act:
-    """Return a skill that applies one primitive to a thing within reach."""
-    return lambda world, thing_id: _out_of_reach(world, thing_id) or primitive(world, thing_id)
-
-
-def _put(world: World, thing: str, receptacle: str) -> Outcome:
-    if world.holding != thing:
-        return _not_held(world, thing)
-    return _out_of_reach(world, receptacle) or world.put(thing, receptacle)
-
-
-_DO: dict[str, Act] = {
-    "go to": _go,
-    "open": _touch(lambda world, thing_id: world.open(thing_id)),
-    "close": _touch(lambda world, thing_id: world.close(thing_id)),
-    "pick up": _touch(lambda world, thing_id: world.pick(thing_id)),
-    "slice": _touch(lambda world, thing_id: world.slice(thing_id)),
-    "turn on": _touch(lambda world, thing_id: world.turn_on(thing_id)),
-    "turn off": _touch(lambda world, thing_id: world.turn_off(thing_id)),
-}
-
-
 # admissible skills
 
 
@@ -187,9 +163,8 @@ def _on_thing(world: World, thing_id: str) -> Iterator[str]:
         yield f"slice {say(thing_id)}"
 
 
-def _on_switch(world: World, thing_id: str) -> Iterator[str]:
-    thing = world[thing_id]
+def _on_switch(thing: Thing) -> Iterator[str]:
     if thing.is_on:
-        yield f"turn off {say(thing_id)}"
+        yield f"turn off {say(thing.id)}"
     elif not thing.is_open:
-        yield f"turn on {say(thing_id)}"
+        yield f"turn on {say(thing.id)}"

@@ -27,7 +27,7 @@ A failed ``put down`` drops the object on the floor, and so does a ``put down`` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from envs.alfred import objects
@@ -43,37 +43,26 @@ FINDABLE = objects.LOTA_PICKUPABLE | objects.types(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Skill:
-    verb: str
-    type: str
-
-
 def find_words(name: str) -> str:
     """Return the skill that finds a type: "Apple" -> "find an apple"."""
     words = lota_words(name)
     return f"find {'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
-def _catalogue() -> dict[str, _Skill]:
-    """Return all skills by their words, in a fixed order."""
-    verbs: dict[str, frozenset[str]] = {
-        "pick up": objects.LOTA_PICKUPABLE,
-        "put down": objects.LOTA_PICKUPABLE,
-        "open": objects.OPENABLE,
-        "close": objects.OPENABLE,
-        "slice": objects.SLICEABLE,
-        "turn on": objects.TOGGLEABLE,
-        "turn off": objects.TOGGLEABLE,
-    }
-    skills = {"done": _Skill("done", "")}
-    skills |= {find_words(name): _Skill("find", name) for name in sorted(FINDABLE)}
-    return skills | {
-        f"{verb} the {lota_words(name)}": _Skill(verb, name) for verb, names in verbs.items() for name in sorted(names)
-    }
-
-
-_SKILLS = _catalogue()
+_VERBS: dict[str, frozenset[str]] = {
+    "pick up": objects.LOTA_PICKUPABLE,
+    "put down": objects.LOTA_PICKUPABLE,
+    "open": objects.OPENABLE,
+    "close": objects.OPENABLE,
+    "slice": objects.SLICEABLE,
+    "turn on": objects.TOGGLEABLE,
+    "turn off": objects.TOGGLEABLE,
+}
+_SKILLS: dict[str, tuple[str, str]] = {  # verb and type of each skill
+    "done": ("done", ""),
+    **{find_words(name): ("find", name) for name in sorted(FINDABLE)},
+    **{f"{verb} the {lota_words(name)}": (verb, name) for verb, names in _VERBS.items() for name in sorted(names)},
+}
 LOTA_SKILLS = tuple(_SKILLS)
 
 
@@ -82,13 +71,13 @@ class LotaSkills:
 
     def execute(self, world: World, skill: str) -> Outcome:
         """Execute a skill; raises SkillError for a text that is none of the 214."""
-        parsed = _parse(skill)
-        if parsed.verb == "done":
+        verb, kind = _parse(skill)
+        if verb == "done":
             return DONE
         instance = self.choose(world, skill)
-        if parsed.verb != "find":
+        if verb != "find":
             world.focus = replace(world.focus, find_history=())
-        return _DO[parsed.verb](world, parsed.type, instance)
+        return _DO[verb](world, kind, instance)
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """Return all 214 skills, in every state."""
@@ -96,28 +85,21 @@ class LotaSkills:
 
     def choose(self, world: World, skill: str) -> str | None:
         """Return the instance on which a skill would act (``put down``: the receptacle), or None."""
-        parsed = _parse(skill)
-        if parsed.verb == "put down":
-            return _put_target(world)
-        if parsed.verb not in _RANKS:
-            return None
-        candidates = _instances(world, parsed.type, whole_only=parsed.verb == "slice")
-        if parsed.verb == "find":
+        verb, kind = _parse(skill)
+        if verb not in _RANKS:
+            return _put_target(world) if verb == "put down" else None
+        ids = world.of_type(kind) if verb == "slice" else (*world.of_type(kind), *world.of_type(f"{kind}Sliced"))
+        candidates = [name for name in ids if world.holding is None or world.place_of(name) != world.holding]
+        if verb == "find":
             candidates = _unvisited(world, candidates)
-        rank = _RANKS[parsed.verb]
+        rank = _RANKS[verb]
         return min(candidates, key=lambda thing_id: (*rank(world, thing_id), world.distance(thing_id)), default=None)
 
 
-def _parse(skill: str) -> _Skill:
+def _parse(skill: str) -> tuple[str, str]:
     if skill not in _SKILLS:
         raise unknown_skill(skill, LOTA_SKILLS)
     return _SKILLS[skill]
-
-
-def _instances(world: World, kind: str, whole_only: bool = False) -> list[str]:
-    """Return all instances of a type and its slices, except a thing in the hand."""
-    ids = world.of_type(kind) if whole_only else (*world.of_type(kind), *world.of_type(f"{kind}Sliced"))
-    return [thing_id for thing_id in ids if world.holding is None or world.place_of(thing_id) != world.holding]
 
 
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
@@ -196,11 +178,11 @@ def _put_target(world: World) -> str | None:
 
 def _find(world: World, kind: str, instance: str | None) -> Outcome:
     if instance is None:
-        holding = world.holding is not None and objects.whole(world[world.holding].type) == kind
-        return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if holding else ""))
+        in_hand = world.holding is not None and _is_kind(world, world.holding, kind)
+        return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if in_hand else ""))
     outcome = world.goto(instance)
     history = world.focus.find_history
-    again = bool(history) and instance not in history and objects.whole(world[history[-1]].type) == kind
+    again = bool(history) and instance not in history and _is_kind(world, history[-1], kind)
     target = instance if outcome.ok else world.focus.target
     world.focus = replace(world.focus, target=target, find_history=(*history, instance) if again else (instance,))
     return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
@@ -224,7 +206,7 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
     holding = world.holding
     if holding is None:
         return failed("Robot is not holding any object")
-    if objects.whole(world[holding].type) != kind:
+    if not _is_kind(world, holding, kind):
         return failed(_holding(world))
     if instance is None:
         return world.drop()
@@ -238,23 +220,21 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
     return outcome
 
 
-def _act(verb: str, primitive: Callable[[World, str], Outcome]) -> Callable[[World, str, str | None], Outcome]:
-    """Return a skill that applies one primitive to an instance within reach."""
-
-    def act(world: World, kind: str, instance: str | None) -> Outcome:
-        if instance is None:
-            return failed(f"Cannot find {kind} to {verb}")
-        outcome = primitive(world, instance) if world.near(instance) else failed(f"{kind} is too far away")
-        return outcome if outcome.ok else failed(f"{verb.capitalize()} action failed: {outcome.message}")
-
-    return act
-
-
-def _cut(world: World, thing_id: str) -> Outcome:
-    outcome = world.slice(thing_id)
-    if outcome.ok:
+def _act(verb: str, world: World, kind: str, instance: str | None) -> Outcome:
+    """Apply the world's primitive of a verb to an instance within reach."""
+    if instance is None:
+        return failed(f"Cannot find {kind} to {verb}")
+    if not world.near(instance):
+        return failed(f"{verb.capitalize()} action failed: {kind} is too far away")
+    outcome: Outcome = getattr(world, verb.replace(" ", "_"))(instance)
+    if outcome.ok and verb == "slice":
         world.focus = replace(world.focus, has_cut=True)
-    return outcome
+    return outcome if outcome.ok else failed(f"{verb.capitalize()} action failed: {outcome.message}")
+
+
+def _is_kind(world: World, thing_id: str, kind: str) -> bool:
+    """Return whether a thing is of a type, or a slice of it."""
+    return world[thing_id].type in (kind, f"{kind}Sliced")
 
 
 def _holding(world: World) -> str:
@@ -265,9 +245,5 @@ _DO: dict[str, Callable[[World, str, str | None], Outcome]] = {
     "find": _find,
     "pick up": _pick,
     "put down": _put,
-    "open": _act("open", lambda world, thing_id: world.open(thing_id)),
-    "close": _act("close", lambda world, thing_id: world.close(thing_id)),
-    "slice": _act("slice", _cut),
-    "turn on": _act("turn on", lambda world, thing_id: world.turn_on(thing_id)),
-    "turn off": _act("turn off", lambda world, thing_id: world.turn_off(thing_id)),
+    **{verb: partial(_act, verb) for verb in ("open", "close", "slice", "turn on", "turn off")},
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from envs.alfred.experts.expert import Expert
@@ -39,6 +40,7 @@ class AlfredSetting:
     thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
     data: str | None = None  # folder of the episodes, for the stand-in of AI2-THOR
     space: SkillSet = field(init=False)
+    conditions: Callable[[World, Task], tuple[int, int]] = field(init=False, repr=False, compare=False)
     simulator: Thor | None = field(init=False, default=None)
     hides_failures: ClassVar[bool] = False
 
@@ -49,6 +51,7 @@ class AlfredSetting:
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
         check_choice("backend", self.backend, BACKENDS)
         self.space = SKILL_SETS[self.skills]()
+        self.conditions = partial(goal_conditions, matching=self.goal_matching)
         if self.render is not None:
             check_choice("render", self.render, RENDERS)
         if self.backend == "thor":
@@ -87,9 +90,6 @@ class AlfredSetting:
 
     def knowledge(self, world: World) -> Knowledge:
         return Knowledge(world, self.observability)
-
-    def conditions(self, world: World, task: Task) -> tuple[int, int]:
-        return goal_conditions(world, task, self.goal_matching)
 
     def expert(self, observability: Observability | None = None) -> Expert:
         return Expert(self.skills, observability or self.observability)

@@ -12,10 +12,9 @@ from envs.alfred.language.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
 from envs.alfred.thor.options import thor_options
-from envs.lazy import LazyEpisodes, check_request
 from envs.setting import Observability
-from envs.splits import indices
-from envs.world_spec import WorldSpec
+from envs.splits import LazyEpisodes, check_request, indices
+from envs.worlds import WorldSpec
 
 
 def load_episodes(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 from envs.alfworld.scene import Episode, Game, Task, instruction_of
 from envs.alfworld.setting import AlfworldSetting
-from envs.lazy import LazyEpisodes
-from envs.world_spec import WorldSpec
+from envs.splits import LazyEpisodes, check_request, draw
+from envs.worlds import WorldSpec
 from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 
 FILE_NAME = "game.tw-pddl"
@@ -21,7 +20,7 @@ EXCLUDED = ("movable", "Sliced")  # in the name of a task folder: ALFWorld plays
 def load_episodes(
     data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
 ) -> Sequence[Episode]:
-    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them drawn with ``seed``.
+    """Load one episode per game that ALFWorld itself would play, sorted; ``limit`` of them draw with ``seed``.
 
     Raises ConfigError for settings that cannot work, DataError for a folder without games or a damaged file.
     """
@@ -31,15 +30,12 @@ def load_episodes(
         )
     if stream != 1:
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
+    check_request(None, stream, limit, "game")
     files = [file for file in _files(Path(data).expanduser(), split) if _is_playable(file)]
     if not files:
         raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
     check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
-    if limit is not None and limit < len(files):
-        files = [files[index] for index in sorted(Random(seed).sample(range(len(files)), limit))]
-    return LazyEpisodes(_episode, files)
+    return LazyEpisodes(_episode, draw(files, limit, seed))
 
 
 def _files(path: Path, split: str) -> list[Path]:

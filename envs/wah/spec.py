@@ -7,14 +7,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from envs.lazy import LazyEpisodes, check_request
 from envs.setting import Observability
-from envs.splits import indices
+from envs.splits import LazyEpisodes, check_request, indices
 from envs.wah.goals import asked_for, goal_of
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
-from envs.world_spec import WorldSpec
+from envs.worlds import WorldSpec
 
 
 def load_episodes(

@@ -26,8 +26,7 @@ from rich.progress import track
 from envs.alfred.data.trajectories import Corpus
 from envs.alfred.language.lessons import annotations
 from envs.setting import OBSERVABILITIES
-from envs.world_spec import WorldSpec
-from envs.worlds import GENERATED, WORLDS
+from envs.worlds import GENERATED, WORLDS, WorldSpec
 from eval.common.resume import changed_settings, use_threads
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.config.compose import compose_settings

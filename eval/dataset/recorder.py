@@ -15,7 +15,7 @@ from typing import Any
 from envs.fact import Fact
 from envs.outcome import DONE as SUCCESS
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
-from envs.world_spec import WorldSpec
+from envs.worlds import WorldSpec
 from planners.base import DONE, Planner, TaskResult
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 

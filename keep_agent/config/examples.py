@@ -8,8 +8,7 @@ from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrate, goal_reached
 from envs.splits import LAST_SEED
-from envs.world_spec import WorldSpec
-from envs.worlds import spec_of, without_simulator
+from envs.worlds import WorldSpec, spec_of, without_simulator
 from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.formats import Example

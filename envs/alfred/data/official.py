@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from envs.alfred.data.mining import Survey
@@ -14,7 +12,7 @@ from envs.alfred.data.start import build_scene
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory
 from envs.alfred.scene import Episode, Scene, Task
-from envs.lazy import LazyEpisodes
+from envs.splits import LazyEpisodes, draw
 from keep_agent.errors import DataError, check_once
 from keep_agent.files import read_json
 
@@ -31,7 +29,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
         """Serve ``entries``: trajectories with the number of the annotation to use."""
         super().__init__(self._episode, entries)
         self._survey = survey
-        self._scenes: OrderedDict[str, Scene] = OrderedDict()
+        self._scenes: dict[str, Scene] = {}  # by trial
 
     def _episode(self, entry: tuple[Trajectory, int]) -> Episode:
         trajectory, annotation = entry
@@ -39,18 +37,17 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
         return Episode(f"{trajectory.trial}-{annotation}", self._scene(trajectory, task), (task,))
 
     def _scene(self, trajectory: Trajectory, task: Task) -> Scene:
-        if trajectory.trial not in self._scenes:
-            self._scenes[trajectory.trial] = build_scene(trajectory, task, self._survey)
-        self._scenes.move_to_end(trajectory.trial)
-        while len(self._scenes) > _CACHED_SCENES:
-            self._scenes.popitem(last=False)
-        return self._scenes[trajectory.trial]
+        scene = self._scenes.pop(trajectory.trial, None) or build_scene(trajectory, task, self._survey)
+        self._scenes[trajectory.trial] = scene  # the latest is last
+        if len(self._scenes) > _CACHED_SCENES:
+            del self._scenes[next(iter(self._scenes))]
+        return scene
 
 
 def load_official(
     path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
 ) -> OfficialEpisodes:
-    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, by task, trial and annotation.
+    """Return all annotations of a split, or ``limit`` of them draw with ``seed``, by task, trial and annotation.
 
     If the official splits file (splits/oct21.json, in or beside the folder) has the split, annotations that it does not
     list are left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
@@ -68,9 +65,7 @@ def load_official(
         entries = _split_entries(*split_list, entries, split)
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
-    if limit is not None and limit < len(entries):
-        entries = [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
-    return OfficialEpisodes(entries, load_survey(corpus, progress))
+    return OfficialEpisodes(draw(entries, limit, seed), load_survey(corpus, progress))
 
 
 def task_of(trajectory: Trajectory, annotation: int) -> Task:

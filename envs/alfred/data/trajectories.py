@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.scene import ObjectPose, Position, Start
 from envs.alfred.targets import PARAMS, check_targets
-from envs.json_number import finite
+from envs.splits import finite
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 from keep_agent.files import parsed, read_bytes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import networkx as nx
 
-from envs.json_number import finite
+from envs.splits import finite
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from envs.lazy import LazyEpisodes
+from envs.splits import LazyEpisodes, draw
 from envs.wah.apartments.placing import Goal
 from envs.wah.apartments.possible import check_apartment, check_room
 from envs.wah.data.formats import read_graph
@@ -40,9 +40,7 @@ def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None
     if split != DEFAULT_SPLIT and (path.is_file() or is_plans(path)):
         raise ConfigError(f"{path} has no splits, but split={split!r} is set; leave env.split out")
     makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
-    if limit is not None and limit < len(makers):
-        makers = [makers[index] for index in sorted(Random(seed).sample(range(len(makers)), limit))]
-    return LazyEpisodes(call, makers)
+    return LazyEpisodes(call, draw(makers, limit, seed))
 
 
 def _records(path: Path, split: str) -> list[Make]:
