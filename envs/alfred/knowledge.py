@@ -24,7 +24,7 @@ class Knowledge:
     """The knowledge that one agent has of one world; call ``update()`` after every step."""
 
     def __init__(self, world: World, observability: Observability = "full") -> None:
-        """Enter what is known at the start. Raises ConfigError for an unknown observability."""
+        """Note the things known at the start. Raises ConfigError for an unknown observability."""
         check_choice("observability", observability, OBSERVABILITIES)
         self.world = world
         self.observability = observability
@@ -54,8 +54,9 @@ class Knowledge:
     def update(self) -> list[Fact]:
         """Look around and return every fact that is new or changed since the last call, in scene order."""
         self._look_around()
-        facts = [*self._removals(), *self._changes()]
         world = self.world
+        changes = (self._new_fact(thing) for thing in world.things.values() if thing.id in self.known)
+        facts = [*self._removals(), *(fact for fact in changes if fact is not None)]
         sees = tuple(thing_id for thing_id in world.in_view() if world[thing_id].pickupable)
         agent = Fact("agent", "agent", "agent", place=world.at, holds=world.holding, sees=sees)
         if self.facts.get("agent") != agent:
@@ -70,11 +71,6 @@ class Knowledge:
             thing, _ = self._snapshots.pop(thing_id)
             del self.facts[thing_id]
             yield Fact(thing_id, "object", snake(thing.type), gone=True)
-
-    def _changes(self) -> Iterator[Fact]:
-        for thing in self.world.things.values():
-            if thing.id in self.known and (fact := self._new_fact(thing)) is not None:
-                yield fact
 
     def _new_fact(self, thing: Thing) -> Fact | None:
         """Return the thing's fact if it differs from the last one."""
@@ -105,29 +101,21 @@ class Knowledge:
             self.known_contents.update(thing.id for thing in world.things.values() if thing.receptacle)
             return
         self.known.update(world.things.keys() - world.geometry.ids)  # slices, which the agent itself has cut
-        for place in (world.holding, world.at, *self._just_opened()):
+        before = self._snapshots
+        opened = [name for name, thing in world.things.items() if name in before and before[name][0].shut > thing.shut]
+        for place in (world.holding, world.at, *opened):  # containers may have been opened from another place
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)
 
-    def _just_opened(self) -> list[str]:
-        """Return the containers opened since the last update, wherever the agent stood."""
-        snapshot = self._snapshots
-        return [
-            name
-            for name, thing in self.world.things.items()
-            if name in snapshot and snapshot[name][0].shut > thing.shut
-        ]
-
     def _look_into(self, place: str) -> None:
         """Add the content of a thing, and of open things within it, to the knowledge."""
         thing = self.world[place]
-        if thing.shut or not thing.receptacle:
-            return
-        self.known_contents.add(place)
-        for child in thing.contents:
-            self.known.add(child)
-            self._look_into(child)
+        if thing.receptacle and not thing.shut:
+            self.known_contents.add(place)
+            self.known.update(thing.contents)
+            for child in thing.contents:
+                self._look_into(child)
 
 
 def _object_fact(thing: Thing, marks: _Marks) -> Fact:

@@ -27,7 +27,12 @@ class Geometry:
 
     def __init__(self, scene: Scene) -> None:
         self.ids = frozenset(item.id for item in scene.items)
-        self.basin_of = _basins(scene)
+        basins = [item for item in scene.items if item.type in BASINS]
+        self.basin_of = {  # of each faucet the nearest one, as in ALFRED; only a sink's basin cleans things
+            faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
+            for faucet in scene.items
+            if faucet.type == "Faucet" and basins
+        }
         self._reachable = scene.reachable
         self._stands: dict[tuple[float, float], tuple[float, float]] = {}
 
@@ -37,17 +42,6 @@ class Geometry:
         if target not in self._stands:
             self._stands[target] = min(self._reachable, key=lambda point: dist(point, target), default=target)
         return self._stands[target]
-
-
-def _basins(scene: Scene) -> dict[str, str]:
-    """Map each faucet to the nearest basin (official rule); a bath's faucet fills the bathtub, which cleans nothing."""
-    basins = [item for item in scene.items if item.type in BASINS]
-    faucets = [item for item in scene.items if item.type == "Faucet"]
-    return {
-        faucet.id: min(basins, key=lambda basin: dist(basin.position, faucet.position)).id
-        for faucet in faucets
-        if basins
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +108,9 @@ def by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
 def _thing(scene: Scene, item: Item) -> Thing:
     if item.type not in objects.KNOWN_TYPES:
         raise DataError(f"scene {scene.id}: {item.id!r} has the unknown type {item.type!r}; leave it out of the scene")
-    open_at_start = "open" in item.states or (item.type in objects.STARTS_OPEN and "closed" not in item.states)
-    return Thing(
-        id=item.id,
-        type=item.type,
-        position=item.position,
-        parent=item.parent,
-        is_open=open_at_start and item.type in objects.OPENABLE,
-        is_on="on" in item.states,
-        source=item.source,
-    )
+    starts_open = "open" in item.states or (item.type in objects.STARTS_OPEN and "closed" not in item.states)
+    is_open, is_on = starts_open and item.type in objects.OPENABLE, "on" in item.states
+    return Thing(item.id, item.type, item.position, item.parent, (), is_open, is_on, item.source)
 
 
 def _settle(scene: Scene, things: dict[str, Thing], thing: Thing) -> None:
@@ -230,18 +217,12 @@ class State:
 
     def place_of(self, thing_id: str) -> str:
         """Return the thing at which the agent reaches this one: its fixture, or itself on the floor or in the hand."""
-        place = self[thing_id].id
-        for outer in self.around(thing_id):
-            place = outer.id
-        return place
+        return [thing_id, *(outer.id for outer in self.around(thing_id))][-1]
 
     def hidden_in(self, thing_id: str) -> str | None:
         """Return the outermost closed container around a thing, or None."""
-        hiding = None
-        for outer in self.around(thing_id):
-            if outer.shut:
-                hiding = outer.id
-        return hiding
+        hiding = [outer.id for outer in self.around(thing_id) if outer.shut]
+        return hiding[-1] if hiding else None
 
     def in_view(self) -> list[str]:
         """Return the thing at which the agent stands and all that is visible in or on it."""

@@ -10,6 +10,7 @@ The primitives check hand, doors and nesting. Distances are checked by the skill
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from envs.alfred import objects
@@ -28,30 +29,26 @@ class World(State):
         """Stand at a thing, or at the fixture that contains it, open or closed."""
         place = self.place_of(thing_id)
         if place == self.holding:
-            return failed(_in_hand_refusal(thing_id, place))
+            return _in_hand(thing_id, place)
         self.agent = Agent(*self.geometry.stand(self.things[place].position), place)
         return DONE
 
     def open(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
-        if not thing.openable:
-            return failed(f"{say(thing_id)} cannot be opened")
-        if thing.is_open:
-            return failed(f"{say(thing_id)} is already open")
-        if thing.is_on:
-            return failed(f"{say(thing_id)} is on, turn it off first")
-        if refusal := self._out_of_hand(thing_id):
+        checks = {
+            "cannot be opened": not thing.openable,
+            "is already open": thing.is_open,
+            "is on, turn it off first": thing.is_on,
+        }
+        if refusal := _refusal(thing_id, checks) or self._out_of_hand(thing_id):
             return refusal
         self._change(thing_id, is_open=True)
         return DONE
 
     def close(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
-        if not thing.openable:
-            return failed(f"{say(thing_id)} cannot be closed")
-        if not thing.is_open:
-            return failed(f"{say(thing_id)} is already closed")
-        if refusal := self._out_of_hand(thing_id):
+        checks = {"cannot be closed": not thing.openable, "is already closed": not thing.is_open}
+        if refusal := _refusal(thing_id, checks) or self._out_of_hand(thing_id):
             return refusal
         self._change(thing_id, is_open=False)
         if thing.type == "Fridge":
@@ -66,9 +63,8 @@ class World(State):
             return failed(f"you are already holding {say(self.holding)}")
         if refusal := self._out_of_hand(thing_id):
             return refusal
-        self._detach(thing)
-        if thing.type == "Laptop" and thing.is_open:
-            self._change(thing_id, is_open=False)
+        self._replace_in_parent(thing)
+        self._change(thing_id, parent=None, is_open=thing.is_open and thing.type != "Laptop")
         self.holding = thing_id
         if self.agent.at == thing_id:
             self.agent = replace(self.agent, at=None)
@@ -117,22 +113,29 @@ class World(State):
             return failed("you need a knife in your hand to slice")
         if refusal := self._out_of_hand(thing_id):
             return refusal
-        pieces = self._pieces(thing)
+        kind = f"{thing.type}Sliced"
+        numbers = range(1, objects.SLICES + 1)
+        pieces = [f"{objects.snake(kind)}_{len(self.of_type(kind)) + number}" for number in numbers]
+        for piece, number in zip(pieces, numbers, strict=True):
+            source = f"{thing.source}|{kind}_{number}" if thing.source else ""
+            self.things[piece] = Thing(piece, kind, thing.position, thing.parent, source=source)
         del self.things[thing_id]
-        self.things.update((piece.id, piece) for piece in pieces)
         self._types[thing.type] = tuple(sibling for sibling in self.of_type(thing.type) if sibling != thing_id)
-        self._types[pieces[0].type] = (*self.of_type(pieces[0].type), *(piece.id for piece in pieces))
-        self._replace_with(thing, tuple(piece.id for piece in pieces))
+        self._types[kind] = (*self.of_type(kind), *pieces)
+        self._replace_in_parent(thing, *pieces)
+        if self.agent.at == thing.id:
+            self.agent = replace(self.agent, at=pieces[0])
         return DONE
 
     def turn_on(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
-        if not thing.toggleable:
-            return failed(f"{say(thing_id)} cannot be turned on")
-        if thing.is_on:
-            return failed(f"{say(thing_id)} is already on")
-        if thing.type == "Microwave" and thing.is_open:
-            return failed(f"{say(thing_id)} is open, close it first")
+        checks = {
+            "cannot be turned on": not thing.toggleable,
+            "is already on": thing.is_on,
+            "is open, close it first": thing.type == "Microwave" and thing.is_open,
+        }
+        if refusal := _refusal(thing_id, checks):
+            return refusal
         self._change(thing_id, is_on=True)
         if thing.type == "Microwave":
             self.heated.update(inner.id for inner in self.within(thing_id))
@@ -143,10 +146,9 @@ class World(State):
 
     def turn_off(self, thing_id: str) -> Outcome:
         thing = self[thing_id]
-        if not thing.toggleable:
-            return failed(f"{say(thing_id)} cannot be turned off")
-        if not thing.is_on:
-            return failed(f"{say(thing_id)} is already off")
+        checks = {"cannot be turned off": not thing.toggleable, "is already off": not thing.is_on}
+        if refusal := _refusal(thing_id, checks):
+            return refusal
         self._change(thing_id, is_on=False)
         return DONE
 
@@ -160,43 +162,27 @@ class World(State):
         for part in (self.things[thing_id], *self.within(thing_id)):
             self._change(part.id, position=position)
 
-    def _detach(self, thing: Thing) -> None:
+    def _replace_in_parent(self, thing: Thing, *pieces: str) -> None:
+        """Remove a thing from the contents of its receptacle, and add its pieces there."""
         if thing.parent is not None:
-            rest = tuple(sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
-            self._change(thing.parent, contents=rest)
-            self._change(thing.id, parent=None)
+            rest = (sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
+            self._change(thing.parent, contents=(*rest, *pieces))
 
     def _out_of_hand(self, thing_id: str) -> Outcome | None:
         """Return the refusal for a thing that is carried or behind a closed door, else None."""
         place = self.place_of(thing_id)
         if self.holding is not None and place == self.holding:
-            return failed(_in_hand_refusal(thing_id, place))
+            return _in_hand(thing_id, place)
         hiding = self.hidden_in(thing_id)
         return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
 
-    def _pieces(self, thing: Thing) -> list[Thing]:
-        kind = f"{thing.type}Sliced"
-        first = len(self.of_type(kind)) + 1
-        return [
-            Thing(
-                id=f"{objects.snake(kind)}_{first + offset}",
-                type=kind,
-                position=thing.position,
-                parent=thing.parent,
-                source=f"{thing.source}|{kind}_{offset + 1}" if thing.source else "",
-            )
-            for offset in range(objects.SLICES)
-        ]
 
-    def _replace_with(self, thing: Thing, pieces: tuple[str, ...]) -> None:
-        if thing.parent is not None:
-            rest = tuple(sibling for sibling in self.things[thing.parent].contents if sibling != thing.id)
-            self._change(thing.parent, contents=(*rest, *pieces))
-        if self.agent.at == thing.id:
-            self.agent = replace(self.agent, at=pieces[0])
+def _refusal(thing_id: str, checks: Mapping[str, bool]) -> Outcome | None:
+    """Return the refusal with the first text whose condition holds, or None."""
+    return next((failed(f"{say(thing_id)} {text}") for text, holds in checks.items() if holds), None)
 
 
-def _in_hand_refusal(thing_id: str, holder: str) -> str:
+def _in_hand(thing_id: str, holder: str) -> Outcome:
     if thing_id == holder:
-        return f"you are holding {say(thing_id)}"
-    return f"{say(thing_id)} is in {say(holder)}, which you are holding"
+        return failed(f"you are holding {say(thing_id)}")
+    return failed(f"{say(thing_id)} is in {say(holder)}, which you are holding")

@@ -6,7 +6,7 @@ spoiled. Canonical: instances at hand come first, then the lowest index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,11 +124,9 @@ class _Strategy:
         if self.task.type == "pick_and_place_with_movable_recep":
             return self._carry_inside()
         in_hand = self.view.in_hand
-        if in_hand is not None and in_hand.type == self.kind:
-            return self._with_target(in_hand)
-        if in_hand is not None:
-            return self._put_aside(in_hand)
-        return self._without_target()
+        if in_hand is None:
+            return self._without_target()
+        return self._with_target(in_hand) if in_hand.type == self.kind else self._put_aside(in_hand)
 
     def cut(self) -> Step | None:
         """Return the step that fetches a knife or cuts, or None once there are slices."""
@@ -144,17 +142,11 @@ class _Strategy:
 
     def _with_target(self, in_hand: Thing) -> Step:
         if self.task.type == "look_at_obj_in_light":
-            return self._light()
+            lamp = self.view.best(self.view.of(self.task.toggle_target))
+            return Step("go" if lamp.is_on else "turn on", lamp.id) if lamp else DONE
         if self.treatment is None or in_hand.id in self.treated:
             return self._deliver(in_hand)
-        appliances = self.view.of(self.treatment.appliance)
-        return self._bring(in_hand, [place for place in appliances if place.type != "SinkBasin" or self._faucet(place)])
-
-    def _light(self) -> Step:
-        lamp = self.view.best(self.view.of(self.task.toggle_target))
-        if lamp is None:
-            return DONE
-        return Step("go", lamp.id) if lamp.is_on else Step("turn on", lamp.id)
+        return self._bring(in_hand, list(filter(self._switch, self.view.of(self.treatment.appliance))))
 
     def _bring(self, in_hand: Thing, places: list[Thing]) -> Step:
         place = self.view.best(places)
@@ -176,32 +168,26 @@ class _Strategy:
     def _without_target(self) -> Step:
         if self.treatment is not None:
             return self._treat(self.treatment.appliance)
-        if self.task.type != "pick_two_obj_and_place":
-            return self._take(self.targets, self.kind)
-        fullest = max(self.view.of(self.task.parent_target), key=self._share, default=None)
-        return self._take(
-            [target for target in self.targets if fullest is None or target.parent != fullest.id], self.kind
-        )
+        targets = self.targets
+        if self.task.type == "pick_two_obj_and_place":
+            fullest = max(self.view.of(self.task.parent_target), key=self._share, default=None)
+            targets = [target for target in targets if fullest is None or target.parent != fullest.id]
+        return self._take(targets, self.kind)
 
     def _treat(self, appliance: str) -> Step:
         """Return the step that runs the appliance with a target in it, takes a treated target, or fetches one."""
+        places = {target.id: self.view.inside(target, appliance) for target in self.targets}
         ready = self.view.best(target for target in self.targets if target.id in self.treated)
-        target = ready or self.view.best(filter(self._here_in(appliance), self.targets)) or self.view.best(self.targets)
-        place = self.view.inside(target, appliance) if target else None
+        here = [target for target in self.targets if (place := places[target.id]) and place.id == self.world.at]
+        target = ready or self.view.best(here) or self.view.best(self.targets)
+        place = places[target.id] if target else None
         if target is None or place is None:
             return self._take([target] if target else [], self.kind)
         verb, switch = self._switch_off(place) if ready else self._run(place)
         return Step(verb, switch.id, content=target.id) if switch else Step("take", target.id)
 
-    def _here_in(self, appliance: str) -> Callable[[Thing], bool]:
-        def is_here(target: Thing) -> bool:
-            place = self.view.inside(target, appliance)
-            return place is not None and place.id == self.world.at
-
-        return is_here
-
     def _switch_off(self, place: Thing) -> tuple[Act, Thing | None]:
-        switch = self._faucet(place) if place.type == "SinkBasin" else place
+        switch = self._switch(place)
         return "turn off", switch if switch and switch.is_on else None
 
     def _run(self, place: Thing) -> tuple[Act, Thing | None]:
@@ -210,12 +196,15 @@ class _Strategy:
             return "close" if place.is_open else "open", place
         if place.type == "Microwave" and place.is_open:
             return "close", place
-        switch = self._faucet(place) if place.type == "SinkBasin" else place
+        switch = self._switch(place)
         return "turn off" if switch and switch.is_on else "turn on", switch
 
-    def _faucet(self, basin: Thing) -> Thing | None:
+    def _switch(self, place: Thing) -> Thing | None:
+        """Return the thing that switches an appliance: the faucet of a basin, else the appliance itself."""
+        if place.type != "SinkBasin":
+            return place
         basin_of = self.world.geometry.basin_of
-        return next((faucet for faucet in self.view.of("Faucet") if basin_of.get(faucet.id) == basin.id), None)
+        return next((faucet for faucet in self.view.of("Faucet") if basin_of.get(faucet.id) == place.id), None)
 
     # a target in a movable receptacle
 
@@ -228,8 +217,6 @@ class _Strategy:
         if in_hand is not None and in_hand.type == self.kind:
             carrier = self.view.best(carriers)
             return Step("put", in_hand.id, carrier.id) if carrier else self._explore(self.task.mrecep_target)
-        if in_hand is not None:
-            return self._put_aside(in_hand)
         return self._take(loaded or self.targets, self.task.mrecep_target if loaded else self.kind)
 
     # shared
@@ -251,5 +238,4 @@ class _Strategy:
         if place is not None and place.type in PUT_ASIDE and may_hold(place.type, in_hand.type):
             return Step("put", in_hand.id, place.id)
         places = self.view.put_down_places(in_hand)
-        place = self.view.best(place for place in places if place.type == places[0].type)
-        return Step("put", in_hand.id, place.id) if place else DONE
+        return self._bring(in_hand, [place for place in places if place.type == places[0].type])
