@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,10 +76,7 @@ def official_id(kind: str, position: Position) -> str:
 
 
 def _number(value: float) -> str:
-    """Format as C#'s "+00.00;-00.00;00.00".
-
-    Halves are rounded away from zero; a negative that rounds to zero has no sign.
-    """
+    """Format as C#'s "+00.00;-00.00;00.00": halves away from zero; a negative that rounds to zero has no sign."""
     rounded = math.floor(abs(round(value, 5)) * 100 + 0.5 + 1e-9) / 100
     sign = "+" if value >= 0 else "-" if rounded else ""
     return f"{sign}{rounded:05.2f}"
@@ -88,10 +85,7 @@ def _number(value: float) -> str:
 def survey(
     demonstrations: Iterable[tuple[Trajectory, list[Step]]], progress: Callable[[], None] | None = None
 ) -> Survey:
-    """Mine all demonstrations.
-
-    ``progress`` is called once per trajectory. Raises DataError for a malformed id.
-    """
+    """Mine all demonstrations; call ``progress`` after each. Raises DataError for a malformed id."""
     miners: defaultdict[str, _Miner] = defaultdict(_Miner)
     for trajectory, steps in demonstrations:
         try:
@@ -124,11 +118,10 @@ class _Miner:
 
     def _name(self, trial: str, step: Step) -> None:
         """Note fixtures by id (low-level actions) and by exact position (high-level actions)."""
-        handled = [thing for action, thing, _ in step.low if action in _TOUCHING]
-        handled += [receptacle for _, _, receptacle in step.low]
-        for thing in handled:
-            if type_of(thing) in FIXTURES:
-                self.trials_by_id[thing].add(trial)
+        for action, thing, receptacle in step.low:
+            for name in (thing if action in _TOUCHING else "", receptacle):
+                if type_of(name) in FIXTURES:
+                    self.trials_by_id[name].add(trial)
         if step.receptacle_type in FIXTURES:
             key = _key(step)
             self.trials_by_key[key].add(trial)
@@ -146,18 +139,15 @@ class _Miner:
 
     def room(self) -> Room:
         exact_positions = {self._official(key): self.positions[key] for key in self.trials_by_key}
-        trials = {thing: set(names) for thing, names in self.trials_by_id.items()}
+        trials = self.trials_by_id.copy()
         for key, names in self.trials_by_key.items():
-            trials.setdefault(self._official(key), set()).update(names)
-        fixtures = tuple(
+            trials[self._official(key)] = trials[self._official(key)] | names
+        fixtures = (
             Fixture(thing, type_of(thing), exact_positions.get(thing) or position_of(thing), frozenset(names))
             for thing, names in sorted(trials.items())
         )
-        labels = (
-            Label(trial, kind, position, self._official(place) if place else "")
-            for trial, kind, position, place in self.labels
-        )
-        return Room(fixtures, tuple(labels))
+        labels = (Label(*label, self._official(place) if place else "") for *label, place in self.labels)
+        return Room(tuple(fixtures), tuple(labels))
 
     def _official(self, key: tuple[str, Position]) -> str:
         return self.ids.get(key) or official_id(key[0], self.positions[key])
@@ -195,13 +185,8 @@ def _chebyshev(first: Position, second: Position) -> float:
 
 def _distinct(fixtures: list[Fixture], trial: str) -> tuple[Fixture, ...]:
     """Keep one of several ids of the same lamp: the one that most other trials use."""
-    distinct = [fixture for fixture in fixtures if fixture.type not in LAMPS]
-    lamps = [fixture for fixture in fixtures if fixture.type in LAMPS]
-    for lamp in sorted(lamps, key=lambda lamp: (-len(lamp.trials - {trial}), lamp.id)):
-        if all(_chebyshev(lamp.position, neighbor.position) > _SAME_LAMP for neighbor in _lamps(distinct)):
-            distinct.append(lamp)
-    return tuple(distinct)
-
-
-def _lamps(fixtures: list[Fixture]) -> Iterator[Fixture]:
-    return (fixture for fixture in fixtures if fixture.type in LAMPS)
+    lamps: list[Fixture] = []
+    for fixture in sorted(fixtures, key=lambda fixture: (-len(fixture.trials - {trial}), fixture.id)):
+        if fixture.type in LAMPS and all(_chebyshev(fixture.position, lamp.position) > _SAME_LAMP for lamp in lamps):
+            lamps.append(fixture)
+    return (*(fixture for fixture in fixtures if fixture.type not in LAMPS), *lamps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 
     def _episode(self, entry: tuple[Trajectory, int]) -> Episode:
         trajectory, annotation = entry
-        task = task_of(trajectory, annotation)
+        instruction = trajectory.instructions[annotation]
+        task = make_task(trajectory.task_type, trajectory.params, instruction=instruction, id=trajectory.trial)
         return Episode(f"{trajectory.trial}-{annotation}", self._scene(trajectory, task), (task,))
 
     def _scene(self, trajectory: Trajectory, task: Task) -> Scene:
@@ -44,34 +45,19 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
         return scene
 
 
-def load_official(
-    path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
-) -> OfficialEpisodes:
-    """Return all annotations of a split, or ``limit`` of them draw with ``seed``, by task, trial and annotation.
+def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None = None) -> OfficialEpisodes:
+    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, by task, trial and annotation.
 
     If the official splits file (splits/oct21.json, in or beside the folder) has the split, annotations that it does not
-    list are left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
-    files, ConfigError for an unknown split.
+    list are left out. Raises DataError for missing or damaged files, ConfigError for an unknown split.
     """
     corpus = Corpus(path)
     entries = [(trial, number) for trial in corpus.trajectories(split) for number in range(len(trial.instructions))]
-    check_once(
-        (f"{trajectory.trial}-{number}" for trajectory, number in entries),
-        "annotation",
-        f"keep one of its trials in {split}",
-    )
-    split_list = _split_list(corpus, split)
-    if split_list is not None and entries:
-        entries = _split_entries(*split_list, entries, split)
+    names = (f"{trajectory.trial}-{number}" for trajectory, number in entries)
+    check_once(names, "annotation", f"keep one of its trials in {split}")
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
-    return OfficialEpisodes(draw(entries, limit, seed), load_survey(corpus, progress))
-
-
-def task_of(trajectory: Trajectory, annotation: int) -> Task:
-    """Return the task of a trial with the instruction of one annotation."""
-    words = trajectory.instructions[annotation]
-    return make_task(trajectory.task_type, trajectory.params, instruction=words, id=trajectory.trial)
+    return OfficialEpisodes(draw(_only_listed(corpus, split, entries), limit, seed), load_survey(corpus))
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
@@ -87,27 +73,20 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
     )
 
 
-def _split_list(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
-    """Return the splits file and its (TASK/TRIAL, annotation) pairs for a split; None if there is no such list."""
-    for folder in (corpus.root, corpus.root.parent):
-        path = folder / "splits" / SPLITS_FILE
-        if path.is_file():
-            content = read_json(path, "restore or delete it")
-            try:
-                entries = content.get(split)
-                return None if entries is None else (path, frozenset((e["task"], e["repeat_idx"]) for e in entries))
-            except (KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
-    return None
-
-
-def _split_entries(
-    path: Path, pairs: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
-) -> list[tuple[Trajectory, int]]:
-    """Return the entries that the splits file lists. Raises DataError if it lists none of them."""
-    matches = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
-    if not matches:
+def _only_listed(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
+    """Return the entries that the splits file lists; all if it lacks the split. Raises DataError if it lists none."""
+    paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
+    path = next(filter(Path.is_file, paths), None)
+    content = read_json(path, "restore or delete it") if path else {}
+    try:
+        if (rows := content.get(split)) is None:
+            return entries
+        pairs = {(row["task"], row["repeat_idx"]) for row in rows}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
+    listed = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
+    if not listed:
         raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")
-    if len(matches) < len(pairs):
-        log.info("%s: %d of the splits file's %d annotations are present", split, len(matches), len(pairs))
-    return matches
+    if len(listed) < len(pairs):
+        log.info("%s: %d of the splits file's %d annotations are present", split, len(listed), len(pairs))
+    return listed

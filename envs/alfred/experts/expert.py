@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.alfred.experts.lota import lota_skill
-from envs.alfred.experts.strategy import Step, View, next_step
+from envs.alfred.experts.strategy import View, next_step
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
 from envs.alfred.scene import Task
@@ -13,29 +13,22 @@ from keep_agent.errors import ConfigError, check_choice
 
 
 def grounded_skill(view: View, task: Task) -> str:
-    """Return the next grounded skill for a task."""
-    return render(view, next_step(view, task))
-
-
-def render(view: View, step: Step) -> str:
-    """Return the skill that performs a step, or the one that must come before it."""
+    """Return the next grounded skill for a task: the one that performs the next step, or that must precede it."""
+    step = next_step(view, task)
+    if step.act == "done":
+        return "done"
+    if step.act == "go":
+        return f"go to {say(view.world.place_of(step.thing))}"
+    target = step.place or step.thing
+    first = _walk(view, target) or _open_up(view, target)
     match step.act:
-        case "done":
-            return "done"
-        case "go":
-            return f"go to {say(view.world.place_of(step.thing))}"
         case "look into":
-            return _look_into(view, step.thing)
+            return first or _open(view, target) or f"go to {say(target)}"
         case "put":
-            ready = _walk(view, step.place) or _open_up(view, step.place) or _open(view, step.place)
-            return ready or f"put {say(step.thing)} in {say(step.place)}"
+            return first or _open(view, target) or f"put {say(step.thing)} in {say(target)}"
         case "take":
-            return _walk(view, step.thing) or _open_up(view, step.thing) or f"pick up {say(step.thing)}"
-    return _walk(view, step.thing) or _open_up(view, step.thing) or f"{step.act} {say(step.thing)}"
-
-
-def _look_into(view: View, thing_id: str) -> str:
-    return _walk(view, thing_id) or _open_up(view, thing_id) or _open(view, thing_id) or f"go to {say(thing_id)}"
+            return first or f"pick up {say(target)}"
+    return first or f"{step.act} {say(target)}"
 
 
 def _walk(view: View, thing_id: str) -> str | None:
@@ -71,14 +64,10 @@ class Expert:
         """Check the choices. Raises ConfigError for an unknown skill set or observability."""
         check_choice("skills", skills, _SKILLS)
         check_choice("observability", observability, OBSERVABILITIES)
-        self.skills = skills
-        self.observability = observability
+        self.skills, self.observability = skills, observability
 
     def act(self, world: World, task: Task, knowledge: Knowledge | None = None) -> str:
-        """Return the next skill. ``knowledge`` is required (and used) under partial observability only.
-
-        Raises ConfigError if it is missing there.
-        """
+        """Return the next skill. Raises ConfigError under partial observability without ``knowledge``."""
         if self.observability == "partial" and knowledge is None:
             raise ConfigError("under partial observability the expert needs the agent's knowledge; pass knowledge=")
         view = View(world, knowledge if self.observability == "partial" else None)

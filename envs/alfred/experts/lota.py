@@ -33,9 +33,7 @@ class _LotaView(View):
         return by_id[handy[0]]
 
     def handy(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing, or the appliance around it, so that no ``find`` is
-        needed.
-        """
+        """Return whether the last ``find`` reached the thing or the appliance around it: no ``find`` is needed."""
         target = self.last_found()
         around = (outer.id for outer in self.world.around(thing_id) if outer.type in _APPLIANCES)
         return target is not None and (target == thing_id or target in around)
@@ -68,13 +66,10 @@ class _LotaView(View):
         return None
 
 
-def lota_skill(view: View, task: Task) -> str:
+def lota_skill(known_view: View, task: Task) -> str:
     """Return the next type-level skill for a task."""
-    whole_view = _LotaView(view.world)
-    return _render(whole_view, next_step(whole_view, task))
-
-
-def _render(view: _LotaView, step: Step) -> str:
+    view = _LotaView(known_view.world)
+    step = next_step(view, task)
     match step.act:
         case "done":
             return "done"
@@ -82,10 +77,8 @@ def _render(view: _LotaView, step: Step) -> str:
             return _find(view, step.thing)
         case "put":
             return _put(view, step)
-        case "take":
-            return _reach(view, step.thing, "pick up")
-        case "slice":
-            return _reach(view, step.thing, "slice")
+        case "take" | "slice":
+            return _reach(view, step.thing, "slice" if step.act == "slice" else "pick up")
     return _operate(view, step.thing, step.act, step.content)
 
 

@@ -91,12 +91,9 @@ class View:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))
         unseen = [thing for thing in known if self.knowledge.unseen(thing.id) and thing.id != self.world.holding]
-        return min(unseen, key=lambda thing: -likelihood(thing.type, kind), default=None)
-
-
-def likelihood(place_type: str, kind: str) -> float:
-    """Return the weight with which a type is left in a receptacle type; 0 where it does not belong."""
-    return PLACE_WEIGHT.get(place_type, 1.0) if may_hold(place_type, kind) else 0.0
+        return max(
+            unseen, key=lambda thing: PLACE_WEIGHT.get(thing.type, 1.0) * may_hold(thing.type, kind), default=None
+        )
 
 
 def next_step(view: View, task: Task) -> Step:
@@ -111,9 +108,7 @@ class _Strategy:
     """The steps of one task in one state."""
 
     def __init__(self, view: View, task: Task) -> None:
-        self.view = view
-        self.world = view.world
-        self.task = task
+        self.view, self.world, self.task = view, view.world, task
         self.kind = f"{task.object_target}Sliced" if task.sliced else task.object_target
         self.targets = view.of(self.kind)
         self.treatment = TREATMENTS.get(task.type)
