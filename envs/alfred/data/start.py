@@ -6,8 +6,7 @@ Fixtures and labelled neighbours come from all other trials; the trial's own dem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean, median
 
@@ -29,7 +28,7 @@ class _Object:
     """An object with its possible places, the likeliest first; the first remaining one counts."""
 
     item: Item
-    places: list[tuple[float, str | None]] = field(default_factory=list)  # (distance in metres, item id or None)
+    places: list[tuple[float, str | None]]  # (distance in metres, infinite for the least certain; item id or None)
 
     @property
     def parent(self) -> str | None:
@@ -75,9 +74,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) ->
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a place for a fixture: above the one it belongs to, else in the middle of the room, at its type's usual
-    height.
-    """
+    """Return a place above the fixture it belongs to, else in the middle of the room, at its type's usual height."""
     same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(same) if same else _HEIGHT
     beside = [fixture for fixture in fixtures if fixture.type in _NEXT_TO.get(kind, ())]
@@ -93,29 +90,21 @@ def next_id(kind: str, counts: Counter[str]) -> str:
 
 def _objects(trajectory: Trajectory, fixtures: tuple[Item, ...], inference: Inference) -> list[_Object]:
     counts: Counter[str] = Counter()
-    items = [
-        Item(
-            next_id(pose.type, counts),
-            pose.type,
-            pose.position,
-            None,
-            frozenset(),
-            official_id(pose.type, pose.position),
-        )
-        for pose in trajectory.start.objects
-    ]
+    items = [object_item(pose, counts) for pose in trajectory.start.objects]
     ids: dict[str, str | None] = {fixture.source: fixture.id for fixture in fixtures if fixture.source} | {"": None}
     objects = []
     for item in items:
         guesses = inference.guesses(item.type, item.position)
         likely = [(distance, ids[fixture]) for distance, fixture in guesses if fixture in ids]
-        objects.append(_Object(item, [*_containers(item, items), *likely, (inf, None)]))
+        containers = [outer for outer in items if nested(item.type, item.position, outer.type, outer.position)]
+        objects.append(_Object(item, [*((inf, outer.id) for outer in containers), *likely, (inf, None)]))
     return objects
 
 
-def _containers(item: Item, items: Iterable[Item]) -> list[tuple[float, str | None]]:
-    """Return the bowls, mugs, ... around an object; the least certain of all places, so their distance is infinite."""
-    return [(inf, outer.id) for outer in items if nested(item.type, item.position, outer.type, outer.position)]
+def object_item(pose: ObjectPose, counts: Counter[str]) -> Item:
+    """Return the item of an object at its pose, in no receptacle yet."""
+    source = official_id(pose.type, pose.position)
+    return Item(next_id(pose.type, counts), pose.type, pose.position, source=source)
 
 
 def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Object]) -> Scene:

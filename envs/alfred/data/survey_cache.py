@@ -10,11 +10,10 @@ import gzip
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -54,29 +53,23 @@ def _read(path: Path, fingerprint: str) -> Survey | None:
         if json.loads(header) != _header(fingerprint, body):
             log.info("%s is out of date or damaged; the trajectories are read again", path)
             return None
-        return _decode(json.loads(body))
+        content = json.loads(body)
+        return {plan: _decode_room(room, content["trials"]) for plan, room in content["rooms"].items()}
     except _DAMAGE as error:
         log.info("%s is damaged (%s); the trajectories are read again", path, error)
         return None
 
 
 def _write(path: Path, fingerprint: str, rooms: Survey) -> None:
-    """Replace the cache file atomically.
-
-    A cache folder that cannot be written costs time at the next run, but does not stop this one.
-    """
+    """Replace the cache file atomically. A folder that cannot be written costs only time at the next run."""
     body = json.dumps(_encode(rooms), separators=(",", ":")).encode()
     content = gzip.compress(json.dumps(_header(fingerprint, body)).encode() + b"\n" + body, 6, mtime=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with TemporaryDirectory(dir=path.parent) as folder:
+            file = Path(folder) / path.name
+            file.write_bytes(content)
+            file.replace(path)
     except OSError as error:
         log.warning("%s cannot be written (%s); the trajectories will be read again next time", path, error)
 
@@ -97,10 +90,6 @@ def _encode_room(room: Room, numbers: dict[str, int]) -> dict[str, Any]:
     fixtures = [(item.id, item.position, sorted(numbers[trial] for trial in item.trials)) for item in room.fixtures]
     labels = [(numbers[label.trial], label.type, label.position, places[label.fixture]) for label in room.labels]
     return {"fixtures": fixtures, "labels": labels}
-
-
-def _decode(content: dict[str, Any]) -> Survey:
-    return {plan: _decode_room(room, content["trials"]) for plan, room in content["rooms"].items()}
 
 
 def _decode_room(room: dict[str, Any], trials: list[str]) -> Room:

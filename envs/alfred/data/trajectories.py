@@ -89,10 +89,6 @@ class Corpus:
         if not self.sources:
             raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; set the folder json_2.1.0")
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.sources)
-
     def fingerprint(self) -> str:
         """Return a hash that changes when any trajectory file is added, removed, resized or touched."""
         digest = hashlib.sha256(str(self.root.resolve()).encode())
@@ -105,7 +101,7 @@ class Corpus:
     def trajectories(self, split: str) -> list[Trajectory]:
         """Return a split's trajectories by task and trial. Raises ConfigError for an unknown split."""
         if split not in self.sources:
-            known, hint = ", ".join(self.splits), did_you_mean(split, self.splits)
+            known, hint = ", ".join(self.sources), did_you_mean(split, self.sources)
             raise ConfigError(f"no split {split!r} in {self.root}; choose one of {known}{hint}")
         trajectories = [parse(split, file, text) for file, text in self.sources[split].read()]
         return sorted(trajectories, key=lambda trajectory: trajectory.name)
@@ -122,9 +118,8 @@ def room_of(floor_plan: str) -> str:
     number = re.fullmatch(r"FloorPlan(\d{1,3})", floor_plan, re.ASCII) if isinstance(floor_plan, str) else None
     room = ROOMS.get(int(number[1]) // 100) if number else None
     if room is None:
-        raise DataError(
-            f"unknown floor plan {floor_plan!r:.40}; ALFRED has FloorPlan1-30, 201-230, 301-330 and 401-430"
-        )
+        plans = "FloorPlan1-30, 201-230, 301-330 and 401-430"
+        raise DataError(f"unknown floor plan {floor_plan!r:.40}; ALFRED has {plans}")
     return room
 
 
@@ -194,6 +189,9 @@ def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
 def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
     scene = content["scene"]
     room_of(scene["floor_plan"])
+    instructions = tuple(annotation["task_desc"].strip() for annotation in content["turk_annotations"]["anns"])
+    if not all(instructions):
+        raise ValueError("an annotation has an empty task_desc")
     return Trajectory(
         split=split,
         task=PurePosixPath(Path(file).as_posix()).parts[-3],
@@ -202,15 +200,8 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
         task_type=content["task_type"],
         params={key: content["pddl_params"][key] for key in PARAMS},
         start=_start(scene),
-        instructions=tuple(map(_words, content["turk_annotations"]["anns"])),
+        instructions=instructions,
     )
-
-
-def _words(annotation: dict[str, Any]) -> str:
-    words = annotation["task_desc"].strip()
-    if not words:
-        raise ValueError("an annotation has an empty task_desc")
-    return words
 
 
 def _start(scene: dict[str, Any]) -> Start:
@@ -247,11 +238,5 @@ def _step(entry: dict[str, Any], low: list[tuple[str, str, str]]) -> Step:
     action = entry["planner_action"]
     kind, numbers = action.get("coordinateReceptacleObjectId", ("", [0.0] * 6))
     position = (numbers[0] / 4, numbers[4] / 4, numbers[2] / 4)  # stored as [4x, 4x, 4z, 4z, 4y, 4y]
-    return Step(
-        action["action"],
-        action.get("objectId", ""),
-        kind,
-        position,
-        action.get("receptacleObjectId", ""),
-        tuple(low),
-    )
+    thing, receptacle = action.get("objectId", ""), action.get("receptacleObjectId", "")
+    return Step(action["action"], thing, kind, position, receptacle, tuple(low))

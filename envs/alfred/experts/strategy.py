@@ -91,9 +91,8 @@ class View:
             return None
         known = (thing for thing in self.world.things.values() if self.knowledge.knows(thing.id))
         unseen = [thing for thing in known if self.knowledge.unseen(thing.id) and thing.id != self.world.holding]
-        return max(
-            unseen, key=lambda thing: PLACE_WEIGHT.get(thing.type, 1.0) * may_hold(thing.type, kind), default=None
-        )
+        weights = [PLACE_WEIGHT.get(thing.type, 1.0) * may_hold(thing.type, kind) for thing in unseen]
+        return unseen[weights.index(max(weights))] if unseen else None
 
 
 def next_step(view: View, task: Task) -> Step:

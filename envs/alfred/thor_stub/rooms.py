@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.data.mining import Room, Survey, official_id
-from envs.alfred.data.start import next_id
+from envs.alfred.data.mining import Room, Survey
+from envs.alfred.data.start import next_id, object_item
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory, room_of
 from envs.alfred.objects import KNOWN_TYPES
-from envs.alfred.scene import Item, ObjectPose, Position, Scene
+from envs.alfred.scene import Item, ObjectPose, Scene
 from envs.alfred.thor_stub.actions.refusals import Refusal
-from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
+from envs.alfred.thor_stub.geometry import GRID, HEIGHT
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.stage import Parents, Stage
 from keep_agent.errors import ConfigError
@@ -55,17 +55,16 @@ class Rooms:
         return self._furnished(name, plan)
 
     def _furnished(self, name: str, plan: str) -> Stage:
-        room, trials = self._survey[plan].without(""), self._trials(plan)
+        room = self._survey[plan].without("")
+        trials = [trial for trial in self._trajectories if trial.floor_plan == plan]
         fixtures = _fixtures(room)
         parents = Parents(fixtures, room)
         items = (*fixtures, *_objects(trials, parents))
-        starts = [trial.start.agent for trial in trials] or [_before(fixtures)]
-        points = {_on_grid(x, z) for x, _, z in starts}
+        x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
+        starts = [trial.start.agent for trial in trials] or [(_step(x), HEIGHT, _step(z))]
+        points = {(_step(x), _step(z)) for x, _, z in starts}
         x, height, z = starts[0]
         return Stage(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
-
-    def _trials(self, plan: str) -> list[Trajectory]:
-        return [trial for trial in self._trajectories if trial.floor_plan == plan]
 
     @cached_property
     def _survey(self) -> Survey:
@@ -80,19 +79,13 @@ def _splits(corpus: Corpus, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the requested splits, else those stored as folders, because archives take long to read."""
     for name in names:
         if name not in corpus.sources:
-            raise ConfigError(f"--split {name} is not in {corpus.root}; choose from {', '.join(corpus.splits)}")
+            raise ConfigError(f"--split {name} is not in {corpus.root}; choose from {', '.join(corpus.sources)}")
     return names or tuple(name for name, source in corpus.sources.items() if source.archive is None)
 
 
-def _before(fixtures: list[Item]) -> Position:
-    """Return a start on the grid for rooms without trials."""
-    x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
-    x, z = _on_grid(x, z)
-    return x, HEIGHT, z
-
-
-def _on_grid(x: float, z: float) -> Point:
-    return round(x / GRID) * GRID, round(z / GRID) * GRID
+def _step(coordinate: float) -> float:
+    """Return the nearest coordinate on the grid."""
+    return round(coordinate / GRID) * GRID
 
 
 def _fixtures(room: Room) -> list[Item]:
@@ -110,9 +103,5 @@ def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
         for pose in trial.start.objects:
             first.setdefault(pose.type, pose)
     counts: Counter[str] = Counter()
-    bare = [
-        Item(next_id(pose.type, counts), pose.type, pose.position, source=official_id(pose.type, pose.position))
-        for pose in first.values()
-        if pose.type in KNOWN_TYPES
-    ]
+    bare = [object_item(pose, counts) for pose in first.values() if pose.type in KNOWN_TYPES]
     return [replace(item, parent=parents.guess(item.type, item.position, bare)) for item in bare]
