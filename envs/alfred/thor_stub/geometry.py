@@ -61,9 +61,7 @@ class Sight:
         return offset <= self.angle / 2 + SIDEWAYS + degrees(atan(width / 2 / away))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is between the upper and lower edge, from ``height`` with a view ``horizon`` degrees
-        down.
-        """
+        """Return whether a target is between the upper and lower edge; ``horizon``: degrees down, from ``height``."""
         away = hypot(target[0] - point[0], target[2] - point[1])
         down = degrees(atan2(height - target[1], away))
         return abs(down - horizon) <= self.angle / 2 + STEEP

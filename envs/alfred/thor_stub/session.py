@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from envs.alfred.scene import Position
-from envs.alfred.thor_stub.actions.refusals import unseen
+from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import Sight
 from envs.alfred.thor_stub.stage import Entity, Stage
 
@@ -66,17 +66,11 @@ class Session:
 
     def enter(self, stage: Stage) -> None:
         """Change to another room with default settings."""
-        self.stage = stage
-        self.settings = Settings()
-        self.cameras = []
-        self.map_view = False
+        self.stage, self.settings, self.cameras, self.map_view = stage, Settings(), [], False
 
     def target(self, object_id: str, force: bool) -> Entity:
-        """Return the object with this id.
-
-        Raises Refusal if it does not exist or, without force, if the agent does not see it.
-        """
+        """Return the object with this id. Raises Refusal for a missing and, without force, an invisible one."""
         entity = self.stage.find(object_id)
         if not force and not self.stage.sees(entity, self.settings.sight):
-            raise unseen()
+            raise exception("NullReferenceException", "Target object not found within the specified visibility")
         return entity

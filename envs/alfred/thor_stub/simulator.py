@@ -11,13 +11,7 @@ from typing import Any
 
 from envs.alfred.objects import types
 from envs.alfred.thor_stub.actions import handling, moving, posing, scenery
-from envs.alfred.thor_stub.actions.refusals import (
-    Refusal,
-    exception,
-    missing_arguments,
-    unknown_action,
-    unknown_arguments,
-)
+from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.metadata import Reporter
 from envs.alfred.thor_stub.session import Scenes, Session
@@ -28,49 +22,25 @@ Do = Callable[..., Any]
 
 ACTIONS: Mapping[str, Do] = MappingProxyType(
     {
-        "AddThirdPartyCamera": scenery.add_camera,
-        "ChangeQuality": scenery.change_quality,
-        "ChangeResolution": scenery.change_resolution,
-        "CleanObject": handling.clean,
-        "CloseObject": handling.close,
-        "CreateHouse": scenery.create_house,
-        "Crouch": moving.crouch,
-        "DirtyObject": handling.dirty,
-        "Done": moving.pass_,
-        "DropHandObject": handling.drop,
-        "DropHeldObject": handling.drop,
-        "EmptyLiquidFromObject": handling.empty,
-        "FillObjectWithLiquid": handling.fill,
-        "GetInteractablePoses": moving.interactable,
-        "GetMapViewCameraProperties": scenery.map_view_properties,
-        "GetReachablePositions": moving.reachable,
-        "GetScenesInBuild": scenery.scenes_in_build,
-        "Initialize": scenery.initialize,
-        "LookDown": moving.look_down,
-        "LookUp": moving.look_up,
-        "MoveAhead": moving.move_ahead,
-        "MoveBack": moving.move_back,
-        "MoveLeft": moving.move_left,
-        "MoveRight": moving.move_right,
-        "OpenObject": handling.open_,
-        "Pass": moving.pass_,
-        "PickupObject": handling.pick_up,
-        "PutObject": handling.put,
-        "Reset": scenery.reset,
-        "RotateLeft": moving.rotate_left,
-        "RotateRight": moving.rotate_right,
-        "SetObjectPoses": posing.set_object_poses,
-        "SetObjectStates": posing.set_object_states,
-        "SliceObject": handling.slice_,
-        "Stand": moving.stand,
-        "Teleport": moving.teleport,
-        "TeleportFull": moving.teleport_full,
-        "ToggleMapView": scenery.toggle_map_view,
-        "ToggleObjectOff": handling.toggle_off,
-        "ToggleObjectOn": handling.toggle_on,
+        "AddThirdPartyCamera": scenery.add_camera, "ChangeQuality": scenery.change_quality,
+        "ChangeResolution": scenery.change_resolution, "CleanObject": handling.clean, "CloseObject": handling.close,
+        "CreateHouse": scenery.create_house, "Crouch": moving.crouch, "DirtyObject": handling.dirty,
+        "Done": moving.pass_, "DropHandObject": handling.drop, "DropHeldObject": handling.drop,
+        "EmptyLiquidFromObject": handling.empty, "FillObjectWithLiquid": handling.fill,
+        "GetInteractablePoses": moving.interactable, "GetMapViewCameraProperties": scenery.map_view_properties,
+        "GetReachablePositions": moving.reachable, "GetScenesInBuild": scenery.scenes_in_build,
+        "Initialize": scenery.initialize, "LookDown": moving.look_down, "LookUp": moving.look_up,
+        "MoveAhead": moving.move_ahead, "MoveBack": moving.move_back, "MoveLeft": moving.move_left,
+        "MoveRight": moving.move_right, "OpenObject": handling.open_, "Pass": moving.pass_,
+        "PickupObject": handling.pick_up, "PutObject": handling.put, "Reset": scenery.reset,
+        "RotateLeft": moving.rotate_left, "RotateRight": moving.rotate_right,
+        "SetObjectPoses": posing.set_object_poses, "SetObjectStates": posing.set_object_states,
+        "SliceObject": handling.slice_, "Stand": moving.stand, "Teleport": moving.teleport,
+        "TeleportFull": moving.teleport_full, "ToggleMapView": scenery.toggle_map_view,
+        "ToggleObjectOff": handling.toggle_off, "ToggleObjectOn": handling.toggle_on,
         "UpdateThirdPartyCamera": scenery.update_camera,
     }
-)
+)  # fmt: skip
 QUERIES = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered by a patch if the settings allow it
 HARMLESS = QUERIES | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
 TOLERATED = types(
@@ -146,7 +116,7 @@ class Simulator:
     def _do(self, action: Action) -> Any:
         name = action.get("action", "")
         if name not in ACTIONS or name in self.unknown:
-            raise unknown_action(name)
+            raise Refusal(f"Invalid action: {name}", "InvalidAction")
         arguments = _arguments(name, action)
         if name not in HARMLESS:
             self.session.stage.version += 1
@@ -178,12 +148,16 @@ def _arguments(name: str, action: Action) -> Action:
     """Return the action's own arguments. Raises Refusal for wrong ones."""
     known, needed, open_ended = _parameters(name)
     arguments = {key: value for key, value in action.items() if key in known or key not in TOLERATED}
-    wrong = [key for key in arguments if key not in known]
+    wrong, expected = [f"'{key}'" for key in arguments if key not in known], ", ".join(known)
     if wrong and not open_ended:
-        raise unknown_arguments(name, wrong, list(known), list(arguments))
-    missing = [key for key in needed if key not in arguments]
-    if missing:
-        raise missing_arguments(name, missing)
+        message = (
+            f'\n\tAction: "{name}" called with invalid argument(s): {", ".join(wrong)}'
+            f"\n\tExpected arguments: {expected}\n\tYour arguments: {', '.join(arguments)}"
+            f"\n\tValid ways to call {name}: ({expected})"
+        )
+        raise Refusal(message, "InvalidArgument")
+    if missing := [key for key in needed if key not in arguments]:
+        raise missing_arguments(name, *missing)
     return arguments
 
 

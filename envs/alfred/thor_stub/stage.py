@@ -12,11 +12,12 @@ from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
-from envs.alfred.thor_stub.actions.refusals import unknown_id
+from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of, whole_of
 from envs.alfred.world import World
 
+Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
 UPRIGHT: Position = (0.0, 0.0, 0.0)
 HAND = (0.5, -0.25)  # metres in front of the eye, and below it
 
@@ -54,10 +55,9 @@ class Parents:
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
         """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
-        inside = (item.id for item in containers if nested(kind, position, item.type, item.position))
-        return next(inside, None) or self._fixture(kind, position)
-
-    def _fixture(self, kind: str, position: Position) -> str | None:
+        for item in containers:
+            if nested(kind, position, item.type, item.position):
+                return item.id
         guesses = self._inference.guesses(kind, position)
         return self._ids.get(guesses[0][1]) if guesses else None
 
@@ -66,18 +66,13 @@ class Stage:
     """A room and the agent in it. ``version`` grows with every change except the agent's pose."""
 
     def __init__(
-        self,
-        scene: Scene,
-        name: str,
-        parents: Parents | None = None,
-        known: Iterable[Point] = (),
-        height: float = HEIGHT,
+        self, scene: Scene, name: str, parents: Parents | None = None, spots: Iterable[Point] = (), y: float = HEIGHT
     ) -> None:
-        """Build the room of a scene; ``known`` are additional standing points, ``height`` is the agent's in metres."""
+        """Build the room of a scene; ``spots``: additional standing points, ``y``: the agent's height in metres."""
         self.name = name
         self.world = World(scene)
-        self.body = Body(*scene.agent, y=height)
-        self.points = floor_points(scene, known)
+        self.body = Body(*scene.agent, y=y)
+        self.points = floor_points(scene, spots)
         self.entities: dict[str, Entity] = {}
         self.of_thing: dict[str, Entity] = {}
         self.marks: defaultdict[str, set[str]] = defaultdict(set)  # "dirty", "water", "open", "on", "sliced", ...
@@ -96,18 +91,16 @@ class Stage:
             self._parents = Parents(item for item in self.world.scene.items if item.type not in PICKUPABLE)
         return self._parents
 
-    def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> Entity:
-        """Give a thing of the world an id, and a name unless it has one."""
-        kind = name_of(thing.type)
-        whole = given_id or free_id(kind, thing.position, self.entities)
-        entity = Entity(whole, kind, name or game_name(self.name, kind, whole), thing.id, rotation=rotation)
-        self.entities[whole] = self.of_thing[thing.id] = entity
-        return entity
+    def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> None:
+        """Add the entity of a thing."""
+        entity = self.add_extra(name_of(thing.type), thing.position, given_id, name=name)
+        entity.thing, entity.place, entity.rotation = thing.id, UPRIGHT, rotation
+        self.of_thing[thing.id] = entity
 
     def add_extra(
         self, kind: str, position: Position, given_id: str = "", controls: str = "", name: str = ""
     ) -> Entity:
-        """Add an entity that does not exist in the symbolic world."""
+        """Add an entity without a thing of the symbolic world, with a new id and name unless these are given."""
         whole = given_id or free_id(kind, position, self.entities)
         entity = Entity(whole, kind, name or game_name(self.name, kind, whole), "", position, controls=controls)
         self.entities[whole] = entity
@@ -145,10 +138,10 @@ class Stage:
         return next(entity for entity in self.entities.values() if entity.type == "Floor")
 
     def find(self, object_id: str) -> Entity:
-        try:
-            return self.entities[object_id]
-        except KeyError:
-            raise unknown_id(object_id) from None
+        if object_id not in self.entities:
+            message = f"objectId: {object_id} is not the objectId on any object in the scene!"
+            raise exception("ArgumentException", message)
+        return self.entities[object_id]
 
     def thing(self, entity: Entity) -> Thing | None:
         return self.world.things.get(entity.thing)
@@ -202,7 +195,6 @@ class Stage:
     # changes
 
     def stand(self, body: Body) -> None:
-        """Take a pose."""
         self.body = body
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
@@ -213,11 +205,7 @@ class Stage:
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)
 
     def resettle(
-        self,
-        items: Sequence[Item],
-        names: Mapping[str, str],
-        rotations: Mapping[str, Position],
-        extras: Mapping[str, Position],
+        self, items: Sequence[Item], names: Mapping[str, str], rotations: Mapping[str, Position], extras: Extras
     ) -> None:
         """Replace all loose entities by these; each loose one gets an id from its new position."""
         old = self.world

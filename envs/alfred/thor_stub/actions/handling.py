@@ -1,15 +1,14 @@
 """Actions on one object: carrying, opening, switching, cutting, liquids and dirt.
 
-The symbolic world decides the effects. If it refuses an action that the build would not, its message becomes the error
-message.
+The symbolic world decides the effects; a refusal of its own becomes the error message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from envs.alfred import objects
-from envs.alfred.objects import KNIVES
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.session import Session
@@ -60,12 +59,12 @@ def drop(session: Session, *, forceAction: bool = False, autoSimulation: bool = 
 
 def is_open(stage: Stage, entity: Entity) -> bool:
     thing = stage.thing(entity)
-    return "open" in stage.marks[entity.key] or (thing is not None and thing.openable and thing.is_open)
+    return "open" in stage.marks[entity.key] or bool(thing and thing.openable and thing.is_open)
 
 
 def is_on(stage: Stage, entity: Entity) -> bool:
     thing = stage.thing(entity)
-    return "on" in stage.marks[entity.key] or (thing is not None and thing.is_on)
+    return "on" in stage.marks[entity.key] or bool(thing and thing.is_on)
 
 
 def open_(
@@ -116,10 +115,8 @@ def toggle_off(session: Session, *, objectId: str, forceAction: bool = False) ->
 
 def _toggle(session: Session, entity: Entity, on: bool) -> None:
     stage, word = session.stage, "on" if on else "off"
-    if entity.type == "StoveBurner":
-        raise Refusal(
-            "target object is controlled by another sim object. target object cannot be turned on/off directly"
-        )
+    other = "target object is controlled by another sim object. target object cannot be turned on/off directly"
+    refuse_if(entity.type == "StoveBurner", other)
     refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
     refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
     refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")
@@ -144,10 +141,7 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """Cut an object without a knife, which only skills require.
-
-    The whole stays in the list of objects, cut and invisible.
-    """
+    """Cut an object, without a knife, too. The whole stays in the list of objects, cut and invisible."""
     stage, entity = session.stage, session.target(objectId, forceAction)
     if "sliced" in stage.marks[entity.key]:
         return
@@ -156,32 +150,29 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
         raise Refusal(f"{entity.name} Does not have the CanBeSliced property!")
     refuse_if(stage.carries(entity), "target object cannot be sliced if it is in the agent's hand")
     before = set(stage.world.things)
-    _do(_with_knife(stage, lambda: stage.world.slice(thing.id)))
-    _cut(stage, entity, thing, [piece for piece in stage.world.things.values() if piece.id not in before])
-
-
-def _with_knife(stage: Stage, act: Callable[[], Outcome]) -> Outcome:
-    """Execute a cut with a knife in the hand, which the symbolic world requires."""
-    world, holding = stage.world, stage.world.holding
-    if holding is not None and world.things[holding].type in KNIVES:
-        return act()
-    world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
-    try:
-        return act()
-    finally:
-        del world.things[_KNIFE.id]
-        world.holding = holding
-
-
-def _cut(stage: Stage, entity: Entity, whole: Thing, pieces: list[Thing]) -> None:
-    marks = stage.marks.pop(whole.id, set())
-    del stage.of_thing[whole.id]
-    entity.thing, entity.place = "", whole.position
+    with _knife_in_hand(stage):
+        _do(stage.world.slice(thing.id))
+    marks = stage.marks.pop(thing.id, set())
+    del stage.of_thing[thing.id]
+    entity.thing, entity.place = "", thing.position
     stage.marks[entity.id] = {"sliced"}
+    pieces = [piece for piece in stage.world.things.values() if piece.id not in before]
     for number, piece in enumerate(pieces):
         name = f"{entity.name}_Slice_{number + 1}"
         stage.add(piece, f"{entity.id}|{piece.type}_{number}", name, entity.rotation)
         stage.marks[piece.id] = marks & {"cooked", "hot", "cold"}
+
+
+@contextmanager
+def _knife_in_hand(stage: Stage) -> Iterator[None]:
+    """Put a knife in the agent's hand meanwhile, as the symbolic world requires for a cut."""
+    world, holding = stage.world, stage.world.holding
+    world.things[_KNIFE.id], world.holding = _KNIFE, _KNIFE.id
+    try:
+        yield
+    finally:
+        del world.things[_KNIFE.id]
+        world.holding = holding
 
 
 def dirty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
@@ -216,10 +207,8 @@ def _able(session: Session, object_id: str, force: bool, kinds: frozenset[str], 
 
 def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
     """Set or clear a mark."""
-    if present:
-        stage.marks[entity.key].add(word)
-    else:
-        stage.marks[entity.key].discard(word)
+    marks = stage.marks[entity.key]
+    stage.marks[entity.key] = marks | {word} if present else marks - {word}
 
 
 def _do(outcome: Outcome) -> None:

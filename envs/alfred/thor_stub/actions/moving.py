@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from math import cos, dist, isclose, radians, sin
 from typing import Any
 
-from envs.alfred.scene import Position, xyz
-from envs.alfred.thor_stub.actions.refusals import Refusal, exception, out_of_range
+from envs.alfred.scene import xyz
+from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments, out_of_range
 from envs.alfred.thor_stub.geometry import Body, Point, Poses
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
@@ -36,19 +36,12 @@ def teleport(
 ) -> None:
     """Change the pose; omitted values stay."""
     body = session.stage.body
-    old = xyz(body.position)
-    place = (
-        old | (position or {}) | {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
-    )
-    angles = {"x": 0.0, "y": body.rotation, "z": 0.0} | (rotation or {})
-    new = Body(
-        place["x"],
-        place["z"],
-        angles["y"] % 360.0,
-        body.horizon if horizon is None else horizon,
-        body.standing if standing is None else standing,
-        body.y,
-    )
+    place = xyz(body.position) | (position or {})
+    place |= {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
+    angles = xyz((0.0, body.rotation, 0.0)) | (rotation or {})
+    horizon = body.horizon if horizon is None else horizon
+    standing = body.standing if standing is None else standing
+    new = Body(place["x"], place["z"], angles["y"] % 360.0, horizon, standing, body.y)
     if not forceAction:
         _check(session, new, angles, place)
     session.stage.stand(new)
@@ -68,17 +61,16 @@ def teleport_full(
 ) -> None:
     """Set the whole pose; the position in either form."""
     if position is None and None in (x, y, z):
-        raise Refusal("action: TeleportFull is missing the following arguments: position", "MissingArguments")
+        raise missing_arguments("TeleportFull", "position")
     pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
     teleport(session, **pose, forceAction=forceAction, x=x, y=y, z=z)
 
 
 def _check(session: Session, body: Body, angles: XYZ, place: XYZ) -> None:
     if abs(angles["x"]) >= 0.01 or abs(angles["z"]) >= 0.01:
-        values = f"({angles['x']}, {angles['y']}, {angles['z']})"
         raise out_of_range(
             "No agents currently can change in pitch or roll. So, you must set rotation(x=0, y=yaw, z=0). "
-            f"You gave {values}"
+            f"You gave ({angles['x']}, {angles['y']}, {angles['z']})"
         )
     check_horizons([body.horizon])
     target = (place["x"], place["y"], place["z"])
@@ -118,14 +110,10 @@ def reachable(
     gridSize: float | None = None,
 ) -> list[XYZ]:
     """Return all standing points, the agent's own first, then by distance from it."""
-    return [xyz(point) for point in _standing_points(session)]
-
-
-def _standing_points(session: Session) -> list[Position]:
     body = session.stage.body
     start = body.x, body.z
     rest = sorted((point for point in session.stage.points if point != start), key=lambda point: dist(point, start))
-    return [(x, body.y, z) for x, z in (start, *rest)]
+    return [xyz((x, body.y, z)) for x, z in (start, *rest)]
 
 
 def interactable(
@@ -149,7 +137,7 @@ def interactable(
     if horizons is not None:
         check_horizons(horizons)
     poses = Poses(
-        [(at["x"], at["y"], at["z"]) for at in positions] if positions is not None else _standing_points(session),
+        [(at["x"], at["y"], at["z"]) for at in (reachable(session) if positions is None else positions)],
         rotations if rotations is not None else _turns(session),
         horizons if horizons is not None else HORIZONS,
         standings if standings is not None else (False, True),
@@ -198,32 +186,24 @@ def look_up(session: Session, *, degrees: float = 30.0, forceAction: bool = Fals
     look_down(session, degrees=-degrees)
 
 
-def move_ahead(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
-    _walk(session, moveMagnitude, 0.0)
+def _walk(bearing: float) -> Callable[..., None]:
+    """Return the action that walks to the next standing point on the grid, ``bearing`` degrees to the right."""
+
+    def move(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
+        body, grid = session.stage.body, session.settings.grid
+        length, turn = moveMagnitude or grid, radians(body.rotation + bearing)
+        x, z = body.x + length * sin(turn), body.z + length * cos(turn)
+        if session.settings.snap:
+            x, z = round(x / grid) * grid, round(z / grid) * grid
+        if not _free(session, (x, z)):
+            way = f"({x - body.x:.4f}, 0.0000, {z - body.z:.4f})"
+            raise Refusal(f"furniture is blocking Agent 0 from moving by {way}.")
+        session.stage.stand(replace(body, x=x, z=z))
+
+    return move
 
 
-def move_back(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
-    _walk(session, moveMagnitude, 180.0)
-
-
-def move_right(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
-    _walk(session, moveMagnitude, 90.0)
-
-
-def move_left(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
-    _walk(session, moveMagnitude, 270.0)
-
-
-def _walk(session: Session, magnitude: float | None, bearing: float) -> None:
-    """Walk to the next standing point on the grid."""
-    body, grid = session.stage.body, session.settings.grid
-    length, turn = magnitude or grid, radians(body.rotation + bearing)
-    x, z = body.x + length * sin(turn), body.z + length * cos(turn)
-    if session.settings.snap:
-        x, z = round(x / grid) * grid, round(z / grid) * grid
-    if not _free(session, (x, z)):
-        raise Refusal(f"furniture is blocking Agent 0 from moving by ({x - body.x:.4f}, 0.0000, {z - body.z:.4f}).")
-    session.stage.stand(replace(body, x=x, z=z))
+move_ahead, move_right, move_back, move_left = map(_walk, (0.0, 90.0, 180.0, 270.0))
 
 
 def crouch(session: Session) -> None:

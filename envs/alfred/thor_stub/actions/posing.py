@@ -6,14 +6,14 @@ given positions, and gives them all new ids. Of two objects with the same new id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
 from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
-from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
+from envs.alfred.thor_stub.actions.refusals import refuse_if
 from envs.alfred.thor_stub.geometry import vector
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
@@ -41,11 +41,8 @@ def set_object_poses(
     **ignored: object,
 ) -> str:
     """Place the listed objects; an unknown name fails the action after all others are placed."""
-    if not objectPoses:
-        raise Refusal(
-            "objectPoses was not initialized correctly."
-            " Please make sure each element in the objectPoses list is initialized."
-        )
+    remedy = "Please make sure each element in the objectPoses list is initialized."
+    refuse_if(not objectPoses, f"objectPoses was not initialized correctly. {remedy}")
     stage, layout = session.stage, _Layout()
     before = {item.id: item for item in stage.items()}
     unknown = _place(stage, layout, before, objectPoses)
@@ -61,7 +58,11 @@ def set_object_poses(
 
 def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
     """Enter the listed things in the room's order, copies last; return the error about the last unknown name, or ""."""
-    names = {entity.name: entity for entity in stage.entities.values() if _findable(stage, entity)}
+    names = {
+        entity.name: entity
+        for entity in stage.entities.values()
+        if loose(entity.type) and "sliced" not in stage.marks[entity.key]
+    }
     copies, unknown = [], ""
     for number, pose in enumerate(poses):
         entity = names.get(pose["objectName"])
@@ -86,11 +87,6 @@ def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: lis
     in_order = sorted(layout.items.values(), key=lambda item: order[item.id])
     layout.items = {item.id: item for item in (*in_order, *copies)}
     return unknown
-
-
-def _findable(stage: Stage, entity: Entity) -> bool:
-    """Return whether an entity is loose and not cut."""
-    return loose(entity.type) and "sliced" not in stage.marks[entity.key]
 
 
 def _next(item: Item, names: list[str]) -> str:
@@ -126,18 +122,14 @@ def _without_doubles(layout: _Layout) -> None:
 def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Determine the receptacle of each object."""
     for item in layout.items.values():
-        if item.id not in layout.originals:
-            if item.parent not in layout.items:
-                layout.items[item.id] = replace(item, parent=None)
-            continue
-        parent = _parent(stage, layout, before, item)
+        parent = item.parent if item.parent in layout.items else None
+        if item.id in layout.originals and stage.world.things[layout.originals[item.id]].pickupable:
+            parent = _parent(stage, layout, before, item)
         layout.items[item.id] = replace(item, parent=parent)
 
 
 def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
     """Return the earlier receptacle if neither it nor the object has moved, else infer it from the position."""
-    if not stage.world.things[layout.originals[item.id]].pickupable:
-        return item.parent if item.parent in layout.items else None
     if item.id in before and item.id != stage.world.holding and _still(before, layout, item.id):
         parent = before[item.id].parent
         if parent is None or (parent in layout.items and _still(before, layout, parent)):
@@ -171,19 +163,15 @@ def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ig
     key, kinds = _STATES[change]
     kind, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
     stage = session.stage
-    for entity in _of_type(stage, kind, kinds):
+    for entity in tuple(stage.entities.values()):
+        if entity.type not in kinds or kind not in (None, "", entity.type):
+            continue
         if change == "toggleable":
             _switch(stage, entity, value)
         elif change == "openable":
             _open(stage, entity, value)
         else:
             mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
-
-
-def _of_type(stage: Stage, kind: str | None, kinds: frozenset[str]) -> Iterator[Entity]:
-    for entity in tuple(stage.entities.values()):
-        if entity.type in kinds and kind in (None, "", entity.type):
-            yield entity
 
 
 def _switch(stage: Stage, entity: Entity, on: bool) -> None:

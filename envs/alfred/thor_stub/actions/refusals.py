@@ -28,27 +28,5 @@ def out_of_range(message: str) -> Refusal:
     return exception("ArgumentOutOfRangeException", message)
 
 
-def unknown_id(object_id: str) -> Refusal:
-    return exception("ArgumentException", f"objectId: {object_id} is not the objectId on any object in the scene!")
-
-
-def unseen() -> Refusal:
-    return exception("NullReferenceException", "Target object not found within the specified visibility")
-
-
-def unknown_action(name: str) -> Refusal:
-    return Refusal(f"Invalid action: {name}", "InvalidAction")
-
-
-def missing_arguments(action: str, names: list[str]) -> Refusal:
+def missing_arguments(action: str, *names: str) -> Refusal:
     return Refusal(f"action: {action} is missing the following arguments: {','.join(names)}", "MissingArguments")
-
-
-def unknown_arguments(action: str, wrong: list[str], known: list[str], arguments: list[str]) -> Refusal:
-    lines = (
-        f'Action: "{action}" called with invalid argument(s): ' + ", ".join(f"'{name}'" for name in wrong),
-        f"Expected arguments: {', '.join(known)}",
-        f"Your arguments: {', '.join(arguments)}",
-        f"Valid ways to call {action}: ({', '.join(known)})",
-    )
-    return Refusal("".join(f"\n\t{line}" for line in lines), "InvalidArgument")
