@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from envs.alfworld.knowledge import Knowledge
-from envs.alfworld.text_state import THING
-from envs.alfworld.world import World
+from envs.alfworld.world import THING, World
 from envs.outcome import DONE, Outcome, unknown_skill
 
 _REPORT = re.compile(r"look|inventory|help|examine .*")

@@ -5,15 +5,16 @@ Every effect and every sentence comes from these packages (alfworld 0.4, textwor
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from envs.alfworld.expressions import read_expression
 from keep_agent.errors import ConfigError, DataError
 
 EXTRA = "alfworld"
+LONGEST = 1000  # characters of an expression
 
 
 class Engine:
@@ -39,8 +40,7 @@ class Engine:
     def do(self, command: str) -> str:
         """Execute a command and return the answer, "Nothing happens." if it is impossible now.
 
-        :raises DataError: the game's grammar has an expression that is not allowed; the command was executed all the
-            same
+        Raises DataError for a forbidden expression in the game's grammar, after the command was executed.
         """
         try:
             self._state, _, _ = self._renaming_player.step(command)
@@ -117,3 +117,43 @@ def _restored_arguments() -> Iterator[None]:
         yield
     finally:
         sys.argv = arguments
+
+
+def read_expression(text: str, variables: Mapping[str, Any]) -> Any:
+    """Evaluate an expression in a game's grammar, which TextWorld would pass to ``eval``: a file could run any code.
+
+    Games only read an attribute of a thing, join texts, and choose the first text that is not empty:
+    ``{o.indefinite + ' ' + o.name}``, ``{r.name or r.id}``. Raises DataError for all else and for unknown names.
+    """
+    if len(text) > LONGEST:
+        raise DataError(f"an expression of {len(text)} characters in a game's grammar; restore the game's file")
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, variables)
+    except (SyntaxError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(
+            f"{text!r:.80} in a game's grammar is not run ({error}); restore the game's file: an expression may only "
+            "read names of things, join them with + and choose with or"
+        ) from error
+
+
+def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
+    """Evaluate a syntax node. Raises ValueError for a kind that is not allowed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name):
+        return variables[node.id]
+    if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
+        return _text(getattr(_value(node.value, variables), node.attr))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(_value(node.left, variables)) + _text(_value(node.right, variables))
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        values = [_value(part, variables) for part in node.values]
+        return next(filter(None, values), values[-1])
+    raise ValueError(f"{type(node).__name__} is not allowed")
+
+
+def _text(value: Any) -> str | None:
+    """Return a text or None. Raises ValueError for any other value, so that no method of an object is reachable."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} is not a text")
+    return value

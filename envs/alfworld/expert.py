@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Task
-from envs.alfworld.text_state import THING, to_id, to_words
 from envs.alfworld.translation import TREATMENTS, skill_of, treatment_at
-from envs.alfworld.world import World
+from envs.alfworld.world import THING, World, to_id, to_words
 
 
 class Expert:

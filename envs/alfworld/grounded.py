@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from envs.alfworld.knowledge import Knowledge
-from envs.alfworld.text_state import THING, sort_key, to_id, to_words, type_of
 from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat, treatment_at
-from envs.alfworld.world import NO_EFFECT, World
+from envs.alfworld.world import NO_EFFECT, THING, World, sort_key, to_id, to_words, type_of
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
 _VERBS = ("go to", "open", "close", "pick up", "put", "slice", "turn on", "turn off")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envs.alfworld.text_state import sort_key, type_of
 from envs.alfworld.translation import FAUCET, LIGHTS, faucets
-from envs.alfworld.world import World
+from envs.alfworld.world import World, sort_key, type_of
 from envs.fact import Fact
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from envs.alfred import objects
-from envs.alfworld.text_state import THING, to_words, type_of
-from envs.alfworld.world import NO_EFFECT, World
+from envs.alfworld.world import NO_EFFECT, THING, World, to_words, type_of
 from envs.outcome import DONE, Outcome, failed
 
 LIGHTS = frozenset(map(objects.snake, objects.LAMPS))  # fixtures in our skills and memory lines, objects in ALFWorld

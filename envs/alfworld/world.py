@@ -1,15 +1,110 @@
-"""World of ALFWorld: a game in progress, with its engine and the state that its text describes."""
+"""World of ALFWorld: a game in progress, and its state as the text describes it: objects, doors, the hand."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from weakref import finalize
 
 from envs.alfworld.engine import Engines
 from envs.alfworld.scene import Game
-from envs.alfworld.text_state import REFUSAL, TextState
 from envs.outcome import DONE, Outcome, failed
 
-NO_EFFECT = REFUSAL.rstrip(".").lower()
+REFUSAL = "Nothing happens."
+NO_EFFECT = "nothing happens"
+THING = r"[a-z]+ \d+"
+_LISTING = re.compile(rf"\ban? ({THING})")
+_CONTENT = re.compile(rf"(?:On the {THING}|In it), you see (.*?)\.")
+_MARKS = {"heat": "hot", "cool": "cold", "clean": "clean", "slice": "sliced"}
+_OPPOSITE = {"hot": "cold", "cold": "hot"}  # an object of ALFWorld is hot or cold, never both
+
+
+def to_id(words: str) -> str:
+    """Convert a name in a command to an id in memory: "mug 2" -> "mug_2"."""
+    return words.replace(" ", "_")
+
+
+def to_words(thing: str) -> str:
+    """Convert an id in memory to a name in a command: "mug_2" -> "mug 2"."""
+    return thing.replace("_", " ")
+
+
+def type_of(thing: str) -> str:
+    """Return the type part of an id: "mug_2" -> "mug"."""
+    return thing.rpartition("_")[0]
+
+
+def sort_key(thing: str) -> tuple[str, int]:
+    """Return the type and the number of an id, to sort ids by both."""
+    return type_of(thing), int(thing.rpartition("_")[2])
+
+
+@dataclass
+class TextState:
+    """Facts from the text, by ids such as ``mug_2``. Only the agent moves objects, so that facts stay true."""
+
+    receptacles: tuple[str, ...] = ()
+    at: str | None = None
+    holding: str | None = None
+    places: dict[str, str] = field(default_factory=dict)  # receptacle of each object that lies somewhere, also of lamps
+    marks: dict[str, set[str]] = field(default_factory=dict)  # hot, cold, clean, sliced, on
+    doors: dict[str, str] = field(default_factory=dict)  # open or closed; no entry: no door, or not visited yet
+    inspected: set[str] = field(default_factory=set)  # receptacles whose content the text has listed
+
+    def begin(self, opening: str) -> None:
+        """Read the receptacles of the room from the first text of a game."""
+        room = opening.partition("you see ")[2].partition("Your task is to")[0]
+        self.receptacles = tuple(sorted(map(to_id, _LISTING.findall(room)), key=sort_key))
+
+    def update(self, command: str, answer: str) -> None:
+        """Apply a command and its answer. A command without effect changes nothing."""
+        if answer.strip() == REFUSAL:
+            return
+        verb, *things = command.split(" ", 1)[0], *map(to_id, re.findall(THING, command))
+        if verb in ("go", "open", "close", "examine") and things:
+            self._read_place(verb, things[0], answer)
+        elif verb == "take":
+            self.places.pop(things[0], None)
+            self.holding = things[0]
+        elif verb in ("put", "move"):
+            self.places[things[0]] = things[1]
+            self.holding = None
+        elif verb == "use":
+            self.marks.setdefault(things[0], set()).add("on")
+        elif verb in _MARKS:
+            self._mark(things[0], _MARKS[verb])
+
+    def knows(self, words: str) -> bool:
+        """Return whether the text has mentioned every thing that a skill or command names."""
+        known = {*self.receptacles, *self.places, self.holding}
+        return known.issuperset(map(to_id, re.findall(THING, words)))
+
+    def inside(self, place: str) -> list[str]:
+        """Return the objects known to lie in or on a receptacle, by type and number."""
+        return sorted((thing for thing, holder in self.places.items() if holder == place), key=sort_key)
+
+    def in_view(self) -> list[str]:
+        """Return the objects at the agent's receptacle, none if its door is closed."""
+        return [] if self.at is None or self.doors.get(self.at) == "closed" else self.inside(self.at)
+
+    def _mark(self, thing: str, mark: str) -> None:
+        marks = self.marks.setdefault(thing, set())
+        marks.discard(_OPPOSITE.get(mark, ""))
+        marks.add(mark)
+
+    def _read_place(self, verb: str, thing: str, answer: str) -> None:
+        if thing not in self.receptacles:
+            return
+        if verb == "go":
+            self.at = thing
+        if verb == "close" or " is closed." in answer:
+            self.doors[thing] = "closed"
+        elif verb == "open" or " is open." in answer:
+            self.doors[thing] = "open"
+        content = _CONTENT.search(answer)
+        if content is not None:
+            self.inspected.add(thing)
+            self.places.update((to_id(words), thing) for words in _LISTING.findall(content[1]))
 
 
 class World:

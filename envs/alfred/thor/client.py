@@ -81,10 +81,7 @@ class Thor:
         return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a refusal is a reply that is not ok.
-
-        Raises `ThorError`, after which the process is gone.
-        """
+        """Execute an action; a refusal is a reply that is not ok. Raises `ThorError`, which ends the process."""
         return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
 
     def insist(self, action: str, **arguments: Any) -> Reply:
@@ -107,7 +104,10 @@ class Thor:
         try:
             return call(controller)
         except Exception as error:
-            fault = self._close_after(error, action, time.perf_counter() - began)
+            fault = _thor_error(error)
+            fault.action, fault.seconds = fault.action or action, time.perf_counter() - began
+            self.close()  # its replies may be out of step with the actions
+            log.info("%s", fault)
             if fault is error:
                 raise
             raise fault from error
@@ -117,14 +117,6 @@ class Thor:
         finally:
             self.trips += 1
             self.seconds += time.perf_counter() - began
-
-    def _close_after(self, error: Exception, action: str, seconds: float) -> ThorError:
-        """End the process, whose replies may be out of step with the actions, and return the named error."""
-        self.close()
-        fault = _thor_error(error)
-        fault.action, fault.seconds = fault.action or action, seconds
-        log.info("%s", fault)
-        return fault
 
 
 def _has_scene(controller: Controller, scene: str) -> bool:
@@ -142,13 +134,10 @@ def _require_success(action: str, reply: Reply) -> Reply:
 
 def _thor_error(error: Exception) -> ThorError:
     """Return the project's error behind the client's error."""
-    fault = thor_error(error)
-    if fault is not None:
-        return fault
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and not thor_error(error):
         return ThorTimeout("no reply in time")
     cause = error.__context__ or error
-    return ThorAnswer(f"{type(cause).__name__}: {cause}")
+    return thor_error(error) or ThorAnswer(f"{type(cause).__name__}: {cause}")
 
 
 def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:
@@ -162,20 +151,11 @@ def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) 
 
 
 def _reply(event: Event) -> Reply:
-    """Return the reply of an event.
-
-    Raises `ThorAnswer` if its success flag is no boolean: a text such as "false" would count as true.
-    """
+    """Return the reply of an event. Raises `ThorAnswer` if its success flag is no boolean but, for example, "false"."""
     metadata = event.metadata
     success = metadata["lastActionSuccess"]
     if not isinstance(success, bool):
         raise ThorAnswer(f"lastActionSuccess={success!r:.80} is neither true nor false")
     cameras = event.third_party_camera_frames
-    return Reply(
-        success,
-        metadata["errorMessage"] or "",
-        metadata["actionReturn"],
-        metadata,
-        event.frame,
-        cameras[-1][:, :, :3] if cameras else None,  # CloudRendering has a fourth channel
-    )
+    image = cameras[-1][:, :, :3] if cameras else None  # CloudRendering has a fourth channel
+    return Reply(success, metadata["errorMessage"] or "", metadata["actionReturn"], metadata, event.frame, image)

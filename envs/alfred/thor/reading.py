@@ -89,10 +89,7 @@ class Names:
 
 
 def read_things(entries: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """Return all things by id, in the order of ``before``, new ones last.
-
-    An unchanged thing is the same object as before.
-    """
+    """Return all things by id, in the order of ``before``, new ones last; an unchanged thing is the same object."""
     order = [name for name in before if name in entries] + [name for name in entries if name not in before]
     bare = {name: _thing(name, entries[name]) for name in order}
     parents = {name: _parent(bare[name], entries[name], bare, before, names) for name in order if bare[name].pickupable}
@@ -153,10 +150,7 @@ def _parent(
 
 
 def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """Return the container that held the thing before.
-
-    The simulator lists no receptacle for things in a carried container, nor in a pan on a burner.
-    """
+    """Return the earlier container: the simulator lists none for things in a carried one or in a pan on a burner."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED:

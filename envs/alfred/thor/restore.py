@@ -10,9 +10,9 @@ result is checked afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import dist
+from math import dist, inf
 from typing import Any
 
 from envs.alfred.objects import TOGGLEABLE
@@ -62,11 +62,12 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
     reply = thor.insist("Pass")
     for action, arguments in state_actions(start, reply.objects):
         ask(action, **arguments)
-    _stand(ask, start)
+    pose = Pose(*start.agent, start.rotation, start.horizon).arguments()  # the agent's height depends on the build
+    if not ask("Teleport", **pose).ok:
+        ask("Teleport", **pose, forceAction=True)
     reply = thor.insist("Pass")
-    report = RestoreReport(
-        len(start.objects), tuple(absent), tuple(strayed(start.objects, reply.objects, absent)), tuple(refusals)
-    )
+    away = strayed(start.objects, reply.objects, absent)
+    report = RestoreReport(len(start.objects), tuple(absent), tuple(away), tuple(refusals))
     if report.notes():
         log.warning("this start differs from the trial's: %s", report.notes())
     return report
@@ -120,32 +121,19 @@ def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str,
     for entry in entries:
         kind = kind_of(entry)
         on = toggles.get(kind, False)
+        arguments = {"objectId": entry["objectId"], "forceAction": True}
         if kind in TOGGLEABLE and entry["toggleable"] and entry["isToggled"] != on:
-            yield "ToggleObjectOn" if on else "ToggleObjectOff", _forced(entry)
+            yield "ToggleObjectOn" if on else "ToggleObjectOff", arguments
         if start.dirty_and_empty and entry["dirtyable"] and not entry["isDirty"]:
-            yield "DirtyObject", _forced(entry)
+            yield "DirtyObject", arguments
         if start.dirty_and_empty and entry["canFillWithLiquid"] and entry["isFilledWithLiquid"]:
-            yield "EmptyLiquidFromObject", _forced(entry)
+            yield "EmptyLiquidFromObject", arguments
 
 
-def _forced(entry: Entry) -> dict[str, Any]:
-    return {"objectId": entry["objectId"], "forceAction": True}
-
-
-def _stand(ask: Any, start: Start) -> None:
-    """Move the agent to the trial's start; its height depends on the build."""
-    arguments = Pose(*start.agent, start.rotation, start.horizon).arguments()
-    if not ask("Teleport", **arguments).ok:
-        ask("Teleport", **arguments, forceAction=True)
-
-
-def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Iterable[str]) -> list[str]:
+def strayed(poses: Sequence[ObjectPose], entries: Sequence[Entry], absent: Collection[str]) -> list[str]:
     """Return the types of poses that have no object of their type nearby."""
-    missing = set(absent)
-    objects_present = [(kind_of(entry), position_of(entry)) for entry in entries]
-    return [
-        pose.type
-        for pose in poses
-        if pose.type not in missing
-        and not any(kind == pose.type and dist(pose.position, place) <= MAX_DISTANCE for kind, place in objects_present)
-    ]
+    places: dict[str, list[Position]] = {}
+    for entry in entries:
+        places.setdefault(kind_of(entry), []).append(position_of(entry))
+    distances = ((pose.type, [dist(pose.position, place) for place in places.get(pose.type, ())]) for pose in poses)
+    return [kind for kind, away in distances if kind not in absent and min(away, default=inf) > MAX_DISTANCE]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from envs.alfred.objects import SLICED, say
@@ -44,13 +45,22 @@ class _Act(NamedTuple):
     arguments: Mapping[str, Any]
 
 
+def _primitive(symbolic: Callable[..., Outcome], action: str) -> Callable[[ThorWorld, str], Outcome]:
+    """Return the method that executes a primitive on one thing by an action of the simulator."""
+
+    def execute(self: ThorWorld, thing_id: str) -> Outcome:
+        return self._carry_out(symbolic, (thing_id,), partial(self._use, action, thing_id))
+
+    return execute
+
+
 class ThorWorld(World):
     """A scene in the simulator. Copies are symbolic, so trials on a copy change nothing."""
 
     __slots__ = ("_entries", "_history", "_names", "_poses", "_reply", "_thor", "description", "restarts", "restored")
 
     def __init__(self, thor: Thor, description: Scene) -> None:
-        """Enter the scene that ``described`` gives, from ALFRED's data or the generator. Raises `ThorError`."""
+        """Enter the scene of a description from ALFRED's data or the generator. Raises `ThorError`."""
         self._thor, self.description = thor, description
         self._history: list[_Act] = []
         self.restored: RestoreReport | None = None
@@ -109,36 +119,24 @@ class ThorWorld(World):
         """Stand where the thing, or the closed container around it, can be used."""
         return self._carry_out(World.goto, (thing_id,), lambda: self._approach(self.hidden_in(thing_id) or thing_id))
 
-    def open(self, thing_id: str) -> Outcome:
-        return self._carry_out(World.open, (thing_id,), lambda: self._use("OpenObject", thing_id))
-
     def close(self, thing_id: str) -> Outcome:
         if self[thing_id].openable and not self._entries[thing_id]["openable"]:
             return failed(f"{say(thing_id)} cannot be closed")
         return self._carry_out(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
-    def pick(self, thing_id: str) -> Outcome:
-        return self._carry_out(World.pick, (thing_id,), lambda: self._use("PickupObject", thing_id))
-
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
         """Put the thing wherever there is room, as ALFRED does."""
-
-        def do() -> str | None:
-            return self._use("PutObject", receptacle_id, forceAction=True, placeStationary=True)
-
+        do = partial(self._use, "PutObject", receptacle_id, forceAction=True, placeStationary=True)
         return self._carry_out(World.put, (thing_id, receptacle_id), do)
 
     def drop(self) -> Outcome:
-        return self._carry_out(World.drop, (), self._let_go)
+        return self._carry_out(World.drop, (), self._drop)
 
-    def slice(self, thing_id: str) -> Outcome:
-        return self._carry_out(World.slice, (thing_id,), lambda: self._use("SliceObject", thing_id))
-
-    def turn_on(self, thing_id: str) -> Outcome:
-        return self._carry_out(World.turn_on, (thing_id,), lambda: self._use("ToggleObjectOn", thing_id))
-
-    def turn_off(self, thing_id: str) -> Outcome:
-        return self._carry_out(World.turn_off, (thing_id,), lambda: self._use("ToggleObjectOff", thing_id))
+    open = _primitive(World.open, "OpenObject")
+    pick = _primitive(World.pick, "PickupObject")
+    slice = _primitive(World.slice, "SliceObject")
+    turn_on = _primitive(World.turn_on, "ToggleObjectOn")
+    turn_off = _primitive(World.turn_off, "ToggleObjectOff")
 
     def _carry_out(self, primitive: Callable[..., Outcome], arguments: tuple[str, ...], do: Attempt) -> Outcome:
         """Execute a primitive that the symbolic world allows."""
@@ -178,10 +176,9 @@ class ThorWorld(World):
                 return None
         return self._objection("no pose reaches it")
 
-    def _let_go(self) -> str | None:
-        if self._do("DropHandObject").ok:
-            return None
-        return None if self._do("DropHandObject", forceAction=True).ok else self._objection()
+    def _drop(self) -> str | None:
+        is_dropped = self._do("DropHandObject").ok or self._do("DropHandObject", forceAction=True).ok
+        return None if is_dropped else self._objection()
 
     def _towards(self, thing_id: str) -> list[Pose]:
         poses = self._poses.towards(self._names.object_id(thing_id), self.things[thing_id].position)
@@ -283,12 +280,11 @@ class ThorWorld(World):
 
     def _shape(self) -> dict[str, tuple[object, ...]]:
         """Return what must be equal after a restart: neither positions nor slices, which physics does not repeat."""
-        return {
-            thing.id: ()
-            if thing.type in SLICED
-            else (thing.parent, thing.is_open, thing.is_on, thing.id == self.holding)
-            for thing in self.things.values()
-        }
+        shape: dict[str, tuple[object, ...]] = dict.fromkeys(self.things, ())
+        for thing in self.things.values():
+            if thing.type not in SLICED:
+                shape[thing.id] = thing.parent, thing.is_open, thing.is_on, thing.id == self.holding
+        return shape
 
 
 def _plain(message: str) -> str:

@@ -35,41 +35,26 @@ class Reporter:
     def _write(self, session: Session) -> Record:
         stage, body = session.stage, session.stage.body
         up = map_camera(stage) if session.map_view else None
+        turn = xyz((0.0, body.rotation, 0.0))
+        held = [stage.of_thing[stage.world.holding]] if stage.world.holding else []
         return {
             "objects": self._objects(session),
             "agent": {
-                "name": "agent",
-                "position": xyz(body.position),
-                "rotation": {"x": 0.0, "y": body.rotation, "z": 0.0},
-                "cameraHorizon": body.horizon,
-                "isStanding": body.standing,
-                "inHighFrictionArea": False,
+                "name": "agent", "position": xyz(body.position), "rotation": turn, "cameraHorizon": body.horizon,
+                "isStanding": body.standing, "inHighFrictionArea": False,
             },
             "heldObjectPose": {
-                "position": xyz(stage.hand),
-                "rotation": {"x": 0.0, "y": body.rotation, "z": 0.0},
-                "localPosition": {"x": 0.0, "y": 0.0, "z": 0.0},
-                "localRotation": {"x": 0.0, "y": 0.0, "z": 0.0},
+                "position": xyz(stage.hand), "rotation": turn,
+                "localPosition": xyz((0.0, 0.0, 0.0)), "localRotation": xyz((0.0, 0.0, 0.0)),
             },
-            "inventoryObjects": _inventory(stage),
-            "sceneName": stage.name,
-            "sceneBounds": _bounds(stage),
-            "screenWidth": session.width,
-            "screenHeight": session.height,
-            "fov": session.settings.sight.angle,
-            "cameraPosition": xyz(up.position if up else body.eye),
-            "cameraOrthSize": up.extent if up else -1.0,
-            "thirdPartyCameras": _cameras(session.cameras),
-            "collided": False,
-            "collidedObjects": [],
-            "isSceneAtRest": True,
-            "currentTime": 0.0,
-            "colors": None,
-            "colorBounds": None,
-            "flatSurfacesOnGrid": [],
-            "depthFormat": "Meters",
-            "agentId": 0,
-        }
+            "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in held],
+            "sceneName": stage.name, "sceneBounds": _bounds(stage), "screenWidth": session.width,
+            "screenHeight": session.height, "fov": session.settings.sight.angle,
+            "cameraPosition": xyz(up.position if up else body.eye), "cameraOrthSize": up.extent if up else -1.0,
+            "thirdPartyCameras": _cameras(session.cameras), "collided": False, "collidedObjects": [],
+            "isSceneAtRest": True, "currentTime": 0.0, "colors": None, "colorBounds": None, "flatSurfacesOnGrid": [],
+            "depthFormat": "Meters", "agentId": 0,
+        }  # fmt: skip
 
     def _objects(self, session: Session) -> list[Record]:
         """Return the records of all objects. Records of equal content may be the same object."""
@@ -145,19 +130,7 @@ def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record
 def _geometry(position: Position, kind: str) -> Record:
     outline = box(position, size_of(kind))
     oriented = {"cornerPoints": outline["cornerPoints"]} if kind in PICKUPABLE else None
-    return {
-        "position": xyz(position),
-        "axisAlignedBoundingBox": outline,
-        "objectOrientedBoundingBox": oriented,
-    }
-
-
-def _inventory(stage: Stage) -> list[Record]:
-    holding = stage.world.holding
-    if holding is None:
-        return []
-    entity = stage.of_thing[holding]
-    return [{"objectId": entity.id, "objectType": entity.type}]
+    return {"position": xyz(position), "axisAlignedBoundingBox": outline, "objectOrientedBoundingBox": oriented}
 
 
 def _bounds(stage: Stage) -> Record:

@@ -33,6 +33,7 @@ AGENT: Color = (200, 30, 30)
 GLOW: Color = (255, 235, 90)  # the outline of devices that are on
 EDGE: Color = (50, 50, 50)
 NEAR = 0.08  # metres from the camera
+FONT = ImageFont.load_default(10)
 LABEL_RANGE = 3.0  # metres within which things have labels
 # Of each face: its corners as `corners` numbers them, its axis, its side of the box, its brightness.
 FACES = (
@@ -93,18 +94,12 @@ def through(session: Session, camera: Camera) -> bytes:
 
 
 def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
-    """Return the camera.
-
-    ``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` is the vertical field of view.
-    """
+    """Return the camera; degrees: ``pitch`` down, ``yaw`` to the right, ``angle`` of the vertical field of view."""
     down, turn = radians(pitch), radians(yaw)
-    axes = np.array(
-        (
-            (cos(turn), 0.0, -sin(turn)),
-            (sin(turn) * sin(down), cos(down), cos(turn) * sin(down)),
-            (sin(turn) * cos(down), -sin(down), cos(turn) * cos(down)),
-        )
-    )
+    right = cos(turn), 0.0, -sin(turn)
+    up = sin(turn) * sin(down), cos(down), cos(turn) * sin(down)
+    ahead = sin(turn) * cos(down), -sin(down), cos(turn) * cos(down)
+    axes = np.array((right, up, ahead))
     return _Lens(np.array(eye), axes, session.height / 2 / tan(radians(angle) / 2), session.width, session.height)
 
 
@@ -115,8 +110,7 @@ def _perspective(session: Session, lens: _Lens) -> bytes:
         pixels = _clipped(outline, lens)
         if len(pixels) > 2:
             pen.polygon(pixels, fill=color)
-    boxes = list(_boxes(session.stage))
-    if boxes:
+    if boxes := list(_boxes(session.stage)):
         _draw_boxes(image, pen, lens, boxes)
     return _raw(image)
 
@@ -220,16 +214,10 @@ def _write(image: Image.Image, kind: str, column: float, row: float) -> None:
 
 @cache
 def _label(kind: str) -> Image.Image:
-    font = _font()
-    x0, y0, x1, y1 = font.getbbox(kind)
+    x0, y0, x1, y1 = FONT.getbbox(kind)
     mask = Image.new("L", (int(x1 - x0) + 1, int(y1 - y0) + 1))
-    ImageDraw.Draw(mask).text((-x0, -y0), kind, fill=255, font=font)
+    ImageDraw.Draw(mask).text((-x0, -y0), kind, fill=255, font=FONT)
     return mask
-
-
-@cache
-def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    return ImageFont.load_default(10)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envs.alfworld.expressions import read_expression
+from envs.alfworld.engine import read_expression
 from keep_agent.errors import DataError
 
 

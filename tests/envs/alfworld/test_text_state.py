@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envs.alfworld.text_state import TextState
 from envs.alfworld.translation import TREATMENTS, skill_of, treatment_at
+from envs.alfworld.world import TextState
 
 OPENING = (
     "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see a "
