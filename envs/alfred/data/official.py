@@ -57,7 +57,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
     check_once(names, "annotation", f"keep one of its trials in {split}")
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
-    return OfficialEpisodes(draw(_only_listed(corpus, split, entries), limit, seed), load_survey(corpus))
+    return OfficialEpisodes(draw(_listed(corpus, split, entries), limit, seed), load_survey(corpus))
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
@@ -73,7 +73,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
     )
 
 
-def _only_listed(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
+def _listed(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
     """Return the entries that the splits file lists; all if it lacks the split. Raises DataError if it lists none."""
     paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
     path = next(filter(Path.is_file, paths), None)
