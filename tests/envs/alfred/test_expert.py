@@ -27,21 +27,16 @@ KITCHEN = Scene(
     id="small-kitchen",
     room="kitchen",
     items=(
-        Item("countertop_1", "CounterTop", (0.0, 0.9, 2.0)),
-        Item("drawer_1", "Drawer", (0.5, 0.7, 2.0)),
-        Item("faucet_1", "Faucet", (2.0, 1.1, 2.0)),
-        Item("fridge_1", "Fridge", (4.0, 0.9, 2.0)),
-        Item("microwave_1", "Microwave", (0.0, 1.1, -2.0)),
-        Item("sinkbasin_1", "SinkBasin", (2.0, 0.8, 2.0)),
+        Item("countertop_1", "CounterTop", (0.0, 0.9, 2.0)), Item("drawer_1", "Drawer", (0.5, 0.7, 2.0)),
+        Item("faucet_1", "Faucet", (2.0, 1.1, 2.0)), Item("fridge_1", "Fridge", (4.0, 0.9, 2.0)),
+        Item("microwave_1", "Microwave", (0.0, 1.1, -2.0)), Item("sinkbasin_1", "SinkBasin", (2.0, 0.8, 2.0)),
         Item("apple_1", "Apple", (4.0, 1.0, 2.0), "fridge_1"),
         Item("apple_2", "Apple", (0.2, 1.0, 2.0), "countertop_1"),
-        Item("fork_1", "Fork", (0.5, 0.7, 2.0), "drawer_1"),
-        Item("fork_2", "Fork", (2.0, 0.8, 2.0), "sinkbasin_1"),
-        Item("knife_1", "Knife", (0.5, 0.7, 2.0), "drawer_1"),
-        Item("mug_1", "Mug", (0.1, 1.0, 2.0), "countertop_1"),
+        Item("fork_1", "Fork", (0.5, 0.7, 2.0), "drawer_1"), Item("fork_2", "Fork", (2.0, 0.8, 2.0), "sinkbasin_1"),
+        Item("knife_1", "Knife", (0.5, 0.7, 2.0), "drawer_1"), Item("mug_1", "Mug", (0.1, 1.0, 2.0), "countertop_1"),
     ),
     agent=(1.0, 0.0),
-)
+)  # fmt: skip
 
 
 def _plan(scene: Scene, task: Task, skills: str, observability: str = "full") -> list[str]:

@@ -40,17 +40,13 @@ def test_a_task_from_start_to_end(world: World) -> None:
 @pytest.mark.parametrize(
     ("skill", "sentence"),
     [
-        ("open fridge 1", "you are not at fridge 1"),
-        ("pick up egg 1", "egg 1 is not here"),
+        ("open fridge 1", "you are not at fridge 1"), ("pick up egg 1", "egg 1 is not here"),
         ("go to apple 1", "apple 1 is not on the floor, go to a receptacle"),
-        ("put apple 1 in drawer 1", "you are not holding apple 1"),
-        ("turn on faucet 1", "you are not at faucet 1"),
-        ("pick up countertop 1", "countertop 1 cannot be picked up"),
-        ("turn on fridge 1", "you are not at fridge 1"),
-        ("open cabinet 9", "there is no cabinet 9"),
-        ("pick up apple 9", "apple 9 is not here"),
+        ("put apple 1 in drawer 1", "you are not holding apple 1"), ("turn on faucet 1", "you are not at faucet 1"),
+        ("pick up countertop 1", "countertop 1 cannot be picked up"), ("turn on fridge 1", "you are not at fridge 1"),
+        ("open cabinet 9", "there is no cabinet 9"), ("pick up apple 9", "apple 9 is not here"),
     ],
-)
+)  # fmt: skip
 def test_refusals_from_the_counter(world: World, skill: str, sentence: str) -> None:
     run(world, "go to countertop 1")
     before = world.copy()
@@ -69,13 +65,10 @@ def test_a_refusal_at_a_closed_door_does_not_reveal_its_content(world: World) ->
 @pytest.mark.parametrize(
     ("skill", "closest"),
     [
-        ("fetch apple 1", "slice apple 1"),
-        ("go to kabinet 1", "go to cabinet 1"),
-        ("put apple 1 in frigde 1", "put apple 1 in fridge 1"),
-        ("find an apple", ""),
-        ("", ""),
+        ("fetch apple 1", "slice apple 1"), ("go to kabinet 1", "go to cabinet 1"),
+        ("put apple 1 in frigde 1", "put apple 1 in fridge 1"), ("find an apple", ""), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_skill_is_an_error_with_a_suggestion(world: World, skill: str, closest: str) -> None:
     with pytest.raises(SkillError, match=f"unknown skill '{skill}'; did you mean '{closest}"):
         GROUNDED.execute(world, skill)

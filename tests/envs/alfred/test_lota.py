@@ -40,13 +40,8 @@ def test_the_catalogue_is_lota_benchs() -> None:
     assert verbs["turn on"] == verbs["turn off"] == 4
     assert verbs["slice the"] == 5
     expected = {
-        "done",
-        "find an alarm clock",
-        "find a sink",
-        "pick up the CD",
-        "turn on the desk lamp",
-        "open the laptop",
-    }
+        "done", "find an alarm clock", "find a sink", "pick up the CD", "turn on the desk lamp", "open the laptop",
+    }  # fmt: skip
     assert expected <= set(LOTA_SKILLS)
 
 

@@ -40,14 +40,10 @@ def test_a_container_never_goes_in_a_container() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("AlarmClock", "alarm clock"),
-        ("CD", "CD"),
-        ("SinkBasin", "sink"),
-        ("TVStand", "tv stand"),
-        ("Glassbottle", "glassbottle"),
-        ("BathtubBasin", "bathtub"),
+        ("AlarmClock", "alarm clock"), ("CD", "CD"), ("SinkBasin", "sink"), ("TVStand", "tv stand"),
+        ("Glassbottle", "glassbottle"), ("BathtubBasin", "bathtub"),
     ],
-)
+)  # fmt: skip
 def test_lota_words(kind: str, words: str) -> None:
     assert lota_words(kind) == words
 

@@ -21,12 +21,9 @@ from envs.outcome import failed
 from tests.envs.alfred.rooms import play
 
 PRIMITIVES = {
-    "PickupObject": World.pick,
-    "OpenObject": World.open,
-    "CloseObject": World.close,
-    "SliceObject": World.slice,
+    "PickupObject": World.pick, "OpenObject": World.open, "CloseObject": World.close, "SliceObject": World.slice,
     "ToggleObjectOff": World.turn_off,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

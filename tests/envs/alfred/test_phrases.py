@@ -42,11 +42,8 @@ def test_same_rng_same_sentence_and_many_sentences() -> None:
     sentences = {phrase(task, Random(seed)) for seed in range(200)}
     assert len(sentences) > 120
     assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in sentences)} == {
-        "fridge",
-        "refrigerator",
-        "warm",
-        "microwave",
-    }
+        "fridge", "refrigerator", "warm", "microwave",
+    }  # fmt: skip
 
 
 def test_shared_names_are_avoided_where_both_types_are_present() -> None:

@@ -28,13 +28,10 @@ _THINGS = {  # id: (type, place, traits)
     "Window_bar__minus_01_dot_10_bar__plus_01_dot_50": ("Window", "CounterTop", ""),
 }  # fmt: skip
 _FITS = {
-    "Cabinet": "Egg Mug SaltShaker",
-    "CounterTop": "Apple ButterKnife Egg Mug SaltShaker",
-    "Fridge": "Apple Egg Mug",
-    "Microwave": "Apple Egg Mug",
-    "SideTable": "Apple ButterKnife Egg Mug SaltShaker",
+    "Cabinet": "Egg Mug SaltShaker", "CounterTop": "Apple ButterKnife Egg Mug SaltShaker", "Fridge": "Apple Egg Mug",
+    "Microwave": "Apple Egg Mug", "SideTable": "Apple ButterKnife Egg Mug SaltShaker",
     "SinkBasin": "Apple ButterKnife Egg Mug",
-}
+}  # fmt: skip
 _GOAL = """(:goal (exists (?r - receptacle ?o - object)
     (and (isHot ?o) (objectType ?o EggType) (receptacleType ?r CabinetType) (inReceptacle ?o ?r)))))"""
 
@@ -67,10 +64,8 @@ def write_kitchen(root: Path) -> Path:
     file.parent.mkdir(parents=True)
     game = {
         "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(),
-        "grammar": Path(ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", INSTRUCTION),
-        "pddl_problem": problem(),
-        "solvable": True,
-        "walkthrough": None,
-    }
+        "grammar": Path(ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", INSTRUCTION), "pddl_problem": problem(),
+        "solvable": True, "walkthrough": None,
+    }  # fmt: skip
     file.write_text(json.dumps(game))
     return file

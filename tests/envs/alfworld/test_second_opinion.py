@@ -28,13 +28,9 @@ from eval.games import game_of, why_not
 
 ALFRED = AlfredSetting("grounded", "partial")
 TASK_TYPES = (
-    "look_at_obj_in_light",
-    "pick_and_place_simple",
-    "pick_clean_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
+    "look_at_obj_in_light", "pick_and_place_simple", "pick_clean_then_place_in_recep",
+    "pick_cool_then_place_in_recep", "pick_heat_then_place_in_recep", "pick_two_obj_and_place",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +93,9 @@ def test_placement_and_treatment_tables_are_equal(engines: Engines) -> None:
     assert accepted == dict(objects.ACCEPTED)
     treatable = {verb: frozenset(things) for verb, things in constants.VAL_ACTION_OBJECTS.items()}
     assert treatable == {
-        "Cleanable": objects.CLEANABLE,
-        "Coolable": objects.COOLABLE,
-        "Heatable": objects.HEATABLE,
-        "Sliceable": objects.SLICEABLE | {"Egg"},
-        "Toggleable": objects.LAMPS,
-    }
+        "Cleanable": objects.CLEANABLE, "Coolable": objects.COOLABLE, "Heatable": objects.HEATABLE,
+        "Sliceable": objects.SLICEABLE | {"Egg"}, "Toggleable": objects.LAMPS,
+    }  # fmt: skip
 
 
 def test_alfreds_expert_reaches_the_goal_in_both(pair: Pair) -> None:

@@ -81,17 +81,14 @@ def test_a_command_without_effect_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("command", "skill"),
     [
-        ("go to cabinet 10", "go to cabinet 10"),
-        ("open cabinet 1", "open cabinet 1"),
-        ("close cabinet 1", "close cabinet 1"),
-        ("take cup 1 from cabinet 1", "pick up cup 1"),
+        ("go to cabinet 10", "go to cabinet 10"), ("open cabinet 1", "open cabinet 1"),
+        ("close cabinet 1", "close cabinet 1"), ("take cup 1 from cabinet 1", "pick up cup 1"),
         ("move cup 1 to cabinet 1", "put cup 1 in cabinet 1"),
         ("put cup 1 in/on cabinet 1", "put cup 1 in cabinet 1"),
-        ("slice apple 1 with butterknife 2", "slice apple 1"),
-        ("use desklamp 1", "turn on desklamp 1"),
+        ("slice apple 1 with butterknife 2", "slice apple 1"), ("use desklamp 1", "turn on desklamp 1"),
         *((command, None) for command in ("look", "inventory", "help", "examine cup 1", "cool cup 1 with fridge 1")),
     ],
-)
+)  # fmt: skip
 def test_commands_are_translated_to_skills(command: str, skill: str | None) -> None:
     assert skill_of(command) == skill
 

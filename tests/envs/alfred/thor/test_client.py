@@ -36,12 +36,8 @@ def test_a_success_flag_must_be_boolean(flag: Any, monkeypatch: pytest.MonkeyPat
 
 def test_frames_of_additional_cameras_have_three_channels() -> None:
     metadata = {
-        "screenWidth": 4,
-        "screenHeight": 3,
-        "lastActionSuccess": True,
-        "errorMessage": "",
-        "actionReturn": None,
-    }
+        "screenWidth": 4, "screenHeight": 3, "lastActionSuccess": True, "errorMessage": "", "actionReturn": None,
+    }  # fmt: skip
     event = Event(metadata)
     event.add_third_party_camera_image(bytes(4 * 3 * 4))
     assert _reply(event).third_party.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3

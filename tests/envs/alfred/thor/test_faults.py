@@ -29,18 +29,12 @@ from tests.waiting import PATIENCE, until
 WSGI_TIMEOUT = 3.0  # seconds; ai2thor itself implements the time-outs of this server
 SERVERS = ("fifo", pytest.param("wsgi", marks=pytest.mark.slow))
 AT_START = {
-    "die-before-pipe": "exit status|has ended|exited",
-    "die-at-start": "exit status|has ended|exited",
-    "die-before-actions": "exit status|has ended|exited",
-    "hang-at-start": "within [0-9]+ s",
-}
+    "die-before-pipe": "exit status|has ended|exited", "die-at-start": "exit status|has ended|exited",
+    "die-before-actions": "exit status|has ended|exited", "hang-at-start": "within [0-9]+ s",
+}  # fmt: skip
 AT_WORK: dict[str, type[ThorError]] = {
-    "die": ThorGone,
-    "die-half": ThorGone,
-    "hang": ThorTimeout,
-    "sequence": ThorAnswer,
-    "garbage": ThorAnswer,
-}
+    "die": ThorGone, "die-half": ThorGone, "hang": ThorTimeout, "sequence": ThorAnswer, "garbage": ThorAnswer,
+}  # fmt: skip
 EPISODES: list[Episode] = list(load_episodes(None, "valid")[:4])
 
 

@@ -17,19 +17,15 @@ from keep_agent.errors import ConfigError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"platform": "Amiga"}, "env.thor.platform='Amiga'"),
-        ({"server": "smtp"}, "env.thor.server='smtp'"),
-        ({"width": 0}, "env.thor.width=0"),
-        ({"height": 300.5}, "env.thor.height=300.5"),
-        ({"tries": True}, "env.thor.tries=True"),
-        ({"timeout": -1}, "env.thor.timeout=-1"),
-        ({"gpu": "first"}, "env.thor.gpu='first'"),
-        ({"headless": "yes"}, "env.thor.headless='yes'"),
+        ({"platform": "Amiga"}, "env.thor.platform='Amiga'"), ({"server": "smtp"}, "env.thor.server='smtp'"),
+        ({"width": 0}, "env.thor.width=0"), ({"height": 300.5}, "env.thor.height=300.5"),
+        ({"tries": True}, "env.thor.tries=True"), ({"timeout": -1}, "env.thor.timeout=-1"),
+        ({"gpu": "first"}, "env.thor.gpu='first'"), ({"headless": "yes"}, "env.thor.headless='yes'"),
         ({"executable": True}, "env.thor.executable=True is no text"),
         ({"quality": None}, "env.thor.quality=None is no text"),
         ({"colour": "red"}, "env.thor.colour is unknown; use one of executable, platform"),
     ],
-)
+)  # fmt: skip
 def test_bad_values_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         thor_options(options)

@@ -16,14 +16,10 @@ APPLE, BOTTLE = "Apple|+01.10|+01.00|+00.20", "Bottle|-01.00|+01.00|+02.00"
 
 def room() -> list[dict[str, Any]]:
     return [
-        entry("Floor|+00.00|+00.00|+00.00", receptacleObjectIds=[BOWL]),
-        entry(FRIDGE, openable=True),
-        entry(COUNTER),
-        thing(APPLE, COUNTER, BOWL),
-        thing(BOWL, COUNTER),
-        thing(BOTTLE, FRIDGE),
+        entry("Floor|+00.00|+00.00|+00.00", receptacleObjectIds=[BOWL]), entry(FRIDGE, openable=True), entry(COUNTER),
+        thing(APPLE, COUNTER, BOWL), thing(BOWL, COUNTER), thing(BOTTLE, FRIDGE),
         thing("Pen|+03.00|+00.00|+03.00", "Floor|+00.00|+00.00|+00.00"),
-    ]
+    ]  # fmt: skip
 
 
 def names_of(entries: list[dict[str, Any]], *items: Item) -> Names:
