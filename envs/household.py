@@ -121,20 +121,11 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         self.action_space.examples = admissible
         met, total = self.setting.conditions(self.world, self.task)
         return {
-            "facts": facts,
-            "skills": admissible,
-            "episode_id": self.episode.id,
-            "task": self.task,
-            "task_index": self._index,
-            "task_done": result,
-            "goal": (met, total),
-            "success": met == total,
-            "outcome_ok": outcome.ok,
-            "told_ok": outcome.ok or self.setting.hides_failures,
-            "world": self.world,
-            "knowledge": self.knowledge,
-            "step": self._steps,
-        }
+            "facts": facts, "skills": admissible, "episode_id": self.episode.id, "task": self.task,
+            "task_index": self._index, "task_done": result, "goal": (met, total), "success": met == total,
+            "outcome_ok": outcome.ok, "told_ok": outcome.ok or self.setting.hides_failures, "world": self.world,
+            "knowledge": self.knowledge, "step": self._steps,
+        }  # fmt: skip
 
 
 class WorldEnv(HouseholdEnv[E]):

@@ -50,14 +50,10 @@ def find_words(name: str) -> str:
 
 
 _VERBS: dict[str, frozenset[str]] = {
-    "pick up": objects.LOTA_PICKUPABLE,
-    "put down": objects.LOTA_PICKUPABLE,
-    "open": objects.OPENABLE,
-    "close": objects.OPENABLE,
-    "slice": objects.SLICEABLE,
-    "turn on": objects.TOGGLEABLE,
+    "pick up": objects.LOTA_PICKUPABLE, "put down": objects.LOTA_PICKUPABLE, "open": objects.OPENABLE,
+    "close": objects.OPENABLE, "slice": objects.SLICEABLE, "turn on": objects.TOGGLEABLE,
     "turn off": objects.TOGGLEABLE,
-}
+}  # fmt: skip
 _SKILLS: dict[str, tuple[str, str]] = {  # verb and type of each skill
     "done": ("done", ""),
     **{find_words(name): ("find", name) for name in sorted(FINDABLE)},
@@ -155,14 +151,9 @@ def _switch_rank(world: World, thing_id: str, on: bool) -> tuple[bool, ...]:
 
 
 _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
-    "find": _search_rank,
-    "pick up": _pick_rank,
-    "slice": _pick_rank,
-    "open": _open_rank,
-    "close": _close_rank,
-    "turn on": partial(_switch_rank, on=True),
-    "turn off": partial(_switch_rank, on=False),
-}
+    "find": _search_rank, "pick up": _pick_rank, "slice": _pick_rank, "open": _open_rank, "close": _close_rank,
+    "turn on": partial(_switch_rank, on=True), "turn off": partial(_switch_rank, on=False),
+}  # fmt: skip
 
 
 def _put_target(world: World) -> str | None:

@@ -28,13 +28,9 @@ NO_GOAL = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", 
 
 
 _SLICED_SHARE = {
-    "pick_and_place_simple": 0.05,
-    "pick_and_place_with_movable_recep": 0.16,
-    "pick_clean_then_place_in_recep": 0.12,
-    "pick_cool_then_place_in_recep": 0.28,
-    "pick_heat_then_place_in_recep": 0.36,
-    "pick_two_obj_and_place": 0.04,
-}
+    "pick_and_place_simple": 0.05, "pick_and_place_with_movable_recep": 0.16, "pick_clean_then_place_in_recep": 0.12,
+    "pick_cool_then_place_in_recep": 0.28, "pick_heat_then_place_in_recep": 0.36, "pick_two_obj_and_place": 0.04,
+}  # fmt: skip
 
 
 @dataclass

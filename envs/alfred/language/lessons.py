@@ -15,15 +15,9 @@ from envs.alfred.scene import Task
 from envs.alfred.targets import TREATMENTS
 
 _VERBS = {
-    "GotoLocation": "go",
-    "PickupObject": "find",
-    "PutObject": "put",
-    "CleanObject": "clean",
-    "HeatObject": "heat",
-    "CoolObject": "cool",
-    "SliceObject": "slice",
-    "ToggleObject": "turn",
-}
+    "GotoLocation": "go", "PickupObject": "find", "PutObject": "put", "CleanObject": "clean", "HeatObject": "heat",
+    "CoolObject": "cool", "SliceObject": "slice", "ToggleObject": "turn",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,10 @@ NAMES = OBJECT_NAMES | PLACE_NAMES | LAMP_NAMES
 
 # Names without a singular article: "some lettuce", "the lettuce", but "two heads of lettuce".
 MASS_PLURALS = {
-    "bread": "loaves of bread",
-    "lettuce": "heads of lettuce",
-    "soap": "bars of soap",
-    "toilet paper": "rolls of toilet paper",
-    "pepper": "pepper shakers",
-    "salt": "salt shakers",
+    "bread": "loaves of bread", "lettuce": "heads of lettuce", "soap": "bars of soap",
+    "toilet paper": "rolls of toilet paper", "pepper": "pepper shakers", "salt": "salt shakers",
     "cleaning spray": "bottles of cleaning spray",
-}
+}  # fmt: skip
 
 _IN = frozenset(
     {"BathtubBasin", "Cabinet", "Drawer", "Fridge", "GarbageCan", "LaundryHamper", "Microwave", "Safe", "SinkBasin"}

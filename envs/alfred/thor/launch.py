@@ -130,18 +130,11 @@ def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
         platform = "CloudRendering"
     return {
         "local_executable_path": command,
-        "platform": None if command or platform is None else STR_PLATFORM_MAP[platform],
-        "headless": options.headless,
+        "platform": None if command or platform is None else STR_PLATFORM_MAP[platform], "headless": options.headless,
         "gpu_device": options.gpu if command is None and platform == "CloudRendering" else None,
         "x_display": display or (NO_DISPLAY if command or options.headless else None),
-        "server_class": WsgiServer if options.server == "wsgi" else FifoServer,
-        "width": options.width,
-        "height": options.height,
-        "quality": options.quality,
-        "server_timeout": options.timeout,
-        "server_start_timeout": options.start_timeout,
-        "fieldOfView": options.field_of_view,
-        "visibilityDistance": options.visibility,
-        "gridSize": options.grid,
-        "snapToGrid": True,
-    }
+        "server_class": WsgiServer if options.server == "wsgi" else FifoServer, "width": options.width,
+        "height": options.height, "quality": options.quality, "server_timeout": options.timeout,
+        "server_start_timeout": options.start_timeout, "fieldOfView": options.field_of_view,
+        "visibilityDistance": options.visibility, "gridSize": options.grid, "snapToGrid": True,
+    }  # fmt: skip

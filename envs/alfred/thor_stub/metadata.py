@@ -79,15 +79,11 @@ def _cameras(cameras: list[Camera]) -> list[Record]:
     """Return the additional cameras as metadata writes them."""
     return [
         {
-            "thirdPartyCameraId": number,
-            "position": xyz(camera.position),
-            "rotation": xyz(camera.rotation),
-            "fieldOfView": camera.angle,
-            "orthographic": camera.extent is not None,
-            "orthographicSize": camera.extent,
+            "thirdPartyCameraId": number, "position": xyz(camera.position), "rotation": xyz(camera.rotation),
+            "fieldOfView": camera.angle, "orthographic": camera.extent is not None, "orthographicSize": camera.extent,
         }
         for number, camera in enumerate(cameras)
-    ]
+    ]  # fmt: skip
 
 
 def _inside(stage: Stage) -> dict[str, list[str]]:
@@ -104,21 +100,14 @@ def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record
     shared = template(entity.type)
     is_ajar, liquid = is_open(stage, entity), next((word for word in LIQUIDS if word in marks), None)
     specific: Record = {
-        "name": entity.name,
-        "objectId": entity.id,
-        "rotation": xyz(entity.rotation),
-        "isToggled": is_on(stage, entity),
-        "isOpen": is_ajar,
-        "openness": float(is_ajar),
-        "isDirty": "dirty" in marks,
-        "isFilledWithLiquid": liquid is not None,
-        "fillLiquid": liquid,
-        "isCooked": shared["cookable"] and "cooked" in marks,
-        "isSliced": "sliced" in marks,
+        "name": entity.name, "objectId": entity.id, "rotation": xyz(entity.rotation),
+        "isToggled": is_on(stage, entity), "isOpen": is_ajar, "openness": float(is_ajar), "isDirty": "dirty" in marks,
+        "isFilledWithLiquid": liquid is not None, "fillLiquid": liquid,
+        "isCooked": shared["cookable"] and "cooked" in marks, "isSliced": "sliced" in marks,
         "temperature": "Hot" if "hot" in marks else "Cold" if "cold" in marks else "RoomTemp",
         "parentReceptacles": [outer.id for outer in stage.outside(entity)] or None,
         "controlledObjects": [entity.controls] if entity.controls else ([] if shared["toggleable"] else None),
-    }
+    }  # fmt: skip
     if shared["receptacle"]:
         specific["receptacleObjectIds"] = inside.get(entity.id, [])
     if thing is not None:

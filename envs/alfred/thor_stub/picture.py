@@ -37,13 +37,9 @@ FONT = ImageFont.load_default(10)
 LABEL_RANGE = 3.0  # metres within which things have labels
 # Of each face: its corners as `corners` numbers them, its axis, its side of the box, its brightness.
 FACES = (
-    ((0, 1, 3, 2), 0, 1, 0.8),
-    ((4, 5, 7, 6), 0, -1, 0.8),
-    ((0, 1, 5, 4), 1, 1, 1.0),
-    ((2, 3, 7, 6), 1, -1, 0.5),
-    ((0, 2, 6, 4), 2, 1, 0.65),
-    ((1, 3, 7, 5), 2, -1, 0.65),
-)
+    ((0, 1, 3, 2), 0, 1, 0.8), ((4, 5, 7, 6), 0, -1, 0.8), ((0, 1, 5, 4), 1, 1, 1.0), ((2, 3, 7, 6), 1, -1, 0.5),
+    ((0, 2, 6, 4), 2, 1, 0.65), ((1, 3, 7, 5), 2, -1, 0.65),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,9 @@ class Simulator:
 
     def _answer(self, action: Action, value: Any, refusal: Refusal | None) -> Answer:
         outcome = {
-            "lastAction": action.get("action", ""),
-            "lastActionSuccess": refusal is None,
-            "actionReturn": value,
-            "errorCode": refusal.code if refusal else "",
-            "errorMessage": refusal.message if refusal else "",
-        }
+            "lastAction": action.get("action", ""), "lastActionSuccess": refusal is None, "actionReturn": value,
+            "errorCode": refusal.code if refusal else "", "errorMessage": refusal.message if refusal else "",
+        }  # fmt: skip
         agent = self._reporter.agent(self.session) | outcome
         metadata = {
             "agents": [agent],

@@ -43,17 +43,12 @@ FLOOR_STANDING = types(
 
 _SIZES: dict[str, tuple[float, float, float]] = {
     "Bed CounterTop DiningTable Sofa": (1.2, 0.5, 0.8),
-    "ArmChair BathtubBasin CoffeeTable Desk Dresser TVStand": (0.8, 0.5, 0.6),
-    "Fridge": (0.8, 1.8, 0.7),
-    "FloorLamp": (0.3, 1.6, 0.3),
-    "Microwave": (0.5, 0.3, 0.35),
-    "Cabinet Drawer Shelf Window": (0.5, 0.3, 0.4),
+    "ArmChair BathtubBasin CoffeeTable Desk Dresser TVStand": (0.8, 0.5, 0.6), "Fridge": (0.8, 1.8, 0.7),
+    "FloorLamp": (0.3, 1.6, 0.3), "Microwave": (0.5, 0.3, 0.35), "Cabinet Drawer Shelf Window": (0.5, 0.3, 0.4),
     "Cart Chair GarbageCan LaundryHamper Ottoman Safe SideTable SinkBasin Toilet": (0.45, 0.45, 0.45),
-    "StoveBurner": (0.25, 0.03, 0.25),
-    "Box Laptop Pillow BaseballBat TennisRacket": (0.3, 0.2, 0.3),
-    "Floor": (0.1, 0.01, 0.1),
-    "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
-}
+    "StoveBurner": (0.25, 0.03, 0.25), "Box Laptop Pillow BaseballBat TennisRacket": (0.3, 0.2, 0.3),
+    "Floor": (0.1, 0.01, 0.1), "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
+}  # fmt: skip
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
 _INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # their ids begin with the type of the whole
 _SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
