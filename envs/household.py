@@ -135,15 +135,9 @@ class WorldEnv(HouseholdEnv[E]):
     usual_split: ClassVar[str] = "test"
 
     def __init__(
-        self,
-        data: str | None = None,
-        split: str | None = None,
-        stream: int = 1,
-        episodes: Sequence[E] | None = None,
-        seed: int = 0,
-        render_mode: str | None = None,
-        **choices: Any,
-    ) -> None:
+        self, data: str | None = None, split: str | None = None, stream: int = 1, episodes: Sequence[E] | None = None,
+        seed: int = 0, render_mode: str | None = None, **choices: Any,
+    ) -> None:  # fmt: skip
         """``episodes`` replaces ``split``, ``stream`` and ``seed``; the setting checks ``choices`` (ConfigError)."""
         spec = self.spec_of_world
         setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))

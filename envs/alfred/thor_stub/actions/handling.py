@@ -29,14 +29,9 @@ def pick_up(session: Session, *, objectId: str, forceAction: bool = False, manua
 
 
 def put(
-    session: Session,
-    *,
-    objectId: str,
-    forceAction: bool = False,
-    placeStationary: bool = True,
-    randomSeed: int = 0,
+    session: Session, *, objectId: str, forceAction: bool = False, placeStationary: bool = True, randomSeed: int = 0,
     putNearXY: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Put the thing in the hand into or onto the receptacle ``objectId``."""
     stage = session.stage
     holding = stage.world.holding
@@ -68,15 +63,9 @@ def is_on(stage: Stage, entity: Entity) -> bool:
 
 
 def open_(
-    session: Session,
-    *,
-    objectId: str,
-    openness: float = 1.0,
-    forceAction: bool = False,
-    returnToStart: bool = True,
-    stopAtNonStaticCol: bool = False,
-    physicsInterval: float | None = None,
-) -> None:
+    session: Session, *, objectId: str, openness: float = 1.0, forceAction: bool = False, returnToStart: bool = True,
+    stopAtNonStaticCol: bool = False, physicsInterval: float | None = None,
+) -> None:  # fmt: skip
     """Open an object; an object that is already in the requested state is no error."""
     refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     stage, entity = session.stage, session.target(objectId, forceAction)
@@ -94,14 +83,9 @@ def open_(
 
 
 def close(
-    session: Session,
-    *,
-    objectId: str,
-    forceAction: bool = False,
-    returnToStart: bool = True,
-    stopAtNonStaticCol: bool = False,
-    physicsInterval: float | None = None,
-) -> None:
+    session: Session, *, objectId: str, forceAction: bool = False, returnToStart: bool = True,
+    stopAtNonStaticCol: bool = False, physicsInterval: float | None = None,
+) -> None:  # fmt: skip
     open_(session, objectId=objectId, openness=0.0, forceAction=forceAction)
 
 

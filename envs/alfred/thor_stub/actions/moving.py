@@ -23,17 +23,10 @@ XYZ = dict[str, float]
 
 
 def teleport(
-    session: Session,
-    *,
-    position: XYZ | None = None,
-    rotation: XYZ | None = None,
-    horizon: float | None = None,
-    standing: bool | None = None,
-    forceAction: bool = False,
-    x: float | None = None,
-    y: float | None = None,
+    session: Session, *, position: XYZ | None = None, rotation: XYZ | None = None, horizon: float | None = None,
+    standing: bool | None = None, forceAction: bool = False, x: float | None = None, y: float | None = None,
     z: float | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Change the pose; omitted values stay."""
     body = session.stage.body
     place = xyz(body.position) | (position or {})
@@ -48,17 +41,9 @@ def teleport(
 
 
 def teleport_full(
-    session: Session,
-    *,
-    rotation: XYZ,
-    horizon: float,
-    standing: bool,
-    position: XYZ | None = None,
-    forceAction: bool = False,
-    x: float | None = None,
-    y: float | None = None,
-    z: float | None = None,
-) -> None:
+    session: Session, *, rotation: XYZ, horizon: float, standing: bool, position: XYZ | None = None,
+    forceAction: bool = False, x: float | None = None, y: float | None = None, z: float | None = None,
+) -> None:  # fmt: skip
     """Set the whole pose; the position in either form."""
     if position is None and None in (x, y, z):
         raise missing_arguments("TeleportFull", "position")
@@ -117,16 +102,10 @@ def reachable(
 
 
 def interactable(
-    session: Session,
-    *,
-    objectId: str,
-    positions: list[XYZ] | None = None,
-    rotations: list[float] | None = None,
-    horizons: list[float] | None = None,
-    standings: list[bool] | None = None,
-    maxDistance: float | None = None,
+    session: Session, *, objectId: str, positions: list[XYZ] | None = None, rotations: list[float] | None = None,
+    horizons: list[float] | None = None, standings: list[bool] | None = None, maxDistance: float | None = None,
     maxPoses: int = ANY,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the poses from which the object is seen."""
     stage, sight = session.stage, session.settings.sight
     if maxPoses <= 0:

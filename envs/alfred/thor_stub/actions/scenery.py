@@ -23,21 +23,11 @@ def reset(session: Session, *, sceneName: str, **ignored: object) -> None:
 
 
 def initialize(
-    session: Session,
-    *,
-    gridSize: float = 0.25,
-    snapToGrid: bool = True,
-    visibilityDistance: float = 1.5,
-    fieldOfView: float = 90.0,
-    rotateStepDegrees: float = 90.0,
-    renderImage: bool = True,
-    fastActionEmit: bool = True,
-    agentMode: str = "default",
-    agentCount: int = 1,
-    cameraNearPlane: float = 0.1,
-    cameraFarPlane: float = 20.0,
+    session: Session, *, gridSize: float = 0.25, snapToGrid: bool = True, visibilityDistance: float = 1.5,
+    fieldOfView: float = 90.0, rotateStepDegrees: float = 90.0, renderImage: bool = True, fastActionEmit: bool = True,
+    agentMode: str = "default", agentCount: int = 1, cameraNearPlane: float = 0.1, cameraFarPlane: float = 20.0,
     **ignored: object,
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """Apply settings. Zeros and nulls mean the default; unknown names are ignored, as in the build."""
     refuse_if(not 0 <= (gridSize or 0) <= 5, "grid size must be in the range (0,5]")
     refuse_if(not 0 <= (fieldOfView or 0) < 180, "fov must be set to (0, 180) noninclusive.")
@@ -104,18 +94,10 @@ def toggle_map_view(session: Session) -> None:
 
 
 def add_camera(
-    session: Session,
-    *,
-    position: XYZ,
-    rotation: XYZ,
-    fieldOfView: float = 90.0,
-    skyboxColor: str | None = None,
-    orthographic: bool = False,
-    orthographicSize: float | None = None,
-    nearClippingPlane: float | None = None,
-    farClippingPlane: float | None = None,
-    antiAliasing: str | None = None,
-) -> None:
+    session: Session, *, position: XYZ, rotation: XYZ, fieldOfView: float = 90.0, skyboxColor: str | None = None,
+    orthographic: bool = False, orthographicSize: float | None = None, nearClippingPlane: float | None = None,
+    farClippingPlane: float | None = None, antiAliasing: str | None = None,
+) -> None:  # fmt: skip
     refuse_if(not 0 < fieldOfView < 180, "fov must be set to (0, 180) noninclusive.")
     if orthographicSize is not None and not orthographic:
         raise Refusal("orthographicSize must be null when orthographic is false")
@@ -124,18 +106,10 @@ def add_camera(
 
 
 def update_camera(
-    session: Session,
-    *,
-    thirdPartyCameraId: int = 0,
-    position: XYZ | None = None,
-    rotation: XYZ | None = None,
-    fieldOfView: float | None = None,
-    orthographic: bool | None = None,
-    orthographicSize: float | None = None,
-    skyboxColor: str | None = None,
-    nearClippingPlane: float | None = None,
-    farClippingPlane: float | None = None,
-) -> None:
+    session: Session, *, thirdPartyCameraId: int = 0, position: XYZ | None = None, rotation: XYZ | None = None,
+    fieldOfView: float | None = None, orthographic: bool | None = None, orthographicSize: float | None = None,
+    skyboxColor: str | None = None, nearClippingPlane: float | None = None, farClippingPlane: float | None = None,
+) -> None:  # fmt: skip
     if not 0 <= thirdPartyCameraId < len(session.cameras):
         raise Refusal(f"there is no third party camera with thirdPartyCameraId={thirdPartyCameraId}")
     old = session.cameras[thirdPartyCameraId]
