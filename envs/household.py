@@ -112,10 +112,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         return {"instruction": self.task.instruction[:TEXT_LENGTH], "feedback": feedback[:TEXT_LENGTH]}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """Return gymnasium's ``info``: ``goal`` and ``success`` of the current task, ``task_done`` of one that ended.
-
-        ``outcome_ok`` is the success of the skill, ``told_ok`` the success that is reported to the planner.
-        """
+        """Return ``info``; ``outcome_ok`` is the skill's success, ``told_ok`` the success reported to the planner."""
         facts = tuple(self.knowledge.update())
         admissible = self.setting.space.admissible(self.world, self.knowledge)
         self.action_space.examples = admissible

@@ -41,10 +41,7 @@ class SkillSet(Protocol):
     """Stateless set of skills: what a skill has to remember is part of the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
-        """Execute a skill. An impossible skill is a failed Outcome, with the reason if the world gives one.
-
-        :raises SkillError: the skill is unknown
-        """
+        """Execute a skill; an impossible one is a failed Outcome with a reason, if known. Raises SkillError."""
         ...
 
     def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:

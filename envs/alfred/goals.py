@@ -45,11 +45,7 @@ class _Goal:
         return [thing for thing in matches if thing.type in among]
 
     def lies_in(self, thing: Thing, places: set[str]) -> bool:
-        """Return whether a thing is in or on one of ``places``.
-
-        The official code reads the simulator's lists, in which a nested thing belongs to the inner and to the outer
-        receptacle.
-        """
+        """Return whether a thing is in or on one of ``places``; the official code also counts the outer receptacle."""
         return self.world.lies_in(thing, places, nested=self.matching == "official")
 
     def inside(self, receptacles: list[Thing]) -> set[str]:

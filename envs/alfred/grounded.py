@@ -30,10 +30,7 @@ class GroundedSkills:
     """Instance-level skills of a scene."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Execute a skill; a thing that the scene lacks is refused like a thing elsewhere.
-
-        Raises SkillError for a text that is no skill or names no type.
-        """
+        """Execute a skill; a missing thing is refused like a hidden one. Raises SkillError for other texts."""
         if skill == "done":
             return DONE
         if match := _PUT.fullmatch(skill):
@@ -97,10 +94,7 @@ def _within_reach(world: World, thing_id: str) -> bool:
 
 
 def _missing(world: World, thing_id: str, refuse: Callable[[World, str], Outcome]) -> Outcome | None:
-    """Return the refusal for a thing that does not exist, else None.
-
-    For types that can be hidden, ``refuse`` words it as the refusal for a hidden thing.
-    """
+    """Return the refusal for a thing that does not exist, or None; ``refuse`` is that of hidden things of its type."""
     if thing_id in world.things:
         return None
     if thing_id in world.geometry.ids:

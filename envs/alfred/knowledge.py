@@ -102,8 +102,10 @@ class Knowledge:
             return
         self.known.update(world.things.keys() - world.geometry.ids)  # slices, which the agent itself has cut
         before = self._snapshots
-        opened = [name for name, thing in world.things.items() if name in before and before[name][0].shut > thing.shut]
-        for place in (world.holding, world.at, *opened):  # containers may have been opened from another place
+        containers = [
+            name for name, thing in world.things.items() if name in before and before[name][0].shut > thing.shut
+        ]
+        for place in (world.holding, world.at, *containers):  # containers may have been opened from another place
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)

@@ -242,10 +242,7 @@ class State:
         return dist((self.agent.x, EYE_HEIGHT, self.agent.z), self[thing_id].position)
 
     def near(self, thing_id: str) -> bool:
-        """Return whether a thing is within reach: at the agent's place, or within 1.5 m on the floor plan.
-
-        A faucet is also near when the agent stands at its basin.
-        """
+        """Return whether a thing is at the agent's place (a faucet: or its basin), or within 1.5 m on the floor."""
         places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
@@ -258,10 +255,9 @@ class State:
         return self.hidden_in(thing_id) is None and self.near(thing_id)
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether a goal may count a thing as being in or on one of these receptacles.
+        """Return whether a goal may count a thing as being in or on one of these receptacles, here the direct one only.
 
-        ``nested``: count the receptacles further out, too, if the backend is a simulator that lists them; this class
-        counts the direct one only.
+        ``nested``: also the outer ones, if the backend is a simulator that lists them.
         """
         return thing.parent in places
 

@@ -57,9 +57,7 @@ _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
-    """Check that a task's goal can be reached.
-
-    :param things: the types of the things in the room, repeated for each instance
+    """Check a task's parameters; ``things``: the types in the room, one per instance.
 
     Raises DataError for an unknown type, and for a goal that can never be reached.
     """

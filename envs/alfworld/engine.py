@@ -38,10 +38,7 @@ class Engine:
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Execute a command and return the answer, "Nothing happens." if it is impossible now.
-
-        Raises DataError for a forbidden expression in the game's grammar, after the command was executed.
-        """
+        """Return the answer, "Nothing happens." to an impossible command. Raises DataError for forbidden grammar."""
         try:
             self._state, _, _ = self._renaming_player.step(command)
         except _GrammarError as error:

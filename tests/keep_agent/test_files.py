@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.data.official import _listed
+from envs.alfred.data.official import _select
 from envs.alfred.data.trajectories import Source, parse
 from envs.alfworld.scene import Game
 from envs.wah.data.records import records_of
@@ -54,7 +54,7 @@ def run_of(path: Path) -> Path:
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *one) for one in Source("s", (p,)).read()]),
     "ALFRED's splits": (
-        "splits/oct21.json", lambda p: _listed(SimpleNamespace(root=p.parent.parent), "train", []) and pytest.fail()
+        "splits/oct21.json", lambda p: _select(SimpleNamespace(root=p.parent.parent), "train", []) and pytest.fail()
     ),
     "Watch-And-Help's tasks": ("tasks.json", lambda p: [dict(row)["task_name"] for row, _ in records_of(p)]),
     "ALFWorld's games": ("game.tw-pddl", lambda p: Game(p).read()),

@@ -46,10 +46,10 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 
 
 def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None = None) -> OfficialEpisodes:
-    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, by task, trial and annotation.
+    """Return the annotations of a split, or ``limit`` drawn with ``seed``, by task, trial and annotation.
 
-    If the official splits file (splits/oct21.json, in or beside the folder) has the split, annotations that it does not
-    list are left out. Raises DataError for missing or damaged files, ConfigError for an unknown split.
+    If splits/oct21.json, in or beside the folder, has the split, only annotations that it lists are loaded. Raises
+    DataError for missing or damaged files, ConfigError for an unknown split.
     """
     corpus = Corpus(path)
     entries = [(trial, number) for trial in corpus.trajectories(split) for number in range(len(trial.instructions))]
@@ -57,7 +57,7 @@ def load_official(path: str | Path, split: str, seed: int = 0, limit: int | None
     check_once(names, "annotation", f"keep one of its trials in {split}")
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
-    return OfficialEpisodes(draw(_listed(corpus, split, entries), limit, seed), load_survey(corpus))
+    return OfficialEpisodes(draw(_select(corpus, split, entries), limit, seed), load_survey(corpus))
 
 
 def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
@@ -73,7 +73,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
     )
 
 
-def _listed(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
+def _select(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -> list[tuple[Trajectory, int]]:
     """Return the entries that the splits file lists; all if it lacks the split. Raises DataError if it lists none."""
     paths = (folder / "splits" / SPLITS_FILE for folder in (corpus.root, corpus.root.parent))
     path = next(filter(Path.is_file, paths), None)
@@ -84,9 +84,9 @@ def _listed(corpus: Corpus, split: str, entries: list[tuple[Trajectory, int]]) -
         pairs = {(row["task"], row["repeat_idx"]) for row in rows}
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
-    listed = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
-    if not listed:
+    matches = [(trajectory, number) for trajectory, number in entries if (trajectory.name, number) in pairs]
+    if not matches:
         raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")
-    if len(listed) < len(pairs):
-        log.info("%s: %d of the splits file's %d annotations are present", split, len(listed), len(pairs))
-    return listed
+    if len(matches) < len(pairs):
+        log.info("%s: %d of the splits file's %d annotations are present", split, len(matches), len(pairs))
+    return matches

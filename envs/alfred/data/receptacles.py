@@ -58,9 +58,7 @@ class Inference:
         self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is
-        none.
-        """
+        """Return (weighted distance, official id) of a type's possible fixtures, nearest first; "" is none."""
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
             if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _plausible(kind, evidence):
@@ -92,21 +90,14 @@ def _usual(room: Room) -> list[_Evidence]:
 
 
 def _plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether an object type may be in a fixture.
-
-    ALFRED puts it there, a demonstration shows it there, or ALFRED never puts this type anywhere and the fixture is
-    broad.
-    """
+    """Return whether ALFRED or a demonstration puts a type into a fixture; a type it puts nowhere, into broad ones."""
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
     return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:
-    """Yield (label, guess) for every object that these trials' demonstrations show in a fixture; ids, "" for none.
-
-    Each guess leaves out the label's own trial, as loading that trial does.
-    """
+    """Yield (label, guess) for every object that these trials show in a fixture; a guess leaves out its own trial."""
     for room in survey.values():
         chosen_labels = [label for label in room.labels if label.fixture and label.trial in trials]
         for trial, labels in groupby(sorted(chosen_labels), key=lambda label: label.trial):

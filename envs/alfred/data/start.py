@@ -36,10 +36,9 @@ class _Object:
 
 
 def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
-    """Return the scene in which a trial starts, with its goal not reached.
+    """Return the scene in which a trial starts, with its goal not reached, as in the simulator.
 
-    The goal is false at the start in the simulator. While the inferred places would fulfil it, the least certain one of
-    those places is dropped for the next best, until the goal is false under both ways of matching.
+    While the inferred places fulfil the goal by either matching, the least certain one is replaced by the next best.
     """
     room = survey.get(trajectory.floor_plan, Room()).without(trajectory.trial)
     fixtures = _fixtures(trajectory, task, room, survey)

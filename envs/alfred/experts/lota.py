@@ -110,10 +110,7 @@ def _put(view: _LotaView, step: Step) -> str:
 
 
 def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
-    """Return the skill that opens, closes or switches a thing at the agent's place, else the one that finds it.
-
-    ``content``: the object that the appliance treats; it is the one to find.
-    """
+    """Return the skill that operates a thing at the agent's place, else the one that finds it or its ``content``."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"

@@ -172,8 +172,8 @@ class _Strategy:
         """Return the step that runs the appliance with a target in it, takes a treated target, or fetches one."""
         places = {target.id: self.view.inside(target, appliance) for target in self.targets}
         ready = self.view.best(target for target in self.targets if target.id in self.treated)
-        here = [target for target in self.targets if (place := places[target.id]) and place.id == self.world.at]
-        target = ready or self.view.best(here) or self.view.best(self.targets)
+        nearby = [target for target in self.targets if (place := places[target.id]) and place.id == self.world.at]
+        target = ready or self.view.best(nearby) or self.view.best(self.targets)
         place = places[target.id] if target else None
         if target is None or place is None:
             return self._take([target] if target else [], self.kind)

@@ -56,10 +56,7 @@ class BoundedController(Controller):
 
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
-    """Return a controller whose process has answered and shows ``scene``.
-
-    Raises `ThorError`, with the process ended.
-    """
+    """Return a controller whose process shows ``scene``. Raises `ThorError`, with the process ended."""
     arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
@@ -85,10 +82,9 @@ def _start_error(error: Exception) -> ThorStart:
 
 
 def end(controller: Controller) -> None:
-    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder.
+    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. May be repeated.
 
-    Repeated calls are allowed. The client's atexit hook keeps every controller alive, so large attributes are cleared
-    here.
+    The client's atexit hook keeps every controller alive, so large attributes are cleared here.
     """
     server = controller.server
     if server is not None:

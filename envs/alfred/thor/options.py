@@ -61,10 +61,7 @@ class ThorOptions:
         return self.executable is not None and (self.executable == STAND_IN or STUB in self.executable)
 
     def command(self, data: str | None) -> str | None:
-        """Return the command line, with blanks quoted for a shell; None for the client's own build.
-
-        Raises ConfigError for a missing file.
-        """
+        """Return the command line for a shell; None for the client's build. Raises ConfigError for a missing file."""
         if self.executable == STAND_IN:
             command = [sys.executable, "-m", STUB]
             return " ".join(map(quote, command + (["--data", str(data)] if data is not None else [])))
@@ -84,11 +81,7 @@ def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
 
 
 def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:
-    """Return the options of a mapping.
-
-    No build has the embedded houses, so their default executable is the stand-in. Raises ConfigError for unknown names
-    and bad values.
-    """
+    """Return checked options; ``embedded`` houses use the stand-in by default. Raises ConfigError for bad ones."""
     values = dict(mapping or {})
     names = [field.name for field in fields(ThorOptions)]
     for name in values:

@@ -23,10 +23,7 @@ from envs.clock import Clock
 
 
 def kill(process: Popen | None) -> None:
-    """Kill a process and its descendants, such as a build started by a script (xvfb-run).
-
-    The descendants are listed first, because their parent is unknown once the process is dead.
-    """
+    """Kill a process and its descendants, such as a build that a script (xvfb-run) started."""
     if process is None or process.poll() is not None:
         return
     family = descendants(process.pid)

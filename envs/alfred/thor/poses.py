@@ -51,8 +51,7 @@ class Poses:
     def towards(self, object_id: str, target: Position) -> list[Pose]:
         """Return the poses from which an object can be used: the build's, else all plausible ones.
 
-        The best pose of each standing point comes first, the nearest point first; then the second best of each, and so
-        on.
+        First the best pose of each standing point, the nearest point first; then the second best of each, and so on.
         """
         near = self._near(target)
         poses = self._interactable(object_id, near, target) if self._asks and near else []
@@ -116,10 +115,7 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _spread(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses so that every point is tried before a second pose at the same point.
-
-    The agent may have to step back before it can open a door.
-    """
+    """Order poses so that every point comes before the second pose at a point: a door may need a step back."""
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []
     for pose in ranked:

@@ -134,10 +134,7 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], names: Names
 ) -> str | None:
-    """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
-
-    Containers side by side touch each other; as in ALFRED, none of them is in another.
-    """
+    """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand."""
     if entry["isPickedUp"]:
         return None
     if not entry["parentReceptacles"]:

@@ -76,8 +76,7 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> RestoreReport:
 def object_poses(poses: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Yield poses for SetObjectPoses: the trial's for present instances, the present ones for all other objects.
 
-    An id consists of type and place in centimetres, and of two equal ids the build loses one, so no two things of a
-    type may have the same place.
+    Of two equal ids, which consist of type and place in centimetres, the build loses one; so no two places are equal.
     """
     movable = [entry for entry in entries if entry["pickupable"] or entry["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
@@ -112,11 +111,7 @@ def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield actions per object: lamps as in the trial, all other devices off; dirt and liquids for clean tasks.
-
-    Version 2.1 had bulk actions for this. Version 5 has only SetObjectStates, for all objects of a type and not for
-    lamps.
-    """
+    """Yield actions that switch devices as in the trial, and make things dirty and empty if the trial does."""
     toggles = dict(start.toggles)
     for entry in entries:
         kind = kind_of(entry)

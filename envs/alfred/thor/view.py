@@ -17,10 +17,7 @@ FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
 
 
 def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Return the view, (height, width, 3) uint8; ``size`` is the longer side of a drawing. Raises ThorError.
-
-    The camera stays until the room is reset, and adds an image to every later step.
-    """
+    """Return (height, width, 3) uint8; ``size``: longer side of a drawing. The camera stays. Raises ThorError."""
     if world.frame is None:  # headless
         return draw(world, size)
     image = world.ask("Pass").third_party

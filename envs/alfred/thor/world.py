@@ -92,10 +92,7 @@ class ThorWorld(World):
         return [(x, z) for x, _, z in self._poses.points]
 
     def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
-        """Return whether the simulator lists one of ``places`` for a thing that touches several receptacles.
-
-        ``nested``: also for a thing on a plate and the table below it.
-        """
+        """Return whether the simulator lists one of ``places`` for a thing; ``nested``: also below its plate."""
         if thing.parent in places:
             return True
         direct = thing.parent is None or not self.things[thing.parent].movable

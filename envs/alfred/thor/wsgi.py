@@ -53,10 +53,7 @@ class BoundedWsgiServer(WsgiServer):
         self.wsgi_server.server_close()
 
     def _unreadable(self, error: Exception) -> Any:
-        """Pass an error to the waiting caller; an HTTP error alone concerns no reply.
-
-        Only its text is passed: the error itself would keep files of the connection open.
-        """
+        """Pass the text of an error, which holds no open files, to the waiting caller; HTTP errors concern no reply."""
         if isinstance(error, HTTPException):
             return error
         with suppress(Full):

@@ -36,7 +36,7 @@ class Reporter:
         stage, body = session.stage, session.stage.body
         up = map_camera(stage) if session.map_view else None
         turn = xyz((0.0, body.rotation, 0.0))
-        held = [stage.of_thing[stage.world.holding]] if stage.world.holding else []
+        in_hand = [stage.of_thing[stage.world.holding]] if stage.world.holding else []
         return {
             "objects": self._objects(session),
             "agent": {
@@ -47,7 +47,7 @@ class Reporter:
                 "position": xyz(stage.hand), "rotation": turn,
                 "localPosition": xyz((0.0, 0.0, 0.0)), "localRotation": xyz((0.0, 0.0, 0.0)),
             },
-            "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in held],
+            "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in in_hand],
             "sceneName": stage.name, "sceneBounds": _bounds(stage), "screenWidth": session.width,
             "screenHeight": session.height, "fov": session.settings.sight.angle,
             "cameraPosition": xyz(up.position if up else body.eye), "cameraOrthSize": up.extent if up else -1.0,

@@ -34,10 +34,7 @@ class Rooms:
     """All scenes of the stand-in."""
 
     def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
-        """Take ALFRED's folder json_2.1.0 as ``data``; objects come from ``splits``, by default all that are folders.
-
-        Raises DataError and ConfigError for missing data and unknown splits.
-        """
+        """Objects come from ``splits`` of ``data``, by default from all folders. Raises ConfigError, DataError."""
         self._corpus = Corpus(data) if data is not None else None
         self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
 

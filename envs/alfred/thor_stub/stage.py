@@ -178,10 +178,7 @@ class Stage:
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def outside(self, entity: Entity) -> Iterator[Entity]:
-        """Yield the receptacles around an entity, innermost first; the floor for an entity on the floor.
-
-        A thing in the hand has none, nor has its content: a carried thing touches nothing.
-        """
+        """Yield the receptacles around an entity, innermost first, or the floor; nothing for carried things."""
         thing = self.thing(entity)
         if thing is None or self.carries(entity):
             return

@@ -73,10 +73,7 @@ def loose(kind: str) -> bool:
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata shared by all objects of a type, with defaults for the rest.
-
-    All callers share the result, so it must not be changed.
-    """
+    """Return the metadata shared by all objects of a type, with defaults for the rest; it must not be changed."""
     moves = loose(kind)
     return {
         "name": "", "position": None, "rotation": None, "visible": False, "isInteractable": False,

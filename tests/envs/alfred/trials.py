@@ -45,10 +45,7 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
 def trial(
     name: str, poses: list[tuple[str, tuple[float, float, float]]], *steps: dict[str, Any], **changes: Any
 ) -> Any:
-    """Return the content of a traj_data.json that asks for the book, or for the first object if there is no book.
-
-    Steps are high_pddl and low_actions entries as ``pick`` makes them.
-    """
+    """Return a traj_data.json with these steps (of `pick`), for the book or, without a book, for the first object."""
     kinds = [kind for kind, _ in poses]
     target = "Book" if "Book" in kinds or not kinds else kinds[0]
     task = {"object_target": target, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}

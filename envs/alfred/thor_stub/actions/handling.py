@@ -99,8 +99,8 @@ def toggle_off(session: Session, *, objectId: str, forceAction: bool = False) ->
 
 def _toggle(session: Session, entity: Entity, on: bool) -> None:
     stage, word = session.stage, "on" if on else "off"
-    other = "target object is controlled by another sim object. target object cannot be turned on/off directly"
-    refuse_if(entity.type == "StoveBurner", other)
+    message = "target object is controlled by another sim object. target object cannot be turned on/off directly"
+    refuse_if(entity.type == "StoveBurner", message)
     refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
     refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
     refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")

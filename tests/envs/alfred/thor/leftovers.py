@@ -13,10 +13,7 @@ from tests.waiting import until
 
 
 def open_resources() -> dict[str, set[str]]:
-    """Return the resources of this process by kind.
-
-    Open files are named by their targets, because their numbers are reused.
-    """
+    """Return the resources of this process by kind; open files by their targets, because numbers are reused."""
     gc.collect()
     files = set()
     for link in Path("/proc/self/fd").iterdir():
