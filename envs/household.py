@@ -61,7 +61,8 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         outcome = self.setting.space.execute(self.world, action)
         self._steps += 1
         task_over = action == "done" or self._steps >= self.setting.max_steps
-        result = self._end_task() if task_over else None
+        met, total = self.setting.conditions(self.world, self.task) if task_over else (0, 0)
+        result = TaskResult(self.task, met == total, met, total, self._steps) if task_over else None
         self._finished = task_over and self._index + 1 == len(self.episode.tasks)
         if task_over and not self._finished:
             self._index, self._steps = self._index + 1, 0
@@ -103,10 +104,6 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         if not 0 <= index < len(self.episodes):
             raise ConfigError(f"episode {index} does not exist; there are {len(self.episodes)}, counted from 0")
         return self.episodes[index]
-
-    def _end_task(self) -> TaskResult:
-        met, total = self.setting.conditions(self.world, self.task)
-        return TaskResult(self.task, met == total, met, total, self._steps)
 
     def _observation(self, feedback: str) -> dict[str, str]:
         return {"instruction": self.task.instruction[:TEXT_LENGTH], "feedback": feedback[:TEXT_LENGTH]}

@@ -78,17 +78,15 @@ class SharedTexts(Sequence[str]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return tuple(self)[index] if isinstance(index, slice) else _text(self._rows[index])
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        return "".join(chr(code) for code in self._rows[index] if code < len(UNICODE))
 
     def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
         return tuple(self)
 
     def __repr__(self) -> str:
         return repr(tuple(self))
-
-
-def _text(row: np.ndarray) -> str:
-    return "".join(map(chr, row[row < len(UNICODE)]))
 
 
 @read_from_shared_memory.register(Words)

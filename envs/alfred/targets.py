@@ -66,7 +66,10 @@ def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -
     if not isinstance(params[SLICED], bool):
         raise DataError(f"{SLICED}={params[SLICED]!r:.60} is no boolean; set true or false")
     for name in NEEDED[kind]:
-        _check_type(name, params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name])
+        value, known = params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name]
+        if not isinstance(value, str) or value not in known:
+            hint = did_you_mean(value, known) if isinstance(value, str) else ""
+            raise DataError(f"{name}={value!r:.60} is no type that a task can name here{hint}")
     counts = Counter(things)
     for name in counts.keys() - objects.KNOWN_TYPES:
         raise DataError(f"a thing is of the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")
@@ -76,9 +79,3 @@ def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -
             raise DataError(
                 f"{name}={params[name]!r} is needed {needed} times, but the room has {counts[params[name]]}"
             )
-
-
-def _check_type(name: str, value: Any, known: frozenset[str]) -> None:
-    if not isinstance(value, str) or value not in known:
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        raise DataError(f"{name}={value!r:.60} is no type that a task can name here{hint}")

@@ -31,7 +31,11 @@ def load_episodes(
     if stream != 1:
         raise ConfigError(f"a stream of {stream} tasks; a game of ALFWorld is one task, leave env.stream at 1")
     check_request(None, stream, limit, "game")
-    files = [file for file in _files(Path(data).expanduser(), split) if _is_playable(file)]
+    files = [  # without those that ALFWorld excludes by the name of the task folder, or knows no solution of
+        file
+        for file in _files(Path(data).expanduser(), split)
+        if not any(word in file.parts[-3] for word in EXCLUDED) and Game(file).read().get("solvable") is True
+    ]
     if not files:
         raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
     check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
@@ -51,13 +55,6 @@ def _files(path: Path, split: str) -> list[Path]:
             f"no split {split!r} in {root}; choose one of {', '.join(splits)}{did_you_mean(split, splits)}"
         )
     return sorted((root / split).glob(f"*/*/{FILE_NAME}"))
-
-
-def _is_playable(file: Path) -> bool:
-    """Return whether ALFWorld can express the task and knows a solution."""
-    if any(word in str(file.parent.parent.name) for word in EXCLUDED):
-        return False
-    return Game(file).read().get("solvable") is True
 
 
 def _episode(file: Path) -> Episode:

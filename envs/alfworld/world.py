@@ -72,7 +72,8 @@ class TextState:
         elif verb == "use":
             self.marks.setdefault(things[0], set()).add("on")
         elif verb in _MARKS:
-            self._mark(things[0], _MARKS[verb])
+            mark, marks = _MARKS[verb], self.marks.get(things[0], set())
+            self.marks[things[0]] = marks - {_OPPOSITE.get(mark, "")} | {mark}
 
     def knows(self, words: str) -> bool:
         """Return whether the text has mentioned every thing that a skill or command names."""
@@ -86,11 +87,6 @@ class TextState:
     def in_view(self) -> list[str]:
         """Return the objects at the agent's receptacle, none if its door is closed."""
         return [] if self.at is None or self.doors.get(self.at) == "closed" else self.inside(self.at)
-
-    def _mark(self, thing: str, mark: str) -> None:
-        marks = self.marks.setdefault(thing, set())
-        marks.discard(_OPPOSITE.get(mark, ""))
-        marks.add(mark)
 
     def _read_place(self, verb: str, thing: str, answer: str) -> None:
         if thing not in self.receptacles:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from envs.alfred.data.trajectories import Step, Trajectory
 from envs.alfred.objects import FIXTURES, LAMPS
-from envs.alfred.scene import ObjectPose, Position
+from envs.alfred.scene import Position
 from keep_agent.errors import DataError
 
 _TOUCHING = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
@@ -134,8 +134,10 @@ class _Miner:
         if place is None and step.receptacle_type:
             return  # in a container that may have been moved before
         kind = step.object.partition("|")[0]
-        position = _exact(kind, position_of(step.object), trajectory.start.objects)
-        self.labels.append((trajectory.trial, kind, position, place))
+        rounded = position_of(step.object)
+        poses = (pose.position for pose in trajectory.start.objects if pose.type == kind)
+        exact = next((position for position in poses if _chebyshev(position, rounded) < _MATCH), rounded)
+        self.labels.append((trajectory.trial, kind, exact, place))
 
     def room(self) -> Room:
         exact_positions = {self._official(key): self.positions[key] for key in self.trials_by_key}
@@ -171,12 +173,6 @@ def _id_of_receptacle(step: Step) -> str:
         return step.receptacle
     containers = (thing for action, thing, _ in step.low if action == "OpenObject")
     return next((thing for thing in containers if type_of(thing) == step.receptacle_type), "")
-
-
-def _exact(kind: str, position: Position, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return the unrounded start position of the object that an id names."""
-    near = (pose.position for pose in poses if pose.type == kind and _chebyshev(pose.position, position) < _MATCH)
-    return next(near, position)
 
 
 def _chebyshev(first: Position, second: Position) -> float:

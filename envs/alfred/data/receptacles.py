@@ -53,7 +53,10 @@ class Inference:
     """Inference of receptacles in one room. ``room`` must already lack the trial that is being loaded."""
 
     def __init__(self, room: Room) -> None:
-        self._evidence = [*_labelled(room), *_usual(room)]
+        kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
+        labels = [label for label in room.labels if label.fixture in kinds]
+        known = (_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in labels)
+        self._evidence = [*known, *_usual(room)]
         self._positions = np.array([evidence.position for evidence in self._evidence]).reshape(-1, 3)
         self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
@@ -68,16 +71,7 @@ class Inference:
     def _distances(self, kind: str, position: Position) -> list[float]:
         offsets = (self._positions - position) * (1.0, HEIGHT_WEIGHT, 1.0)
         is_other_type = np.array([evidence.type not in ("", kind) for evidence in self._evidence], dtype=float)
-        distances: list[float] = (
-            np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * is_other_type
-        ).tolist()
-        return distances
-
-
-def _labelled(room: Room) -> list[_Evidence]:
-    kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
-    known = [label for label in room.labels if label.fixture in kinds]
-    return [_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in known]
+        return (np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * is_other_type).tolist()
 
 
 def _usual(room: Room) -> list[_Evidence]:

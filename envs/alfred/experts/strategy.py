@@ -177,12 +177,11 @@ class _Strategy:
         place = places[target.id] if target else None
         if target is None or place is None:
             return self._take([target] if target else [], self.kind)
-        verb, switch = self._switch_off(place) if ready else self._run(place)
+        verb, switch = self._run(place)
+        if ready:  # switch off, or take it
+            verb, switch = "turn off", self._switch(place)
+            switch = switch if switch and switch.is_on else None
         return Step(verb, switch.id, content=target.id) if switch else Step("take", target.id)
-
-    def _switch_off(self, place: Thing) -> tuple[Act, Thing | None]:
-        switch = self._switch(place)
-        return "turn off", switch if switch and switch.is_on else None
 
     def _run(self, place: Thing) -> tuple[Act, Thing | None]:
         """Return the next step of heating, cooling or cleaning the content of the appliance."""

@@ -57,21 +57,16 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
     for item in items:
         if item.type in LOTA_PICKUPABLE:
             state.counts[item.type] += 1
-            above = list(_ancestors(item, by_id))
-            state.places.setdefault(item.type, set()).update(place.type for place in above)
-            if len(above) > 1:
-                state.nested.add(item.type)
+            places, parent = state.places.setdefault(item.type, set()), item.parent
+            while parent:
+                places.add(by_id[parent].type)
+                parent = by_id[parent].parent
+                state.nested |= {item.type} if parent else set()
         else:
             state.receptacles[item.type] += 1
     full = {item.parent for item in items if item.parent}
     state.free.update(item.type for item in items if item.type in HOLDS_ONE and item.id not in full)
     return state
-
-
-def _ancestors(item: Item, by_id: Mapping[str, Item]) -> Iterator[Item]:
-    while item.parent:
-        item = by_id[item.parent]
-        yield item
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:

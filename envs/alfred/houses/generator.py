@@ -136,12 +136,10 @@ class _Placer:
         carriers = [item for item in self.objects if may_hold(item.type, kind) and not self.filled[item.id]]
         if carriers and kind not in MOVABLE_RECEPTACLES and self.rng.random() < NESTED:
             return self.rng.choice(carriers)
-        places = [item for item in self.fixtures if may_hold(item.type, kind) and self._has_room(item)]
+        full = {item.id for item in self.fixtures if item.type in {*HOLDS_ONE, "Microwave"} and self.filled[item.id]}
+        places = [item for item in self.fixtures if may_hold(item.type, kind) and item.id not in full]
         weights = [PLACE_WEIGHT.get(item.type, 1.0) for item in places]
         return self.rng.choices(places, weights)[0] if any(weights) else None
-
-    def _has_room(self, place: Item) -> bool:
-        return not (place.type in HOLDS_ONE or place.type == "Microwave") or not self.filled[place.id]
 
     def _spot(self, place: Item) -> Position:
         width, depth = SURFACE.get(place.type, (0.2, 0.2)) if place.type not in MOVABLE_RECEPTACLES else (0.0, 0.0)

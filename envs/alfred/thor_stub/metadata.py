@@ -36,6 +36,8 @@ class Reporter:
         stage, body = session.stage, session.stage.body
         up = map_camera(stage) if session.map_view else None
         turn = xyz((0.0, body.rotation, 0.0))
+        (x0, z0), (x1, z1) = stage.bounds
+        bounds = box(((x0 + x1) / 2, CEILING / 2, (z0 + z1) / 2), (x1 - x0 + 1.0, CEILING, z1 - z0 + 1.0))
         in_hand = [stage.of_thing[stage.world.holding]] if stage.world.holding else []
         return {
             "objects": self._objects(session),
@@ -48,7 +50,7 @@ class Reporter:
                 "localPosition": xyz((0.0, 0.0, 0.0)), "localRotation": xyz((0.0, 0.0, 0.0)),
             },
             "inventoryObjects": [{"objectId": entity.id, "objectType": entity.type} for entity in in_hand],
-            "sceneName": stage.name, "sceneBounds": _bounds(stage), "screenWidth": session.width,
+            "sceneName": stage.name, "sceneBounds": bounds, "screenWidth": session.width,
             "screenHeight": session.height, "fov": session.settings.sight.angle,
             "cameraPosition": xyz(up.position if up else body.eye), "cameraOrthSize": up.extent if up else -1.0,
             "thirdPartyCameras": _cameras(session.cameras), "collided": False, "collidedObjects": [],
@@ -120,9 +122,3 @@ def _geometry(position: Position, kind: str) -> Record:
     outline = box(position, size_of(kind))
     oriented = {"cornerPoints": outline["cornerPoints"]} if kind in PICKUPABLE else None
     return {"position": xyz(position), "axisAlignedBoundingBox": outline, "objectOrientedBoundingBox": oriented}
-
-
-def _bounds(stage: Stage) -> Record:
-    (x0, z0), (x1, z1) = stage.bounds
-    center = (x0 + x1) / 2, CEILING / 2, (z0 + z1) / 2
-    return box(center, (x1 - x0 + 1.0, CEILING, z1 - z0 + 1.0))

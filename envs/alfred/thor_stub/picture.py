@@ -166,7 +166,8 @@ def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes
             column, row, ahead = middles[number].tolist()
             _draw_box(pen, boxes[number], points[number, :, :2].tolist(), eye)
             if ahead < LABEL_RANGE:
-                _write(image, boxes[number].kind, column, row)
+                mask = _label(boxes[number].kind)
+                image.paste((255, 255, 255), (int(column) - mask.width // 2, int(row) - mask.height // 2), mask)
 
 
 def _draw_box(pen: ImageDraw.ImageDraw, box: _Box, points: list[list[float]], eye: Position) -> None:
@@ -201,11 +202,6 @@ def _from_above(session: Session, center: Position, extent: float) -> bytes:
 
 def _raw(image: Image.Image) -> bytes:
     return image.tobytes("raw", "RGB", 0, -1)
-
-
-def _write(image: Image.Image, kind: str, column: float, row: float) -> None:
-    mask = _label(kind)
-    image.paste((255, 255, 255), (int(column) - mask.width // 2, int(row) - mask.height // 2), mask)
 
 
 @cache

@@ -115,9 +115,14 @@ def interactable(
     entity = stage.find(objectId)
     if horizons is not None:
         check_horizons(horizons)
+    step = session.settings.turn
+    offset = round(stage.body.rotation % step)
+    turns = [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
     poses = Poses(
         [(at["x"], at["y"], at["z"]) for at in (reachable(session) if positions is None else positions)],
-        rotations if rotations is not None else _turns(session),
+        rotations
+        if rotations is not None
+        else [(offset + step * count) % 360.0 for count in range(round(360.0 / step))],
         horizons if horizons is not None else HORIZONS,
         standings if standings is not None else (False, True),
     )
@@ -132,12 +137,6 @@ def interactable(
         {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
         for at, turn, horizon, standing in islice(seeing, maxPoses)
     ]
-
-
-def _turns(session: Session) -> list[float]:
-    step = session.settings.turn
-    offset = round(session.stage.body.rotation % step)
-    return [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
 
 
 def rotate_right(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:

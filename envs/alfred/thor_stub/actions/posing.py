@@ -167,17 +167,13 @@ def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ig
         if entity.type not in kinds or kind not in (None, "", entity.type):
             continue
         if change == "toggleable":
-            _switch(stage, entity, value)
+            ajar = entity.type == "Microwave" and is_open(stage, entity)
+            if is_on(stage, entity) != value and not (ajar and value):
+                switch(stage, entity, value)
         elif change == "openable":
             _open(stage, entity, value)
         else:
             mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
-
-
-def _switch(stage: Stage, entity: Entity, on: bool) -> None:
-    shut = entity.type != "Microwave" or not is_open(stage, entity)
-    if is_on(stage, entity) != on and (shut or not on):
-        switch(stage, entity, on)
 
 
 def _open(stage: Stage, entity: Entity, value: bool) -> None:

@@ -71,13 +71,9 @@ def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], faul
         channel.send(simulator.refuse(action, "injected" if kind == "error" else "", code))
         return
     answer = simulator.handle(action)
-    if kind == "sequence":
-        answer = _late(answer)
+    if kind == "sequence":  # the id of another action
+        number = answer.metadata["sequenceId"] + 7
+        answer = replace(answer, metadata=answer.metadata | {"sequenceId": number}, patch=None)
     channel.send(answer, garbage=kind == "garbage", half=kind == "die-half")
     if kind == "die-half":
         sys.exit(BROKEN)
-
-
-def _late(answer: Answer) -> Answer:
-    """Return the answer with the sequence id of another action."""
-    return replace(answer, metadata=answer.metadata | {"sequenceId": answer.metadata["sequenceId"] + 7}, patch=None)
