@@ -1,5 +1,6 @@
-"""Goal conditions of the seven task types with partial credit (ALFRED's env/tasks.py at commit f91f4c0).
+"""Goals of the seven task types: checked targets, and conditions with partial credit.
 
+The conditions follow ALFRED's env/tasks.py at commit f91f4c0.
 ``matching="official"`` matches as the official code does: a target is every thing whose object id *contains* the
 target's name, so that a TissueBox counts as a Box and a slice of an apple as an Apple. ``matching="type"`` (default)
 compares types exactly: a task with slices accepts slices only, a task without accepts whole objects only. Both count
@@ -8,19 +9,64 @@ only things that lie directly in or on a receptacle; a thing in the hand is in n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from envs.alfred import objects
 from envs.alfred.scene import Task
 from envs.alfred.state import Thing
-from envs.alfred.targets import TREATMENTS
 from envs.alfred.world import World
-from keep_agent.errors import DataError, check_choice
+from keep_agent.errors import DataError, check_choice, did_you_mean
 
 Matching = Literal["type", "official"]
 MATCHINGS: tuple[Matching, ...] = ("type", "official")
+OBJECT, PARENT, TOGGLE, MOVABLE = "object_target", "parent_target", "toggle_target", "mrecep_target"
+SLICED = "object_sliced"
+PARAMS = (OBJECT, PARENT, TOGGLE, MOVABLE, SLICED)
+NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "pick_and_place_simple": (OBJECT, PARENT),
+        "pick_two_obj_and_place": (OBJECT, PARENT),
+        "look_at_obj_in_light": (OBJECT, TOGGLE),
+        "pick_heat_then_place_in_recep": (OBJECT, PARENT),
+        "pick_cool_then_place_in_recep": (OBJECT, PARENT),
+        "pick_clean_then_place_in_recep": (OBJECT, PARENT),
+        "pick_and_place_with_movable_recep": (OBJECT, PARENT, MOVABLE),
+    }
+)
+"""Parameters that each task type names in all of ALFRED's 6,825 trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """The treatment that a task type asks for before its object is placed."""
+
+    verb: str
+    appliance: str  # the receptacle in which it happens
+    objects: frozenset[str]  # the types that can be treated
+    mark: str  # the attribute of `State` that holds the treated things
+
+
+TREATMENTS: Mapping[str, Treatment] = MappingProxyType(
+    {
+        "pick_clean_then_place_in_recep": Treatment("clean", "SinkBasin", objects.CLEANABLE, "cleaned"),
+        "pick_cool_then_place_in_recep": Treatment("cool", "Fridge", objects.COOLABLE, "cooled"),
+        "pick_heat_then_place_in_recep": Treatment("heat", "Microwave", objects.HEATABLE, "heated"),
+    }
+)
+
+_TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        OBJECT: objects.PICKUPABLE,
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # receptacles that can be carried are MOVABLE only
+        TOGGLE: objects.TOGGLEABLE,
+        MOVABLE: objects.MOVABLE_RECEPTACLES,
+    }
+)
 
 
 class _Goal:
@@ -110,3 +156,28 @@ def succeeded(world: World, task: Task, matching: Matching = "type") -> bool:
     """Return whether every goal condition holds now."""
     met, total = goal_conditions(world, task, matching)
     return met == total
+
+
+def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
+    """Check a task's parameters; ``things``: the types in the room, one per instance.
+
+    Raises DataError for an unknown type, and for a goal that can never be reached.
+    """
+    if not isinstance(kind, str) or kind not in NEEDED:
+        raise DataError(f"task_type={kind!r:.60} is unknown{did_you_mean(str(kind), NEEDED)}")
+    if not isinstance(params[SLICED], bool):
+        raise DataError(f"{SLICED}={params[SLICED]!r:.60} is no boolean; set true or false")
+    for name in NEEDED[kind]:
+        value, known = params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name]
+        if not isinstance(value, str) or value not in known:
+            hint = did_you_mean(value, known) if isinstance(value, str) else ""
+            raise DataError(f"{name}={value!r:.60} is no type that a task can name here{hint}")
+    counts = Counter(things)
+    for name in counts.keys() - objects.KNOWN_TYPES:
+        raise DataError(f"a thing is of the unknown type {name!r:.60}{did_you_mean(name, objects.KNOWN_TYPES)}")
+    for name in (target for target in (OBJECT, MOVABLE) if target in NEEDED[kind]):
+        needed = 2 if kind.startswith("pick_two") and name == OBJECT and not params[SLICED] else 1
+        if counts[params[name]] < needed:
+            raise DataError(
+                f"{name}={params[name]!r} is needed {needed} times, but the room has {counts[params[name]]}"
+            )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from envs.alfworld.commands import Commands
 from envs.alfworld.engine import Engines
 from envs.alfworld.expert import Expert
-from envs.alfworld.grounded import GroundedSkills
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode, Task
+from envs.alfworld.skills import Commands, GroundedSkills
 from envs.alfworld.world import World
 from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
 from keep_agent.errors import check_choice

@@ -13,10 +13,9 @@ from statistics import fmean, median
 from envs.alfred.data.mining import Fixture, Room, Survey, official_id
 from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.data.trajectories import Trajectory, room_of
-from envs.alfred.goals import MATCHINGS, succeeded
+from envs.alfred.goals import MATCHINGS, TREATMENTS, succeeded
 from envs.alfred.objects import snake
 from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task
-from envs.alfred.targets import TREATMENTS
 from envs.alfred.world import World
 
 _NEXT_TO = {"Faucet": ("SinkBasin",), "DeskLamp": ("Desk", "SideTable", "Dresser")}

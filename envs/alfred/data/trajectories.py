@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+from envs.alfred.goals import PARAMS, check_targets
 from envs.alfred.scene import ObjectPose, Position, Start
-from envs.alfred.targets import PARAMS, check_targets
 from envs.splits import finite
 from keep_agent.errors import ConfigError, DataError, did_you_mean
 from keep_agent.files import parsed, read_bytes

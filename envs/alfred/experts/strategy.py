@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.alfred.goals import succeeded
+from envs.alfred.goals import TREATMENTS, succeeded
 from envs.alfred.houses.rooms import HOLDS_ONE, PLACE_WEIGHT
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import CONTAINERS, KNIVES, may_hold
 from envs.alfred.scene import Task
 from envs.alfred.state import Thing
-from envs.alfred.targets import TREATMENTS
 from envs.alfred.world import World
 
 Act = Literal["take", "put", "open", "close", "slice", "turn on", "turn off", "go", "look into", "done"]

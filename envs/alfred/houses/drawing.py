@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from envs.alfred.goals import TREATMENTS
 from envs.alfred.houses.rooms import HOLDS_ONE
 from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole
 from envs.alfred.scene import Item, Task
-from envs.alfred.targets import TREATMENTS
 
 ROOMS_OF: Mapping[str, tuple[str, ...]] = {
     "look_at_obj_in_light": ("livingroom", "bedroom"),

@@ -11,8 +11,8 @@ from typing import Any
 
 from envs.alfred.data.official import make_task
 from envs.alfred.data.trajectories import Corpus, guarded_read
+from envs.alfred.goals import TREATMENTS
 from envs.alfred.scene import Task
-from envs.alfred.targets import TREATMENTS
 
 _VERBS = {
     "GotoLocation": "go", "PickupObject": "find", "PutObject": "put", "CleanObject": "clean", "HeatObject": "heat",

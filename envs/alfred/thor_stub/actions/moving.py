@@ -120,11 +120,9 @@ def interactable(
     turns = [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
     poses = Poses(
         [(at["x"], at["y"], at["z"]) for at in (reachable(session) if positions is None else positions)],
-        rotations
-        if rotations is not None
-        else [(offset + step * count) % 360.0 for count in range(round(360.0 / step))],
-        horizons if horizons is not None else HORIZONS,
-        standings if standings is not None else (False, True),
+        turns if rotations is None else rotations,
+        HORIZONS if horizons is None else horizons,
+        (False, True) if standings is None else standings,
     )
     if not all((poses.positions, poses.rotations, poses.horizons, poses.standings)):
         raise exception("ArgumentException", "Every degree of freedom must have at least 1 valid value")

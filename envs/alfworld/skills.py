@@ -1,7 +1,7 @@
-"""Instance-level skills in ALFRED's words, executed as ALFWorld's commands.
+"""Skill sets of ALFWorld: its own commands, and instance-level skills in ALFRED's words, executed as commands.
 
-Two things exist in our skills only. A lamp can be a destination: the agent then goes to the receptacle under it. And
-the microwave and the faucets stay on until they are turned off; a running microwave cannot be opened.
+Two things exist in instance-level skills only. A lamp can be a destination: the agent then goes to the receptacle
+under it. And the microwave and the faucets stay on until they are turned off; a running microwave cannot be opened.
 """
 
 from __future__ import annotations
@@ -13,8 +13,30 @@ from envs.alfworld.translation import LIGHTS, Treatment, single_commands, treat,
 from envs.alfworld.world import NO_EFFECT, THING, World, sort_key, to_id, to_words, type_of
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 
+_REPORT = re.compile(r"look|inventory|help|examine .*")
+_COMMAND = re.compile(
+    rf"(?:go to|open|close|use) {THING}|take {THING} from {THING}|(?:move|put) {THING} (?:to|in|on|in/on|into) {THING}"
+    rf"|(?:heat|cool|clean|slice) {THING} with {THING}"
+)
 _VERBS = ("go to", "open", "close", "pick up", "put", "slice", "turn on", "turn off")
 _FORM = re.compile(rf"(go to|open|close|pick up|slice|turn on|turn off) ({THING})|put {THING} in {THING}")
+
+
+class Commands:
+    """Skills of planners whose prompt describes ALFWorld's commands."""
+
+    def execute(self, world: World, skill: str) -> Outcome:
+        """Send the command. Raises SkillError for words that are no command."""
+        if skill == "done":
+            return DONE
+        if not _COMMAND.fullmatch(skill):
+            raise unknown_skill(skill, self.admissible(world))
+        return world.do(skill)
+
+    def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
+        """Return the commands possible now that name only things which the text has mentioned."""
+        actions = (command for command in world.engine.commands if not _REPORT.fullmatch(command))
+        return (*filter(world.state.knows, actions), "done")
 
 
 class GroundedSkills:
