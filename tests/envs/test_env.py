@@ -235,8 +235,7 @@ def test_reset_reports_everything_known() -> None:
     assert observation == {"instruction": CLOTH.instruction, "feedback": ""}
     assert {fact.id for fact in info["facts"]} == info["world"].things.keys() | {"agent"}
     assert (info["task"], info["task_index"], info["goal"], info["success"]) == (CLOTH, 0, (0, 1), False)
-    assert len(info["skills"]) == 214
-    assert info["task_done"] is None
+    assert len(info["skills"]) == 214 and info["task_done"] is None
 
 
 def test_a_failure_is_reported_and_changes_no_facts() -> None:
@@ -253,12 +252,9 @@ def test_a_stream_continues_in_the_final_state_of_the_last_task() -> None:
     for skill in WARM_UP:
         env.step(skill)
     observation, reward, terminated, _, info = env.step("done")
-    assert (reward, terminated) == (1.0, False)
-    assert info["task_done"].task is HEAT
-    assert observation["instruction"] == COOL.instruction
-    assert (info["task_index"], info["step"]) == (1, 0)
-    assert info["world"]["apple_1"].parent == "microwave_1"
-    assert info["world"].heated == set()
+    assert (reward, terminated) == (1.0, False) and info["task_done"].task is HEAT
+    assert observation["instruction"] == COOL.instruction and (info["task_index"], info["step"]) == (1, 0)
+    assert info["world"]["apple_1"].parent == "microwave_1" and info["world"].heated == set()
     assert info["goal"] == (1, 3), "the apple's place counts, its treatment is reset"
     assert [fact.id for fact in info["facts"]] == ["apple_1"], "it is no longer reported as hot"
     assert env.step("done")[2]
@@ -269,5 +265,4 @@ def test_knowledge_persists_in_a_stream() -> None:
     env.reset(options={"episode": 0})
     env.step("go to countertop 1")
     _, _, _, _, info = env.step("done")
-    assert info["knowledge"].knows("apple_1")
-    assert "pick up apple 1" in info["skills"]
+    assert info["knowledge"].knows("apple_1") and "pick up apple 1" in info["skills"]

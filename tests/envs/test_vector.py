@@ -60,8 +60,7 @@ def test_statistics_of_episodes_are_recorded(world: str) -> None:
 def test_flattening_texts_of_any_script_is_reversible() -> None:
     space = Words(60)
     flat = flatten(space, WORDS)
-    assert flat in flatten_space(space) and flat.dtype == np.int32
-    assert unflatten(space, flat) == WORDS
+    assert flat in flatten_space(space) and flat.dtype == np.int32 and unflatten(space, flat) == WORDS
 
 
 def test_spaces_are_equal_if_they_contain_the_same_texts() -> None:

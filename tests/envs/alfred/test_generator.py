@@ -51,8 +51,7 @@ def test_sizes() -> None:
 @pytest.mark.parametrize("episode", EPISODES[:60], ids=lambda episode: episode.id)
 def test_things_lie_where_they_belong_and_can_be_reached(episode: Episode) -> None:
     by_id = {item.id: item for item in episode.scene.items}
-    assert len(by_id) == len(episode.scene.items)
-    assert episode.scene.agent in episode.scene.reachable
+    assert len(by_id) == len(episode.scene.items) and episode.scene.agent in episode.scene.reachable
     kinds = [item.type in PICKUPABLE for item in episode.scene.items]
     assert kinds == sorted(kinds), "fixtures come first"
     for item in episode.scene.items:

@@ -118,8 +118,7 @@ def test_official_matching_reads_the_official_id() -> None:
     book = replace(inside("Book", 4, scene.items[1]), source="Book|+05.00|+00.90|+00.00|Atlas")
     world = World(replace(scene, items=(*scene.items, book)))
     task = Task("pick_and_place_simple", "Atlas", "Shelf")
-    assert goal_conditions(world, task, "official") == (1, 1)
-    assert goal_conditions(world, task, "type") == (0, 1)
+    assert goal_conditions(world, task, "official") == (1, 1) and goal_conditions(world, task, "type") == (0, 1)
 
 
 def test_bad_names_are_errors() -> None:

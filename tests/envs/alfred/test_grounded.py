@@ -33,8 +33,7 @@ def test_a_task_from_start_to_end(world: World) -> None:
     run(world, "go to countertop 1", "pick up apple 1", "go to microwave 1", "open microwave 1")
     run(world, "put apple 1 in microwave 1", "close microwave 1", "turn on microwave 1", "turn off microwave 1")
     run(world, "open microwave 1", "pick up apple 1", "go to countertop 2", "put apple 1 in countertop 2", "done")
-    assert world["apple_1"].parent == "countertop_2"
-    assert world.heated == {"apple_1"}
+    assert world["apple_1"].parent == "countertop_2" and world.heated == {"apple_1"}
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,7 @@ def test_refusals_from_the_counter(world: World, skill: str, sentence: str) -> N
     run(world, "go to countertop 1")
     before = world.copy()
     outcome = GROUNDED.execute(world, skill)
-    assert (outcome.ok, outcome.message) == (False, sentence)
-    assert world == before
+    assert (outcome.ok, outcome.message) == (False, sentence) and world == before
 
 
 def test_a_refusal_at_a_closed_door_does_not_reveal_its_content(world: World) -> None:
@@ -104,8 +102,7 @@ def test_admissible_with_a_full_hand(world: World) -> None:
 
 def test_destinations_are_furniture_lamps_faucets_and_things_on_the_floor(world: World) -> None:
     goals = [skill.removeprefix("go to ") for skill in GROUNDED.admissible(world) if skill.startswith("go to")]
-    assert goals[:2] == ["countertop 1", "countertop 2"]
-    assert {"faucet 1", "potato 1"} < set(goals)
+    assert goals[:2] == ["countertop 1", "countertop 2"] and {"faucet 1", "potato 1"} < set(goals)
     assert "apple 1" not in goals
     run(world, "go to potato 1", "pick up potato 1")
     assert "go to potato 1" not in GROUNDED.admissible(world)
@@ -114,8 +111,7 @@ def test_destinations_are_furniture_lamps_faucets_and_things_on_the_floor(world:
 def test_a_lamp_is_switched_from_the_fixture_it_stands_on() -> None:
     world = World(bedroom())
     run(world, "go to desk 1")
-    assert "turn on desklamp 1" in local(world)
-    assert "turn on floorlamp 1" not in local(world)
+    assert "turn on desklamp 1" in local(world) and "turn on floorlamp 1" not in local(world)
     run(world, "turn on desklamp 1")
     assert "turn off desklamp 1" in local(world)
 

@@ -27,18 +27,15 @@ def test_full_knowledge_names_everything_once(world: World) -> None:
     assert facts.keys() == world.things.keys() | {"agent"}
     assert facts["apple_2"] == Fact("apple_2", "object", "apple", place="fridge_1")
     assert facts["fridge_1"] == Fact("fridge_1", "receptacle", "fridge", states=("closed",))
-    assert facts["faucet_1"].states == ("off",)
-    assert facts["potato_1"].place == "floor"
+    assert facts["faucet_1"].states == ("off",) and facts["potato_1"].place == "floor"
     assert knowledge.update() == []
 
 
 def test_partial_knowledge_starts_with_furniture_and_the_floor(world: World) -> None:
     facts = changed_facts(Knowledge(world, "partial"))
     objects = [fact.id for fact in facts.values() if fact.category == "object"]
-    assert objects == ["potato_1"]
-    assert facts["countertop_1"].states == ("unseen",)
-    assert facts["cabinet_1"].states == ("closed", "unseen")
-    assert facts["faucet_1"].states == ("off",)
+    assert objects == ["potato_1"] and facts["countertop_1"].states == ("unseen",)
+    assert facts["cabinet_1"].states == ("closed", "unseen") and facts["faucet_1"].states == ("off",)
 
 
 def test_surfaces_are_seen_on_arrival_and_containers_when_opened(world: World) -> None:
@@ -50,8 +47,7 @@ def test_surfaces_are_seen_on_arrival_and_containers_when_opened(world: World) -
     assert changed_facts(knowledge).keys() == {"agent"}
     do(world, "open fridge_1")
     facts = changed_facts(knowledge)
-    assert facts.keys() == {"fridge_1", "apple_2", "egg_1", "agent"}
-    assert facts["fridge_1"].states == ("open",)
+    assert facts.keys() == {"fridge_1", "apple_2", "egg_1", "agent"} and facts["fridge_1"].states == ("open",)
     assert facts["agent"].sees == ("apple_2", "egg_1")
 
 
@@ -60,21 +56,17 @@ def test_content_is_seen_when_opened_from_a_neighbouring_place(world: World) -> 
     knowledge.update()
     do(world, "goto cabinet_2", "open cabinet_1")
     knowledge.update()
-    assert knowledge.knows("mug_1")
-    assert not knowledge.unseen("cabinet_1")
-    assert knowledge.unseen("cabinet_2")
+    assert knowledge.knows("mug_1") and not knowledge.unseen("cabinet_1") and knowledge.unseen("cabinet_2")
 
 
 def test_an_open_box_shows_its_content_and_a_closed_one_does_not(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     do(world, "close box_1", "goto countertop_2")
     facts = changed_facts(knowledge)
-    assert facts["box_1"].states == ("closed",)
-    assert "pencil_1" not in facts
+    assert facts["box_1"].states == ("closed",) and "pencil_1" not in facts
     do(world, "open box_1")
     facts = changed_facts(knowledge)
-    assert facts["box_1"].states == ()
-    assert facts["pencil_1"].place == "box_1"
+    assert facts["box_1"].states == () and facts["pencil_1"].place == "box_1"
 
 
 def test_the_agent_fact_lists_visible_objects(world: World) -> None:
@@ -103,8 +95,7 @@ def test_carrying_changes_two_facts(world: World) -> None:
     knowledge.update()
     do(world, "pick potato_1")
     facts = changed_facts(knowledge)
-    assert facts.keys() == {"potato_1", "agent"}
-    assert facts["potato_1"].place == "agent"
+    assert facts.keys() == {"potato_1", "agent"} and facts["potato_1"].place == "agent"
     assert facts["agent"].holds == "potato_1"
     do(world, "drop")
     assert changed_facts(knowledge)["potato_1"].place == "floor"
@@ -116,8 +107,7 @@ def test_marks_appear_and_end_with_the_task(world: World) -> None:
     knowledge.update()
     do(world, "close fridge_1")
     facts = changed_facts(knowledge)
-    assert facts.keys() == {"fridge_1", "apple_2", "egg_1"}
-    assert facts["egg_1"].states == ("cold",)
+    assert facts.keys() == {"fridge_1", "apple_2", "egg_1"} and facts["egg_1"].states == ("cold",)
     world.begin_task()
     assert changed_facts(knowledge)["egg_1"].states == ()
 
@@ -129,8 +119,7 @@ def test_a_cut_reports_removed_and_new_things(world: World, observability: str) 
     knowledge.update()
     do(world, "slice apple_1")
     facts = changed_facts(knowledge)
-    assert facts["apple_1"].gone
-    assert not knowledge.knows("apple_1")
+    assert facts["apple_1"].gone and not knowledge.knows("apple_1")
     assert facts["applesliced_3"] == Fact(
         "applesliced_3", "object", "applesliced", place="countertop_1", states=("sliced",)
     )

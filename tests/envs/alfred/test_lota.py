@@ -34,10 +34,8 @@ def refusal(world: World, skill: str) -> str:
 def test_the_catalogue_is_lota_benchs() -> None:
     assert len(LOTA_SKILLS) == len(set(LOTA_SKILLS)) == 214
     verbs = Counter(" ".join(skill.split(" ")[:2]) for skill in LOTA_SKILLS)
-    assert verbs["find a"] + verbs["find an"] == 80
-    assert verbs["pick up"] == verbs["put down"] == 53
-    assert verbs["open the"] == verbs["close the"] == 7
-    assert verbs["turn on"] == verbs["turn off"] == 4
+    assert verbs["find a"] + verbs["find an"] == 80 and verbs["pick up"] == verbs["put down"] == 53
+    assert verbs["open the"] == verbs["close the"] == 7 and verbs["turn on"] == verbs["turn off"] == 4
     assert verbs["slice the"] == 5
     expected = {
         "done", "find an alarm clock", "find a sink", "pick up the CD", "turn on the desk lamp", "open the laptop",
@@ -129,11 +127,9 @@ def test_pick_up_prefers_objects_in_the_target(world: World) -> None:
 
 def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World) -> None:
     run(world, "find a drawer", "open the drawer", "open the drawer")
-    assert world["drawer_1"].is_open
-    assert world["drawer_2"].is_open
+    assert world["drawer_1"].is_open and world["drawer_2"].is_open
     run(world, "close the drawer", "close the drawer")
-    assert not world["drawer_1"].is_open
-    assert not world["drawer_2"].is_open
+    assert not world["drawer_1"].is_open and not world["drawer_2"].is_open
     assert refusal(world, "close the drawer") == "Close action failed: drawer 2 is already closed"
 
 
@@ -148,8 +144,7 @@ def test_a_repeated_find_reaches_the_next_instance(world: World) -> None:
     for _ in range(3):
         run(world, "find a drawer")
         places.append(world.at)
-    assert set(places[:2]) == {"drawer_1", "drawer_2"}
-    assert places[2] == places[0]
+    assert set(places[:2]) == {"drawer_1", "drawer_2"} and places[2] == places[0]
     run(world, "open the drawer", "find a drawer")
     assert world.at == places[0], "another skill in between starts over"
 
@@ -170,8 +165,7 @@ def test_slicing_takes_a_knife(world: World) -> None:
 def test_find_prefers_the_cleaned_object(world: World) -> None:
     run(world, "find an apple", "pick up the apple", "find a sink", "put down the apple", "find a faucet")
     run(world, "turn on the faucet", "turn off the faucet", "find an apple", "pick up the apple")
-    assert world.holding == "apple_1"
-    assert world.cleaned == {"apple_1"}
+    assert world.holding == "apple_1" and world.cleaned == {"apple_1"}
 
 
 def test_turn_on_prefers_the_faucet_of_the_target_sink() -> None:

@@ -91,8 +91,7 @@ def test_a_needed_fixture_missing_in_all_trials_is_added(root: Path) -> None:
 
 def test_the_goal_is_false_at_the_start(root: Path) -> None:
     episode = add(root, trial("trial_d", [("Book", ON_BED), ("Book", ON_DESK)]))
-    assert item(episode, "book_1").parent != "bed_1"
-    assert item(episode, "book_2").parent == "desk_1"
+    assert item(episode, "book_1").parent != "bed_1" and item(episode, "book_2").parent == "desk_1"
     assert not succeeded(World(episode.scene), episode.tasks[0], "official")
 
 
@@ -107,8 +106,7 @@ def test_an_object_above_a_mug_starts_in_it(root: Path) -> None:
     episode = add(
         root, trial("trial_d", [("Mug", ON_DESK), ("Pen", (x, y + 0.05, z + 0.01)), ("Book", (x, y, z + 0.3))])
     )
-    assert item(episode, "pen_1").parent == "mug_1"
-    assert item(episode, "book_1").parent == "desk_1"
+    assert item(episode, "pen_1").parent == "mug_1" and item(episode, "book_1").parent == "desk_1"
 
 
 def test_an_object_far_from_all_fixtures_starts_on_the_floor(root: Path) -> None:
@@ -148,8 +146,7 @@ def test_the_splits_file_chooses_annotations(root: Path) -> None:
 
 def test_a_limit_is_drawn_with_the_seed(root: Path) -> None:
     samples = [[e.id for e in load_episodes(str(root), "valid_seen", seed=seed, limit=3)] for seed in (0, 0, 1, 2, 3)]
-    assert samples[0] == samples[1]
-    assert all(len(ids) == 3 for ids in samples)
+    assert samples[0] == samples[1] and all(len(ids) == 3 for ids in samples)
     assert any(ids != samples[0] for ids in samples)
 
 
@@ -169,8 +166,7 @@ def test_new_trials_and_damage_renew_the_cache(root: Path, caplog: pytest.LogCap
         path.write_bytes(damaged)
         with caplog.at_level(logging.INFO):
             assert load_survey(Corpus(root)) == survey
-        assert "read again" in caplog.text
-        assert path.read_bytes() == sound
+        assert "read again" in caplog.text and path.read_bytes() == sound
     write(root, "train", [trial("trial_z", [("Pillow", ON_BED)], *pick(0, "Pillow", ON_BED, BED))])
     assert len(load_survey(Corpus(root))["FloorPlan301"].labels) == len(survey["FloorPlan301"].labels) + 1
 
@@ -180,8 +176,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_run(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert load_survey(Corpus(root))
-    assert "cannot be written" in caplog.text
+    assert load_survey(Corpus(root)) and "cannot be written" in caplog.text
 
 
 def test_wrong_settings_name_the_remedy(root: Path) -> None:
@@ -218,8 +213,7 @@ def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> 
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=complaint) as raised:
         load_episodes(str(root), "valid_seen")
-    assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
 
 GOAL, POSES = "has a goal that cannot be reached: ", ("scene", "object_poses")
@@ -318,8 +312,7 @@ def test_types_of_official_ids() -> None:
 
 def test_embedded_houses() -> None:
     episodes = load_episodes(None, "test", stream=2, limit=5)
-    assert [len(episode.tasks) for episode in episodes] == [2] * 5
-    assert episodes[1:3][0] == episodes[1]
+    assert [len(episode.tasks) for episode in episodes] == [2] * 5 and episodes[1:3][0] == episodes[1]
     assert load_episodes(None, "test", seed=1, limit=1)[0].scene.id != load_episodes(None, "test", limit=1)[0].scene.id
     with pytest.raises(IndexError):
         episodes[5]

@@ -41,8 +41,7 @@ def valid_seen(data: str) -> OfficialEpisodes:
 
 
 def test_counts(data: str, valid_seen: OfficialEpisodes) -> None:
-    assert len(valid_seen) == 820
-    assert len({episode.id for episode in valid_seen}) == 820
+    assert len(valid_seen) == 820 and len({episode.id for episode in valid_seen}) == 820
     assert len({episode.tasks[0].id for episode in valid_seen}) == 251
     train = load_official(data, "train")
     assert len(train) == 21_023  # the splits file leaves two annotations out
@@ -60,8 +59,7 @@ def test_receptacles_are_inferred(data: str) -> None:
     assert len(trajectories) == 6_574
     trials = frozenset(trajectory.trial for trajectory in trajectories)
     pairs = list(leave_one_out(load_survey(corpus), trials))
-    assert len(pairs) > 8_000
-    assert sum(label.fixture == guess for label, guess in pairs) / len(pairs) >= 0.95
+    assert len(pairs) > 8_000 and sum(label.fixture == guess for label, guess in pairs) / len(pairs) >= 0.95
 
 
 @pytest.mark.parametrize(("skills", "observability"), [("lota", "full"), ("grounded", "full"), ("grounded", "partial")])

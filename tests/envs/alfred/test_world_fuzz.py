@@ -39,8 +39,7 @@ def assert_sound(world: World) -> None:
     assert world.at is None or world.at in world.things
     for task in GOALS:
         met, total = goal_conditions(world, task)
-        assert 0 <= met <= total
-        assert goal_conditions(world, task, "official")[0] >= met
+        assert 0 <= met <= total and goal_conditions(world, task, "official")[0] >= met
 
 
 def walk(scene: Scene, skills: SkillSet, seed: int, steps: int) -> tuple[World, Knowledge, list[object]]:
@@ -79,8 +78,7 @@ def _fields(fact: Fact) -> dict[str, object]:
 @settings(max_examples=10)
 def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None:
     first, second = (walk(kitchen(), skills, seed, 40) for _ in range(2))
-    assert first[2] == second[2]
-    assert first[0] == second[0]
+    assert first[2] == second[2] and first[0] == second[0]
 
 
 @given(scene=st.sampled_from(SCENES), seed=st.integers(0, 10**6), observability=st.sampled_from(("full", "partial")))

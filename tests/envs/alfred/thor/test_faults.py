@@ -87,8 +87,7 @@ def test_a_process_that_does_not_start(fault: str, server: str, tmp_path: Path, 
     thor = simulator(fault, once=happened, server=server, **start)
     with no_leaks(), pytest.raises(ThorStart, match=AT_START[fault]) as caught:
         thor.start()
-    assert str(caught.value).count("AI2-THOR, ") == 1
-    assert not thor.alive
+    assert str(caught.value).count("AI2-THOR, ") == 1 and not thor.alive
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -174,8 +173,7 @@ def test_an_episode_continues_in_a_new_process(
         end_waits(lambda: not noticed and happened.exists() and not noticed.append(True))
     broken = options(f"{fault}:{at}", once=happened, server=server)
     with no_leaks(), thor_env(EPISODES, thor=broken) as env:
-        assert play(env, EPISODES[0]) == expected
-        assert happened.exists() and env.world.restarts == 1
+        assert play(env, EPISODES[0]) == expected and happened.exists() and env.world.restarts == 1
         _, info = env.reset(options={"episode": EPISODES[1]})
         assert info["restarts"] == 0
 
@@ -208,8 +206,7 @@ def test_a_room_that_differs_after_a_restart(tmp_path: Path) -> None:
 def test_a_build_without_the_newer_actions(tmp_path: Path) -> None:
     missing = ("no-action:GetInteractablePoses", "no-action:GetMapViewCameraProperties", "no-action:GetScenesInBuild")
     with thor_env(EPISODES, thor=options(*missing), skills="grounded", render="rgb") as env:
-        assert all(play(env, episode)[0] for episode in EPISODES)
-        assert top_view(env.world).std() > 5
+        assert all(play(env, episode)[0] for episode in EPISODES) and top_view(env.world).std() > 5
         assert env.world.restarts == 0
 
 

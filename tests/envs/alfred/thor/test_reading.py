@@ -50,8 +50,7 @@ def test_the_nearest_instance_gets_the_described_name() -> None:
     far, near, third = (f"Mug|+0{x:.2f}|+01.00|+00.00" for x in (4, 0.05, 9))
     items = [Item("mug_2", "Mug", (0.0, 1.0, 0.0)), Item("mug_1", "Mug", (5.0, 1.0, 0.0))]
     names = names_of([thing(far), thing(near), thing(third)], *items)
-    assert names.thing_ids == {near: "mug_2", far: "mug_1", third: "mug_3"}
-    assert names.object_id("mug_1") == far
+    assert names.thing_ids == {near: "mug_2", far: "mug_1", third: "mug_3"} and names.object_id("mug_1") == far
 
 
 def test_two_things_in_the_same_place_get_different_names() -> None:
@@ -68,8 +67,7 @@ def test_unchanged_things_are_the_same_objects() -> None:
     assert after["glassbottle_1"].parent == "countertop_1"
     assert after["countertop_1"].contents == ("bowl_1", "glassbottle_1")  # earlier contents come first
     changed = {name for name in after if after[name] is not before[name]}
-    assert changed == {"glassbottle_1", "fridge_1", "countertop_1"}
-    assert list(after) == list(before)
+    assert changed == {"glassbottle_1", "fridge_1", "countertop_1"} and list(after) == list(before)
 
 
 def test_slices_replace_a_cut_thing() -> None:

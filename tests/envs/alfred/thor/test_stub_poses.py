@@ -87,10 +87,8 @@ def test_positions_decide_the_receptacle(sim: Sim) -> None:
     sim.insist("SetObjectPoses", objectPoses=list(poses.values()))
     parents = {kind: sim.entry(kind)["parentReceptacles"] for kind in ("Egg", "Knife", "Pan", "Potato")}
     counter, second = (entry["objectId"] for entry in sim.objects("CounterTop"))
-    assert parents["Egg"] == [second]
-    assert parents["Knife"] == [sim.id("Floor")]
-    assert parents["Pan"] == [sim.id("StoveBurner", 1)]
-    assert parents["Potato"] == [sim.id("Plate"), counter]
+    assert parents["Egg"] == [second] and parents["Knife"] == [sim.id("Floor")]
+    assert parents["Pan"] == [sim.id("StoveBurner", 1)] and parents["Potato"] == [sim.id("Plate"), counter]
 
 
 def test_of_two_things_with_the_same_id_the_later_remains(sim: Sim) -> None:

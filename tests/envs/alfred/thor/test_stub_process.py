@@ -112,8 +112,7 @@ def test_it_ends_when_the_client_hangs_up(tmp_path: Path) -> None:
 def test_it_ends_when_it_hangs_and_the_client_hangs_up(tmp_path: Path) -> None:
     with pipe_client(tmp_path, "--fault", "hang-at-start") as client:
         until(lambda: str(client.paths[0]) in opened_by(client.process.pid))
-        assert not select.select([client.incoming], [], [], 0.2)[0]
-        assert client.process.poll() is None
+        assert not select.select([client.incoming], [], [], 0.2)[0] and client.process.poll() is None
         client.hang_up()
         assert client.process.wait(PATIENCE) == 0
 
@@ -137,8 +136,7 @@ def test_it_ends_when_its_parent_is_gone_before_any_message(kind: str, tmp_path:
 @pytest.mark.parametrize("fault", ["die-before-pipe", "die-at-start", "die-before-actions"])
 def test_it_dies_at_the_start(fault: str, tmp_path: Path) -> None:
     with pipe_client(tmp_path, "--fault", fault) as client:
-        assert client.message()[1] == (fault == "die-before-actions")
-        assert client.process.wait(PATIENCE) == 3
+        assert client.message()[1] == (fault == "die-before-actions") and client.process.wait(PATIENCE) == 3
 
 
 def test_it_fails_at_the_named_actions(tmp_path: Path) -> None:
