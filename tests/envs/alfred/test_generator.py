@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from math import dist
+from typing import Any
 
 import pytest
 
@@ -95,15 +96,19 @@ def test_splits_share_no_seed_and_no_house() -> None:
     assert len(set.union(*houses.values())) == sum(len(part) for part in houses.values())
 
 
-def test_bad_choices_name_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"'attic'.*kitchen"):
-        generate_episode(0, room="attic")
-    with pytest.raises(ConfigError, match="fly"):
-        generate_episode(0, task_type="fly")
-    with pytest.raises(ConfigError, match="bathroom"):
-        generate_episode(0, room="bathroom", task_type="look_at_obj_in_light")
-    with pytest.raises(ConfigError, match="0"):
-        generate_episode(0, stream=0)
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"room": "attic"}, "'attic'.*kitchen"), ({"task_type": "fly"}, "fly"), ({"stream": 0}, "0"),
+        ({"room": "bathroom", "task_type": "look_at_obj_in_light"}, "bathroom"),
+    ],
+)  # fmt: skip
+def test_bad_choices_name_the_remedy(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        generate_episode(0, **choices)
+
+
+def test_bad_splits_and_numbers_of_houses_are_errors() -> None:
     with pytest.raises(ConfigError, match="unseen"):
         house_seed("unseen", 0)
     with pytest.raises(DataError, match="outside"):

@@ -11,15 +11,10 @@ from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
 from envs.alfred.world import World
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute
 
 GROUNDED = GroundedSkills()
 run = partial(execute, GROUNDED)
-
-
-@pytest.fixture
-def world() -> World:
-    return World(kitchen())
 
 
 def local(world: World, knowledge: Knowledge | None = None) -> list[str]:

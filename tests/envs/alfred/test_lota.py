@@ -14,15 +14,10 @@ from envs.alfred.scene import Task
 from envs.alfred.world import World
 from envs.outcome import failed
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute
 
 LOTA = LotaSkills()
 run = partial(execute, LOTA)
-
-
-@pytest.fixture
-def world() -> World:
-    return World(kitchen())
 
 
 def refusal(world: World, skill: str) -> str:
@@ -48,11 +43,13 @@ def test_an_unknown_skill_names_the_closest_one(world: World) -> None:
         LOTA.execute(world, "find a aple")
 
 
-def test_find_prefers_instances_not_behind_a_door(world: World) -> None:
+def test_find_prefers_instances_not_behind_a_door_and_free_burners(world: World) -> None:
     do(world, "goto fridge_1")
     assert LOTA.choose(world, "find an apple") == "apple_1"
     run(world, "open the fridge")
     assert LOTA.choose(world, "find an apple") == "apple_2"
+    do(world, "goto stoveburner_1")
+    assert LOTA.choose(world, "find a stove burner") == "stoveburner_2"
 
 
 def test_find_teleports_to_the_container_of_a_hidden_object(world: World) -> None:
@@ -62,25 +59,22 @@ def test_find_teleports_to_the_container_of_a_hidden_object(world: World) -> Non
     run(world, "open the cabinet", "pick up the mug")
 
 
-def test_find_avoids_an_occupied_burner(world: World) -> None:
-    do(world, "goto stoveburner_1")
-    assert LOTA.choose(world, "find a stove burner") == "stoveburner_2"
-
-
 def test_messages_are_lota_benchs(world: World) -> None:
-    assert refusal(world, "find a vase") == "Cannot find Vase"
-    assert refusal(world, "pick up the vase") == "Cannot find Vase to pick up"
-    assert refusal(world, "open the safe") == "Cannot find Safe to open"
-    assert refusal(world, "slice the bread") == "Cannot find Bread to slice"
-    assert refusal(world, "put down the apple") == "Robot is not holding any object"
-    assert refusal(world, "open the fridge") == "Open action failed: Fridge is too far away"
-    run(world, "find an apple", "pick up the apple")
-    assert refusal(world, "pick up the knife") == "Robot is currently holding Apple"
-    assert refusal(world, "put down the knife") == "Robot is currently holding Apple"
-
-
-def test_distant_objects_are_not_visible(world: World) -> None:
-    do(world, "goto sinkbasin_1")
+    for skill, message in {
+        "find a vase": "Cannot find Vase",
+        "pick up the vase": "Cannot find Vase to pick up",
+        "open the safe": "Cannot find Safe to open",
+        "slice the bread": "Cannot find Bread to slice",
+        "put down the apple": "Robot is not holding any object",
+        "open the fridge": "Open action failed: Fridge is too far away",
+    }.items():
+        assert refusal(world, skill) == message
+    run(world, "find an apple")
+    assert refusal(world, "slice the apple") == "Slice action failed: you need a knife in your hand to slice"
+    run(world, "pick up the apple")
+    for skill in ("pick up the knife", "put down the knife"):
+        assert refusal(world, skill) == "Robot is currently holding Apple"
+    do(world, "drop", "goto sinkbasin_1")
     assert refusal(world, "pick up the knife") == "Knife is not visible because it is in CounterTop"
     assert refusal(world, "pick up the potato") == "Potato is not visible because it is far away"
 
@@ -155,11 +149,6 @@ def test_slices_come_first_after_a_cut_in_this_task(world: World) -> None:
     assert LOTA.choose(world, "find an apple").startswith("applesliced")
     world.begin_task()
     assert LOTA.choose(world, "find an apple") == "apple_2"
-
-
-def test_slicing_takes_a_knife(world: World) -> None:
-    run(world, "find an apple")
-    assert refusal(world, "slice the apple") == "Slice action failed: you need a knife in your hand to slice"
 
 
 def test_find_prefers_the_cleaned_object(world: World) -> None:

@@ -12,11 +12,6 @@ from keep_agent.errors import DataError, SkillError
 from tests.envs.alfred.rooms import bedroom, do, inside, kitchen, place
 
 
-@pytest.fixture
-def world() -> World:
-    return World(kitchen())
-
-
 def refusal(world: World, step: str) -> str:
     """Execute a primitive that must fail without any change, and return its message."""
     before = world.copy()
@@ -33,6 +28,8 @@ def test_a_hand_holds_one_thing(world: World) -> None:
 
 
 def test_closed_doors_hide_and_refuse(world: World) -> None:
+    do(world, "close box_1")  # it starts open
+    assert refusal(world, "pick pencil_1") == "pencil 1 is in box 1, which is closed"
     assert refusal(world, "pick apple_2") == "apple 2 is in fridge 1, which is closed"
     do(world, "pick apple_1")
     assert refusal(world, "put apple_1 fridge_1") == "fridge 1 is closed"
@@ -71,11 +68,6 @@ def test_containers_carry_their_content_and_never_nest(world: World) -> None:
     assert world.place_of("pencil_1") == "countertop_1"
 
 
-def test_a_box_starts_open_and_hides_when_closed(world: World) -> None:
-    do(world, "close box_1")
-    assert refusal(world, "pick pencil_1") == "pencil 1 is in box 1, which is closed"
-
-
 def test_a_burner_carries_one_thing(world: World) -> None:
     do(world, "pick plate_1")
     assert refusal(world, "put plate_1 stoveburner_1") == "stoveburner 1 is occupied by pan 1"
@@ -98,11 +90,8 @@ def test_slices_lie_where_the_whole_lay(world: World) -> None:
     assert set(slices) < set(world["countertop_1"].contents)
     do(world, "open fridge_1", "slice apple_2")
     assert world.of_type("AppleSliced")[SLICES:] == tuple(f"applesliced_{SLICES + n}" for n in range(1, SLICES + 1))
-
-
-def test_cutting_on_the_floor_moves_the_agents_place_to_a_slice(world: World) -> None:
-    do(world, "pick knife_1", "goto potato_1", "slice potato_1")
-    assert world.at == "potatosliced_1"
+    do(world, "goto potato_1", "slice potato_1")
+    assert world.at == "potatosliced_1", "a cut on the floor moves the agent's place to a slice"
 
 
 def test_heat_needs_a_closed_microwave_and_reaches_nested_things(world: World) -> None:
@@ -126,12 +115,9 @@ def test_a_faucet_cleans_its_sink_when_it_starts(world: World) -> None:
     assert world.cleaned == set()
     do(world, "turn_off faucet_1", "turn_on faucet_1")
     assert world.cleaned == {"knife_1"}
-
-
-def test_a_bath_faucet_cleans_nothing() -> None:
-    world = World(bedroom())
-    do(world, "pick cloth_1", "put cloth_1 bathtubbasin_1", "turn_on faucet_1")
-    assert world.cleaned == set()
+    bath = World(bedroom())
+    do(bath, "pick cloth_1", "put cloth_1 bathtubbasin_1", "turn_on faucet_1")
+    assert bath.cleaned == set(), "a bath's faucet cleans nothing"
 
 
 def test_marks_stay_with_the_whole_and_end_with_the_task(world: World) -> None:
