@@ -98,13 +98,6 @@ def test_the_environment_passes_gymnasiums_checker(world: World, settings: dict[
         check_env(world.make(render_mode="ansi", **settings), skip_render_check=True)
 
 
-@worlds
-def test_the_environment_is_registered(world: World) -> None:
-    env = gymnasium.make(world.id, episodes=world.episodes)
-    observation, info = env.reset(seed=3)
-    assert observation["instruction"] == info["task"].instruction
-
-
 def roll(world: World, settings: dict[str, str]) -> list[object]:
     """Return the observations of a random walk over admissible skills; all must be in the spaces."""
     env = world.make(**settings)
@@ -129,7 +122,9 @@ def test_the_same_seed_gives_the_same_episode(world: World, settings: dict[str, 
 
 @worlds
 def test_the_seed_draws_the_episode(world: World) -> None:
-    env = world.make()
+    env = gymnasium.make(world.id, episodes=world.episodes)
+    observation, info = env.reset(seed=3)
+    assert observation["instruction"] == info["task"].instruction
     assert len({env.reset(seed=seed)[1]["episode_id"] for seed in range(20)}) == len(world.episodes)
 
 
@@ -168,6 +163,7 @@ def test_success_is_not_detected_before_done(world: World) -> None:
 
 @worlds
 def test_running_out_of_steps_ends_a_task_and_truncates_the_last(world: World) -> None:
+    assert {skills: world.make(skills=skills).max_steps for skills in world.limits} == world.limits  # the defaults
     env = world.make(max_steps=2)
     env.reset(options={"episode": 0})
     endings = [env.step("find an apple")[2:] for _ in range(4)]
@@ -178,14 +174,12 @@ def test_running_out_of_steps_ends_a_task_and_truncates_the_last(world: World) -
 
 
 @worlds
-def test_default_limits(world: World) -> None:
-    assert {skills: world.make(skills=skills).max_steps for skills in world.limits} == world.limits
-
-
-@worlds
-def test_an_unknown_skill_is_an_error(world: World) -> None:
-    env = world.make()
+def test_the_environment_renders_as_text_and_refuses_unknown_skills(world: World) -> None:
+    env = world.make(render_mode="ansi")
     env.reset(options={"episode": 0})
+    skill, state = world.view
+    env.step(skill)
+    assert env.render() == f"{world.episodes[0].tasks[0].instruction}\nstep 1: {state}"
     unknown, closest = world.typo
     with pytest.raises(SkillError, match=f"unknown skill '{unknown}'; did you mean '{closest}'"):
         env.step(unknown)
@@ -216,15 +210,6 @@ def test_missing_episodes_are_errors(world: World) -> None:
         type(env)(episodes=())
     with pytest.raises(ConfigError, match=f"episode 7 does not exist; there are {len(world.episodes)}"):
         env.reset(options={"episode": 7})
-
-
-@worlds
-def test_the_environment_renders_as_text(world: World) -> None:
-    env = world.make(render_mode="ansi")
-    env.reset(options={"episode": 0})
-    skill, state = world.view
-    env.step(skill)
-    assert env.render() == f"{world.episodes[0].tasks[0].instruction}\nstep 1: {state}"
 
 
 # ALFRED

@@ -86,12 +86,6 @@ def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
         load_episodes(str(root), "valid_unseen")
 
 
-def test_a_game_without_a_task_is_damaged(root: Path) -> None:
-    place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_J", grammar="grammar")
-    with pytest.raises(DataError, match="trial_J.*has no instruction"):
-        load_episodes(str(root), "valid_unseen")[0]
-
-
 def test_games_are_not_for_training_rollouts(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
     with pytest.raises(ConfigError, match="recorded in ALFRED"):
@@ -99,7 +93,10 @@ def test_games_are_not_for_training_rollouts(root: Path) -> None:
     assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 
 
-def test_duplicate_trial_names_are_refused(root: Path) -> None:
+def test_a_game_without_a_task_and_duplicate_trial_names_are_refused(root: Path) -> None:
+    place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_J", grammar="grammar")
+    with pytest.raises(DataError, match="trial_J.*has no instruction"):
+        load_episodes(str(root), "valid_unseen")[0]
     place(root, "valid_seen/pick_and_place_simple-CD-None-Safe-302/trial_A")
     with pytest.raises(DataError, match="trial 'trial_A' is there 2 times"):
         load_episodes(str(root), "valid_seen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def setting(engines: Engines) -> AlfworldSetting:
 @pytest.fixture
 def world(setting: AlfworldSetting, kitchen: Episode) -> World:
     return setting.begin(kitchen)
+
+
+@pytest.fixture
+def engine(engines: Engines) -> Iterator[Engine]:
+    engine = engines.take()
+    yield engine
+    engines.give_back(engine)
 
 
 def play(setting: AlfworldSetting, world: World, *skills: str) -> list[str]:
@@ -129,10 +137,16 @@ def test_closing_the_fridge_cools_what_is_in_it(setting: AlfworldSetting, world:
     assert world.state.marks == {"apple_1": {"cold"}, "egg_1": {"cold"}}
 
 
-def test_a_fridge_is_closed_with_a_full_hand_too(setting: AlfworldSetting, world: World) -> None:
-    play(setting, world, "go to countertop 1", "pick up egg 1", "go to fridge 1", "open fridge 1")
+def test_a_fridge_is_closed_with_a_full_hand_and_slicing_leaves_one_object(
+    setting: AlfworldSetting, world: World
+) -> None:
+    play(setting, world, "go to countertop 1", "pick up butterknife 1", "go to fridge 1", "open fridge 1")
     assert play(setting, world, "close fridge 1") == ["close fridge 1"]
-    assert not world.state.marks and world.state.holding == "egg_1"
+    assert not world.state.marks and world.state.holding == "butterknife_1"
+    play(setting, world, "open fridge 1")
+    assert "slice apple 1" in setting.space.admissible(world)
+    assert play(setting, world, "slice apple 1") == ["slice apple 1 with butterknife 1"]
+    assert world.state.marks == {"apple_1": {"sliced"}}
 
 
 def test_a_faucet_cleans_what_is_in_its_basin(setting: AlfworldSetting, world: World) -> None:
@@ -169,13 +183,6 @@ def test_a_failed_walk_leaves_the_agent_at_its_lamp(setting: AlfworldSetting, wo
         with suppress(SkillError):
             assert not setting.space.execute(world, skill).ok
         assert world.lamp == "desklamp_1"
-
-
-def test_slicing_needs_a_knife_and_leaves_one_object(setting: AlfworldSetting, world: World) -> None:
-    play(setting, world, "go to countertop 1", "pick up butterknife 1", "go to fridge 1", "open fridge 1")
-    assert "slice apple 1" in setting.space.admissible(world)
-    assert play(setting, world, "slice apple 1") == ["slice apple 1 with butterknife 1"]
-    assert world.state.marks == {"apple_1": {"sliced"}}
 
 
 def test_impossible_skills_fail_with_a_reason(setting: AlfworldSetting, world: World) -> None:
@@ -253,29 +260,25 @@ def test_the_environment_passes_gymnasiums_checker(engines: Engines, kitchen: Ep
     assert "at somewhere, holding nothing" in env.render()
 
 
-def test_a_game_that_cannot_be_played_is_named(engines: Engines, world: World) -> None:
-    engine = engines.take()
+def test_a_game_that_cannot_be_played_is_named(engine: Engine, world: World) -> None:
     for change in ({"pddl_problem": "(define (problem"}, {"pddl_domain": "()"}, {"grammar": "none"}):
         with pytest.raises(DataError, match="broken game"):
             engine.load(world.game.read() | change, "a broken game")
     assert "Your task is to" in engine.load(world.game.read(), "a good one")
-    engines.give_back(engine)
 
 
-def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> None:
+def test_a_game_runs_no_code(engine: Engine, world: World, tmp_path: Path) -> None:
     """TextWorld alone would pass expressions in braces to eval()."""
-    engine, mark = engines.take(), tmp_path / "executed"
-    game = world.game.read()
+    mark, game = tmp_path / "executed", world.game.read()
     grammar = game["grammar"].replace("Your task is to", f"{{open('{mark}', 'w').name}} Your task is to")
     with pytest.raises(DataError, match="is not run"):
         engine.load(game | {"grammar": grammar}, "a hostile game")
     assert not mark.exists()
-    engines.give_back(engine)
 
 
-def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engines: Engines, world: World) -> None:
+def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engine: Engine, world: World) -> None:
     """The command was executed: the answer "Nothing happens." would be wrong."""
-    engine, game = engines.take(), world.game.read()
+    game = world.game.read()
     engine.load(game, "a good one")
     command = next(text for text in engine.commands if text.startswith("go to"))
     good = engine.do(command)
@@ -284,14 +287,11 @@ def test_a_forbidden_expression_in_an_answer_is_an_error_and_not_a_failure(engin
     engine.load(game | {"grammar": game["grammar"].replace(answer, f"{{r.name.lower()}} {answer}")}, "a changed one")
     with pytest.raises(DataError, match="is not run"):
         engine.do(command)
-    engines.give_back(engine)
 
 
-def test_loading_keeps_the_process_arguments(engines: Engines, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_keeps_the_process_arguments(engine: Engine, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["some", "arguments"])
-    engine = engines.take()
     engine.load(world.game.read(), "a game")
-    engines.give_back(engine)
     assert sys.argv == ["some", "arguments"]
 
 

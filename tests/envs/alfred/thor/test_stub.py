@@ -47,9 +47,8 @@ def test_things_have_ids_and_names_of_another_build() -> None:
     assert not {official_id(item.type, item.position) for item in scene.items} & set(ids)
     expected = ["Bottle" if item.type == "Glassbottle" else item.type for item in scene.items]
     assert [entry["objectType"] for entry in entries][: len(expected)] == expected
-    assert {"Floor", "Window", "Chair", "LightSwitch", "StoveKnob", "Sink"} <= {
-        entry["objectType"] for entry in entries
-    }
+    kinds = {entry["objectType"] for entry in entries}
+    assert {"Floor", "Window", "Chair", "LightSwitch", "StoveKnob", "Sink"} <= kinds
     basin = next(entry for entry in entries if entry["objectType"] == "SinkBasin")
     assert basin["objectId"] == "Sink|-03.99|+00.90|+00.00|SinkBasin"
     assert [entry["name"] for entry in entries] == [entry["name"] for entry in Sim(scene).objects()]
@@ -84,10 +83,8 @@ def test_unknown_actions_and_arguments() -> None:
     wrong = sim.ask("PutObject", objectId="Mug|1|2|3", receptacleObjectId="Sink|1|2|3")
     assert wrong["errorCode"] == "InvalidArgument" and "'receptacleObjectId'" in wrong["errorMessage"]
     missing = sim.ask("OpenObject")
-    assert (missing["errorCode"], missing["errorMessage"]) == (
-        "MissingArguments",
-        "action: OpenObject is missing the following arguments: objectId",
-    )
+    assert missing["errorCode"] == "MissingArguments"
+    assert missing["errorMessage"] == "action: OpenObject is missing the following arguments: objectId"
     assert sim.ask("Pass", renderImage=False, agentId=0)["errorCode"] == ""
     assert "is not the objectId" in sim.refusal("OpenObject", objectId="Mug|1|2|3")
     assert sim.refusal("Teleport", position=7).startswith("TypeError")
