@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import nan
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
@@ -16,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode, Task
 from envs.household import HouseholdEnv
+from envs.outcome import Outcome
 from keep_agent.errors import ConfigError, SkillError
 from tests.envs.alfred.rooms import bedroom, kitchen
 from tests.envs.wah import episodes as wah
@@ -251,3 +254,20 @@ def test_knowledge_persists_in_a_stream() -> None:
     env.step("go to countertop 1")
     _, _, _, _, info = env.step("done")
     assert info["knowledge"].knows("apple_1") and "pick up apple 1" in info["skills"]
+
+
+@pytest.mark.parametrize("value", ["failed", "false", "", nan, None, 0, 1, [False], {"ok": False}, np.array([True])])
+def test_other_values_than_booleans_are_errors(value: Any) -> None:
+    with pytest.raises(ConfigError, match="ok=.*give True or False"):
+        Outcome(value)
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_numpys_booleans_are_converted(value: bool) -> None:
+    assert Outcome(np.bool_(value)).ok is value
+
+
+@pytest.mark.parametrize("message", [None, 7, b"no"])
+def test_a_message_must_be_a_text(message: Any) -> None:
+    with pytest.raises(ConfigError, match="message="):
+        Outcome(False, message)

@@ -1,4 +1,4 @@
-"""FIFO server alone, with a peer that is slow, silent or gone."""
+"""Replies of AI2-THOR, and the FIFO server with a peer that is slow, silent or gone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from ai2thor.server import Event
 
-from envs.alfred.thor.errors import ThorGone, ThorTimeout
+from envs.alfred.thor.client import Thor, _reply
+from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
+from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
 from tests.waiting import PATIENCE
 
@@ -98,3 +104,32 @@ def test_an_action_that_no_process_reads(hasty: BoundedFifoServer) -> None:
     with pytest.raises(ThorTimeout):
         hasty.send({"action": LARGE})
     os.close(number)
+
+
+class Simulator:
+    """Answers every action with the same flag."""
+
+    def __init__(self, flag: Any) -> None:
+        self._flag = flag
+
+    def step(self, action: str) -> Any:
+        metadata = {"lastActionSuccess": self._flag, "errorMessage": "", "actionReturn": None, "objects": []}
+        return SimpleNamespace(metadata=metadata, third_party_camera_frames=[], frame=None)
+
+
+@pytest.mark.parametrize("flag", ["false", "", None, 0, 1, [True]])
+def test_a_success_flag_must_be_boolean(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    thor = Thor(ThorOptions())
+    monkeypatch.setattr(thor, "_controller", Simulator(flag))
+    monkeypatch.setattr(thor, "close", lambda: None)
+    with pytest.raises(ThorAnswer, match="lastActionSuccess=.*neither true nor false"):
+        thor.step("Pass")
+
+
+def test_frames_of_additional_cameras_have_three_channels() -> None:
+    metadata = {
+        "screenWidth": 4, "screenHeight": 3, "lastActionSuccess": True, "errorMessage": "", "actionReturn": None,
+    }  # fmt: skip
+    event = Event(metadata)
+    event.add_third_party_camera_image(bytes(4 * 3 * 4))
+    assert _reply(event).third_party.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3
