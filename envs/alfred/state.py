@@ -8,7 +8,7 @@ from math import dist
 from typing import Self, TypeVar
 
 from envs.alfred import objects
-from envs.alfred.scene import Item, Position, Scene
+from envs.alfred.scene import Position, Scene
 from keep_agent.errors import DataError, SkillError
 
 EYE_HEIGHT = 0.9  # metres; the y coordinate of the agent in AI2-THOR
@@ -85,15 +85,28 @@ class Thing:
 
 
 def things_of(scene: Scene) -> dict[str, Thing]:
-    """Return the start state of all things, in scene order."""
+    """Return the start state of all things, in scene order; only objects are in the contents of their receptacles."""
     things: dict[str, Thing] = {}
     for item in scene.items:
         if item.id in things:
             raise DataError(f"scene {scene.id}: two things are called {item.id!r}; count ids from 1 within a type")
-        things[item.id] = _thing(scene, item)
+        if item.type not in objects.KNOWN_TYPES:
+            raise DataError(
+                f"scene {scene.id}: {item.id!r} has the unknown type {item.type!r}; leave it out of the scene"
+            )
+        starts_open = "open" in item.states or (item.type in objects.STARTS_OPEN and "closed" not in item.states)
+        is_open, is_on = starts_open and item.type in objects.OPENABLE, "on" in item.states
+        things[item.id] = Thing(item.id, item.type, item.position, item.parent, (), is_open, is_on, item.source)
     for thing in tuple(things.values()):
-        if thing.parent is not None:
-            _settle(scene, things, thing)
+        if thing.parent is None:
+            continue
+        parent = things.get(thing.parent)
+        if parent is None or not parent.receptacle or (parent.movable and (thing.movable or not thing.pickupable)):
+            raise DataError(
+                f"scene {scene.id}: {thing.id!r} cannot start in {thing.parent!r}; name a receptacle, or None"
+            )
+        if thing.pickupable:
+            things[parent.id] = replace(parent, contents=(*parent.contents, thing.id))
     return things
 
 
@@ -103,23 +116,6 @@ def by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
     for thing in things.values():
         ids[thing.type] = (*ids.get(thing.type, ()), thing.id)
     return ids
-
-
-def _thing(scene: Scene, item: Item) -> Thing:
-    if item.type not in objects.KNOWN_TYPES:
-        raise DataError(f"scene {scene.id}: {item.id!r} has the unknown type {item.type!r}; leave it out of the scene")
-    starts_open = "open" in item.states or (item.type in objects.STARTS_OPEN and "closed" not in item.states)
-    is_open, is_on = starts_open and item.type in objects.OPENABLE, "on" in item.states
-    return Thing(item.id, item.type, item.position, item.parent, (), is_open, is_on, item.source)
-
-
-def _settle(scene: Scene, things: dict[str, Thing], thing: Thing) -> None:
-    """Add an object to its receptacle's contents; a fixture on another one (lamp on a desk) only has it as parent."""
-    parent = things.get(thing.parent or "")
-    if parent is None or not parent.receptacle or (parent.movable and (thing.movable or not thing.pickupable)):
-        raise DataError(f"scene {scene.id}: {thing.id!r} cannot start in {thing.parent!r}; name a receptacle, or None")
-    if thing.pickupable:
-        things[parent.id] = replace(parent, contents=(*parent.contents, thing.id))
 
 
 S = TypeVar("S", bound="State")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from envs.alfred.goals import TREATMENTS
@@ -71,14 +72,9 @@ def start_state(items: tuple[Item, ...]) -> RoomState:
 
 def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:
     """Return the goal receptacle types for an object type; with ``untouched`` only those without such an object."""
-    places = []
-    for place in sorted(state.receptacles):
-        if place in NO_GOAL or not may_hold(place, goes_in):
-            continue
-        room_left = place not in HOLDS_ONE or state.free[place] > 0
-        if room_left and not (untouched and place in state.places[kind]):
-            places.append(place)
-    return places
+    touched = state.places[kind] if untouched else set()
+    places = (place for place in sorted(state.receptacles.keys() - NO_GOAL - touched) if may_hold(place, goes_in))
+    return [place for place in places if place not in HOLDS_ONE or state.free[place] > 0]
 
 
 def _objects(state: RoomState, sliced: bool) -> list[str]:
@@ -92,46 +88,39 @@ def _target(kind: str, sliced: bool) -> str:
     return f"{kind}Sliced" if sliced else kind
 
 
-def _look_at(state: RoomState, sliced: bool) -> Iterator[Task]:
+def _look_at(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     for lamp in sorted(LAMPS & set(state.receptacles)):
         for kind in _objects(state, sliced):
             if kind not in state.past_targets:
-                yield Task("look_at_obj_in_light", kind, toggle_target=lamp)
+                yield Task(task_type, kind, toggle_target=lamp)
 
 
-def _simple(state: RoomState, sliced: bool) -> Iterator[Task]:
+def _place(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+    """Yield tasks that place ``least`` objects of a type."""
     for kind in _objects(state, sliced):
-        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
-            yield Task("pick_and_place_simple", kind, place, sliced=sliced)
+        places = (
+            _destinations(state, kind, _target(kind, sliced), untouched=True) if state.counts[kind] >= least else []
+        )
+        for place in places:
+            if least == 1 or place not in HOLDS_ONE:
+                yield Task(task_type, kind, place, sliced=sliced)
 
 
-def _two(state: RoomState, sliced: bool) -> Iterator[Task]:
-    for kind in _objects(state, sliced):
-        if state.counts[kind] < 2:
-            continue
-        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
-            if place not in HOLDS_ONE:
-                yield Task("pick_two_obj_and_place", kind, place, sliced=sliced)
-
-
-def _movable(state: RoomState, sliced: bool) -> Iterator[Task]:
-    carriers = [
-        kind for kind in _objects(state, False) if kind in MOVABLE_RECEPTACLES and kind not in state.past_targets
-    ]
-    for carrier in carriers:
+def _movable(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
+    carriers = [kind for kind in _objects(state, False) if kind in MOVABLE_RECEPTACLES]
+    for carrier in (kind for kind in carriers if kind not in state.past_targets):
         for kind in _objects(state, sliced):
             inside = may_hold(carrier, _target(kind, sliced)) and carrier not in state.places[kind]
             if not inside or kind in state.past_targets:
                 continue
             for place in _destinations(state, carrier, carrier, untouched=False):
-                yield Task("pick_and_place_with_movable_recep", kind, place, mrecep_target=carrier, sliced=sliced)
+                yield Task(task_type, kind, place, mrecep_target=carrier, sliced=sliced)
 
 
 def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     treatment = TREATMENTS[task_type]
     appliance = treatment.appliance
-    missing = appliance not in state.receptacles
-    if missing or (appliance == "SinkBasin" and "Faucet" not in state.receptacles):
+    if not {appliance, *(["Faucet"] if appliance == "SinkBasin" else [])} <= state.receptacles.keys():
         return
     for kind in _objects(state, sliced):
         target = _target(kind, sliced)
@@ -142,17 +131,18 @@ def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
                 yield Task(task_type, kind, place, sliced=sliced)
 
 
+_MAKERS: Mapping[str, Callable[[str, RoomState, bool], Iterator[Task]]] = {
+    **dict.fromkeys(TREATMENTS, _treated),
+    "look_at_obj_in_light": _look_at,
+    "pick_and_place_simple": partial(_place, 1),
+    "pick_and_place_with_movable_recep": _movable,
+    "pick_two_obj_and_place": partial(_place, 2),
+}
+
+
 def candidates(task_type: str, state: RoomState, sliced: bool) -> list[Task]:
     """Return every task of a type that can be done and is not done yet, in a fixed order."""
-    if task_type in TREATMENTS:
-        return list(_treated(task_type, state, sliced))
-    simple = {
-        "look_at_obj_in_light": _look_at,
-        "pick_and_place_simple": _simple,
-        "pick_and_place_with_movable_recep": _movable,
-        "pick_two_obj_and_place": _two,
-    }
-    return list(simple[task_type](state, sliced))
+    return list(_MAKERS[task_type](task_type, state, sliced))
 
 
 def draw_task(task_type: str, state: RoomState, rng: Random) -> Task | None:

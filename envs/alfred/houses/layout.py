@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from envs.alfred.houses.rooms import Blueprint, Unit, draw_blueprint
+from envs.alfred.houses.rooms import BLUEPRINTS, Unit
 from envs.alfred.scene import Position
 
 GRID = 0.25  # metres between standing points, as in AI2-THOR
@@ -141,29 +141,21 @@ def _components(points: set[Point]) -> Iterator[set[Point]]:
         yield part
 
 
-def _within_reach(fixtures: list[tuple[str, Position]], points: list[Point]) -> bool:
-    return all(any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _y, z) in fixtures)
-
-
-def _fit(blueprint: Blueprint, room: Rect, rng: Random) -> _Placement | None:
-    placement = _Placement(room, rng)
-    widest_first = sorted(blueprint.walls, key=lambda unit: -unit.width)
-    done = all(placement.against_a_wall(unit) for unit in widest_first)
-    done = done and all(placement.in_the_middle(unit) for unit in blueprint.middle)
-    return placement if done else None
-
-
 def furnish(room: str, rng: Random) -> House:
     """Draw furniture, and a room just large enough to place each fixture within the agent's reach."""
-    blueprint = draw_blueprint(room, rng)
+    blueprint = BLUEPRINTS[room](rng)
+    widest_first = sorted(blueprint.walls, key=lambda unit: -unit.width)
     side = max(2.75, sum(unit.width for unit in blueprint.walls) / 3.2) + 0.5 * len(blueprint.middle)
     ratio = rng.uniform(0.8, 1.25)
     x0, z0 = (round(rng.uniform(-4.0, 1.0) / GRID) * GRID for _ in range(2))
     while True:
         width, depth = round(side * ratio, 2), round(side / ratio, 2)
-        placement = _fit(blueprint, (x0, z0, x0 + width, z0 + depth), rng)
-        points = placement.reachable() if placement else []
-        if placement and len(points) >= FEWEST_POINTS and _within_reach(placement.fixtures, points):
+        placement = _Placement((x0, z0, x0 + width, z0 + depth), rng)
+        fits = all(map(placement.against_a_wall, widest_first)) and all(map(placement.in_the_middle, blueprint.middle))
+        points = placement.reachable() if fits else []
+        if len(points) >= FEWEST_POINTS and all(
+            any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _, z) in placement.fixtures
+        ):
             fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable: neighbours stay together
             return House(room, tuple(fixtures), tuple(points))
         side += GRID

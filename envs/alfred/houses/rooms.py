@@ -38,10 +38,6 @@ def single(kind: str, width: float, depth: float, height: float, *extra: Part) -
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 
-def _chance(rng: Random, probability: float) -> bool:
-    return rng.random() < probability
-
-
 def _stack(kind: str, along: float, heights: tuple[float, ...], depth: float = 0.3) -> tuple[Part, ...]:
     return tuple(Part(kind, along, height, depth) for height in heights)
 
@@ -58,18 +54,8 @@ def _counter(rng: Random, appliances: list[str]) -> Unit:
     parts += [Part(kind, width * (i + 1) / (len(appliances) + 1), 1.1, 0.2) for i, kind in enumerate(appliances)]
     parts += [Part("Cabinet", 0.3 + 0.6 * i, 2.0, 0.2) for i in range(rng.randint(0, 2))]
     parts += [Part("Cabinet", 0.3 + 0.6 * i, 0.4, 0.3) for i in range(rng.randint(0, 2))]
-    parts += _drawers(rng, width - 0.25, 1, 3) if _chance(rng, 0.6) else ()
+    parts += _drawers(rng, width - 0.25, 1, 3) if rng.random() < 0.6 else ()
     return Unit(width, 0.65, tuple(parts))
-
-
-def _sink(rng: Random, cabinets: int) -> Unit:
-    parts = [Part("SinkBasin", 0.5, 0.8, 0.35), Part("Faucet", 0.5, 1.1, 0.1)]
-    parts += [Part("Cabinet", 0.25 + 0.5 * i, 0.4, 0.3) for i in range(cabinets)]
-    return Unit(1.0, 0.65, tuple(parts))
-
-
-def _stove() -> Unit:
-    return Unit(0.75, 0.65, tuple(Part("StoveBurner", x, 0.95, z) for x in (0.2, 0.55) for z in (0.2, 0.45)))
 
 
 def _kitchen(rng: Random) -> Blueprint:
@@ -77,14 +63,17 @@ def _kitchen(rng: Random) -> Blueprint:
     spread: list[list[str]] = [[] for _ in range(counters)]
     spread[rng.randrange(counters)].append("Microwave")
     for kind, probability in (("CoffeeMachine", 0.8), ("Toaster", 0.5)):
-        if _chance(rng, probability):
+        if rng.random() < probability:
             spread[rng.randrange(counters)].append(kind)
-    walls = [single("Fridge", 0.9, 0.8, 0.9), _sink(rng, rng.randint(0, 2)), _stove()]
+    sink = [Part("SinkBasin", 0.5, 0.8, 0.35), Part("Faucet", 0.5, 1.1, 0.1)]
+    sink += [Part("Cabinet", 0.25 + 0.5 * i, 0.4, 0.3) for i in range(rng.randint(0, 2))]
+    burners = tuple(Part("StoveBurner", x, 0.95, z) for x in (0.2, 0.55) for z in (0.2, 0.45))
+    walls = [single("Fridge", 0.9, 0.8, 0.9), Unit(1.0, 0.65, tuple(sink)), Unit(0.75, 0.65, burners)]
     walls += [_counter(rng, kinds) for kinds in spread]
-    walls += [single("GarbageCan", 0.45, 0.4, 0.2)] if _chance(rng, 0.9) else []
-    walls += [Unit(0.8, 0.35, _stack("Shelf", 0.4, (0.5, 1.0, 1.5)[: rng.randint(1, 3)]))] if _chance(rng, 0.2) else []
-    walls += [single("SideTable", 0.6, 0.5, 0.7)] if _chance(rng, 0.15) else []
-    middle = (single("DiningTable", 1.6, 0.9, 0.75),) if _chance(rng, 0.55) else ()
+    walls += [single("GarbageCan", 0.45, 0.4, 0.2)] if rng.random() < 0.9 else []
+    walls += [Unit(0.8, 0.35, _stack("Shelf", 0.4, (0.5, 1.0, 1.5)[: rng.randint(1, 3)]))] if rng.random() < 0.2 else []
+    walls += [single("SideTable", 0.6, 0.5, 0.7)] if rng.random() < 0.15 else []
+    middle = (single("DiningTable", 1.6, 0.9, 0.75),) if rng.random() < 0.55 else ()
     return Blueprint(tuple(walls), middle)
 
 
@@ -96,7 +85,7 @@ def _lamps(rng: Random) -> tuple[bool, bool]:
 
 def _side_table(rng: Random, lamp: bool) -> Unit:
     extra = [Part("DeskLamp", 0.15, 0.95, 0.2)] if lamp else []
-    extra += _stack("Drawer", 0.3, (0.4,)) if _chance(rng, 0.5) else ()
+    extra += _stack("Drawer", 0.3, (0.4,)) if rng.random() < 0.5 else ()
     return single("SideTable", 0.6, 0.5, 0.6, *extra)
 
 
@@ -109,37 +98,37 @@ def _living_room(rng: Random) -> Blueprint:
     walls = [single("Sofa", 2.0, 0.9, 0.5), _side_table(rng, desk_lamp)]
     walls += [single("ArmChair", 0.9, 0.9, 0.5)] * rng.choice((0, 1, 1, 2))
     walls += [single("FloorLamp", 0.4, 0.4, 1.4)] if floor_lamp else []
-    walls += [_side_table(rng, False)] if _chance(rng, 0.5) else []
-    if _chance(rng, 0.5):
+    walls += [_side_table(rng, False)] if rng.random() < 0.5 else []
+    if rng.random() < 0.5:
         walls.append(single("TVStand", 1.4, 0.45, 0.5, *_stack("Drawer", 0.4, (0.35, 0.15)[: rng.randint(0, 2)])))
-    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 4))] if _chance(rng, 0.5) else []
+    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 4))] if rng.random() < 0.5 else []
     for kind, probability, size in (("GarbageCan", 0.5, 0.4), ("Ottoman", 0.25, 0.6), ("Safe", 0.12, 0.5)):
-        walls += [single(kind, size, size, 0.3)] if _chance(rng, probability) else []
-    walls += [_bookcase(rng)] if _chance(rng, 0.5) else []
-    if _chance(rng, 0.15):
+        walls += [single(kind, size, size, 0.3)] if rng.random() < probability else []
+    walls += [_bookcase(rng)] if rng.random() < 0.5 else []
+    if rng.random() < 0.15:
         walls.append(Unit(1.2, 0.5, tuple(Part("Cabinet", 0.3 + 0.6 * i, 0.5, 0.3) for i in range(2))))
-    middle = [single("CoffeeTable", 1.1, 0.6, 0.4)] if _chance(rng, 0.85) else []
-    if not middle or _chance(rng, 0.3):
+    middle = [single("CoffeeTable", 1.1, 0.6, 0.4)] if rng.random() < 0.85 else []
+    if not middle or rng.random() < 0.3:
         middle.append(single("DiningTable", 1.6, 0.9, 0.75))
     return Blueprint(tuple(walls), tuple(middle))
 
 
 def _bedroom(rng: Random) -> Blueprint:
     desk_lamp, floor_lamp = _lamps(rng)
-    on_desk = desk_lamp and _chance(rng, 0.5)
+    on_desk = desk_lamp and rng.random() < 0.5
     lamp = (Part("DeskLamp", 0.2, 1.05, 0.2),) if on_desk else ()
     walls = [single("Bed", 1.6, 2.0, 0.6), _side_table(rng, desk_lamp and not on_desk)]
-    walls += [single("Desk", 1.3, 0.6, 0.75, *lamp, *_drawers(rng, 1.1, 1, 3))] if on_desk or _chance(rng, 0.5) else []
+    walls += [single("Desk", 1.3, 0.6, 0.75, *lamp, *_drawers(rng, 1.1, 1, 3))] if on_desk or rng.random() < 0.5 else []
     walls += [single("FloorLamp", 0.4, 0.4, 1.4)] if floor_lamp else []
-    walls += [_side_table(rng, False)] if _chance(rng, 0.4) else []
-    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 5))] if _chance(rng, 0.6) else []
+    walls += [_side_table(rng, False)] if rng.random() < 0.4 else []
+    walls += [single("Dresser", 1.2, 0.5, 0.9, *_drawers(rng, 0.6, 1, 5))] if rng.random() < 0.6 else []
     for kind, probability, size in (("GarbageCan", 0.5, 0.4), ("Safe", 0.2, 0.5), ("ArmChair", 0.2, 0.9)):
-        walls += [single(kind, size, size, 0.3)] if _chance(rng, probability) else []
-    walls += [single("LaundryHamper", 0.5, 0.5, 0.4)] if _chance(rng, 0.2) else []
-    walls += [_bookcase(rng)] if _chance(rng, 0.65) else []
-    if _chance(rng, 0.15):
+        walls += [single(kind, size, size, 0.3)] if rng.random() < probability else []
+    walls += [single("LaundryHamper", 0.5, 0.5, 0.4)] if rng.random() < 0.2 else []
+    walls += [_bookcase(rng)] if rng.random() < 0.65 else []
+    if rng.random() < 0.15:
         walls.append(Unit(1.2, 0.6, tuple(Part("Cabinet", 0.3 + 0.6 * i, 0.9, 0.3) for i in range(2))))
-    return Blueprint(tuple(walls), (single("DiningTable", 1.2, 0.8, 0.75),) if _chance(rng, 0.12) else ())
+    return Blueprint(tuple(walls), (single("DiningTable", 1.2, 0.8, 0.75),) if rng.random() < 0.12 else ())
 
 
 def _vanity(rng: Random) -> Unit:
@@ -149,33 +138,27 @@ def _vanity(rng: Random) -> Unit:
     for i in range(basins):
         parts += [Part("SinkBasin", 0.5 + 0.7 * i, 0.75, 0.3), Part("Faucet", 0.5 + 0.7 * i, 0.95, 0.1)]
     parts += [Part("Cabinet", 0.3 + 0.5 * i, 0.4, 0.3) for i in range(rng.randint(0, 3))]
-    parts += _drawers(rng, width - 0.2, 1, 4) if _chance(rng, 0.5) else ()
+    parts += _drawers(rng, width - 0.2, 1, 4) if rng.random() < 0.5 else ()
     return Unit(width, 0.6, tuple(parts))
 
 
 def _bathroom(rng: Random) -> Blueprint:
-    holder = (Part("ToiletPaperHanger", 0.1, 0.8, 0.1),) if _chance(rng, 0.85) else ()
+    holder = (Part("ToiletPaperHanger", 0.1, 0.8, 0.1),) if rng.random() < 0.85 else ()
     walls = [single("Toilet", 0.8, 0.7, 0.7, *holder), _vanity(rng)]
-    walls += [single("BathtubBasin", 1.7, 0.8, 0.3)] if _chance(rng, 0.7) else []
-    walls += [single("GarbageCan", 0.4, 0.4, 0.2)] if _chance(rng, 0.9) else []
+    walls += [single("BathtubBasin", 1.7, 0.8, 0.3)] if rng.random() < 0.7 else []
+    walls += [single("GarbageCan", 0.4, 0.4, 0.2)] if rng.random() < 0.9 else []
     for kind, probability, height in (("HandTowelHolder", 0.6, 1.4), ("TowelHolder", 0.5, 1.4), ("Cart", 0.2, 0.7)):
-        walls += [single(kind, 0.5, 0.35, height)] if _chance(rng, probability) else []
+        walls += [single(kind, 0.5, 0.35, height)] if rng.random() < probability else []
     for kind, probability, size in (("SideTable", 0.1, 0.5), ("Dresser", 0.1, 1.0), ("LaundryHamper", 0.15, 0.5)):
-        walls += [single(kind, size, 0.5, 0.7)] if _chance(rng, probability) else []
-    if _chance(rng, 0.4):
+        walls += [single(kind, size, 0.5, 0.7)] if rng.random() < probability else []
+    if rng.random() < 0.4:
         walls.append(Unit(0.7, 0.3, _stack("Shelf", 0.35, (1.6, 1.3, 1.0)[: rng.randint(1, 3)], 0.15)))
-    if _chance(rng, 0.25):
+    if rng.random() < 0.25:
         walls.append(Unit(0.6, 0.4, _stack("Cabinet", 0.3, (1.6, 0.6)[: rng.randint(1, 2)], 0.2)))
     return Blueprint(tuple(walls))
 
 
-_MAKERS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom, "bathroom": _bathroom}
-
-
-def draw_blueprint(room: str, rng: Random) -> Blueprint:
-    """Return the furniture of one room of the given type."""
-    return _MAKERS[room](rng)
-
+BLUEPRINTS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom, "bathroom": _bathroom}
 
 # Weight of each object type in a room type, from its frequency in ALFRED; most types have several instances.
 OBJECTS: dict[str, dict[str, float]] = {

@@ -82,56 +82,44 @@ class _Wording:
 def _render(form: str, wording: _Wording) -> str:
     words = _WORD.sub(lambda match: wording.choose(WORDS[match[1]]), form)
     slots = _slots(wording)
-    sentence = _SLOT.sub(lambda match: slots[match[1]](match[2] or ""), words)
+
+    def fill(match: re.Match[str]) -> str:
+        slot = slots[match[1]]
+        return slot if isinstance(slot, str) else slot(match[2] or "")
+
+    sentence = _SLOT.sub(fill, words)
     return _PARTICLE.sub(r"\1 it \2", _ARTICLE.sub(r"\1n ", sentence))
 
 
-def _slots(wording: _Wording) -> dict[str, Callable[[str], str]]:
-    """Return each slot's text as a function of an adjective; names are drawn once and stay the same in a sentence."""
+def _slots(wording: _Wording) -> dict[str, str | Callable[[str], str]]:
+    """Return each slot's text, or a function of its adjective; names are drawn once and stay the same in a sentence."""
     task = wording.task
-    slots = _object(wording)
-    if task.parent_target:
-        slots |= _destination(wording)
-    if task.mrecep_target:
-        carrier = wording.name(task.mrecep_target)
-        inside = f"{wording.choose(prepositions(task.mrecep_target))} the {carrier}"
-        slots["a_carrier"] = lambda adjective: f"a {carrier}"
-        slots["the_carrier"] = lambda adjective: f"the {carrier}"
-        slots["in_carrier"] = lambda adjective: inside
-    if task.toggle_target:
-        lamp = wording.name(task.toggle_target)
-        slots["a_lamp"] = lambda adjective: f"a {lamp}"
-        slots["the_lamp"] = lambda adjective: f"the {lamp}"
-    if wording.source:
-        source = wording.name(wording.source)
-        slots["from"] = lambda adjective: f"from the {source}"
-    return slots
-
-
-def _object(wording: _Wording) -> dict[str, Callable[[str], str]]:
-    whole = wording.choose(names_for(wording.task.object_target, wording.present))
+    whole = wording.choose(names_for(task.object_target, wording.present))
     noun = wording.look(whole) if whole not in MASS_PLURALS else whole
-    if wording.task.sliced:
+    if task.sliced:
         noun = wording.choose(SLICE_NAMES).format(whole.partition(" of ")[2] or whole)
-    return {
+    slots: dict[str, str | Callable[[str], str]] = {
         "a": lambda adjective: _with_article(noun, adjective),
         "the": lambda adjective: _join("the", adjective, noun),
         "two": lambda adjective: _join("two", adjective, plural(noun)),
-        "plural": lambda adjective: plural(noun),
-        "a_whole": lambda adjective: _with_article(whole, ""),
-        "the_whole": lambda adjective: f"the {whole}",
+        "plural": plural(noun),
+        "a_whole": _with_article(whole, ""),
+        "the_whole": f"the {whole}",
     }
-
-
-def _destination(wording: _Wording) -> dict[str, Callable[[str], str]]:
-    place = wording.name(wording.task.parent_target)
-    words = prepositions(wording.task.parent_target)
-    on = f"{wording.choose(_FULLER[wording.choose(words)])} {wording.choose(('the', 'a'))} {place}"
-    return {
-        "on": lambda adjective: on,
-        "onto": lambda adjective: f"{words[0]}to the {place}",
-        "to": lambda adjective: f"to the {place}",
-    }
+    if task.parent_target:
+        place, words = wording.name(task.parent_target), prepositions(task.parent_target)
+        on = f"{wording.choose(_FULLER[wording.choose(words)])} {wording.choose(('the', 'a'))} {place}"
+        slots |= {"on": on, "onto": f"{words[0]}to the {place}", "to": f"to the {place}"}
+    if task.mrecep_target:
+        carrier = wording.name(task.mrecep_target)
+        inside = f"{wording.choose(prepositions(task.mrecep_target))} the {carrier}"
+        slots |= {"a_carrier": f"a {carrier}", "the_carrier": f"the {carrier}", "in_carrier": inside}
+    if task.toggle_target:
+        lamp = wording.name(task.toggle_target)
+        slots |= {"a_lamp": f"a {lamp}", "the_lamp": f"the {lamp}"}
+    if wording.source:
+        slots["from"] = f"from the {wording.name(wording.source)}"
+    return slots
 
 
 def _join(*words: str) -> str:
