@@ -21,8 +21,7 @@ from ai2thor.wsgi_server import WsgiServer
 
 from envs.alfred.thor.errors import ThorStart, thor_error
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.pipes import BoundedFifoServer, kill
-from envs.alfred.thor.wsgi import BoundedWsgiServer
+from envs.alfred.thor.servers import BoundedFifoServer, BoundedWsgiServer, kill
 from keep_agent.errors import ConfigError
 
 VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility replaces it
@@ -66,19 +65,13 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
             controller.__init__(scene=scene, **arguments)
             undo.pop_all()
     except Exception as error:
-        raise _start_error(error) from error
+        if fault := thor_error(error):
+            raise ThorStart(fault.reason, action=fault.action, seconds=fault.seconds) from error
+        message = str(error).strip().partition("\n")[0]
+        if "no build exists" in message:
+            message = f"its build is not in ~/.ai2thor/releases and cannot be downloaded from this machine ({message})"
+        raise ThorStart(f"{type(error).__name__}: {message}") from error
     return controller
-
-
-def _start_error(error: Exception) -> ThorStart:
-    """Return the start error for a ThorError behind it, or with the first line of the client's message."""
-    fault = thor_error(error)
-    if fault is not None:
-        return ThorStart(fault.reason, action=fault.action, seconds=fault.seconds)
-    message = str(error).strip().partition("\n")[0]
-    if "no build exists" in message:
-        message = f"its build is not in ~/.ai2thor/releases and cannot be downloaded from this machine ({message})"
-    return ThorStart(f"{type(error).__name__}: {message}")
 
 
 def end(controller: Controller) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envs.alfred.thor.pipes import descendants
+from envs.alfred.thor.servers import descendants
 from eval import alfred
 from eval.workers.supervisor import Supervisor, WorkerDeath
 from keep_agent.guard import BAD_INPUT

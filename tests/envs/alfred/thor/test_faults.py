@@ -13,7 +13,7 @@ import pytest
 
 from envs.alfred.scene import Episode
 from envs.alfred.spec import load_episodes
-from envs.alfred.thor import pipes
+from envs.alfred.thor import servers
 from envs.alfred.thor.client import EMPTY, Thor
 from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorLost, ThorRefusal, ThorStart, ThorTimeout
 from envs.alfred.thor.options import ThorOptions
@@ -72,7 +72,7 @@ def end_waits(monkeypatch: pytest.MonkeyPatch) -> EndWaits:
                     raise TimeoutError
                 return super().timeout()
 
-        monkeypatch.setattr(pipes, "Clock", Conditional)
+        monkeypatch.setattr(servers, "Clock", Conditional)
 
     return make
 

@@ -16,7 +16,7 @@ from ai2thor.server import Event
 from envs.alfred.thor.client import Thor, _reply
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.pipes import BoundedFifoServer
+from envs.alfred.thor.servers import BoundedFifoServer
 from tests.waiting import PATIENCE
 
 SHORT = 1.0  # seconds, in tests that can only end with the time-out

@@ -1,8 +1,8 @@
-"""FIFO server of the client with bounded waits.
+"""Servers of the client with bounded waits, over two pipes or HTTP.
 
 ai2thor 5.0 blocks forever in ``open`` when the process dies before it opens its pipe, and spins until its time-out when
-it dies later. This server opens without blocking, watches the process while it waits, and uses one clock for a whole
-message.
+it dies later. Its HTTP server, for builds and machines without named pipes, keeps a thread and a listening socket for
+every controller, restarts the process by itself when it ends, with a fresh room, and reports no unreadable reply.
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ import select
 import time
 from contextlib import suppress
 from pathlib import Path
+from queue import Full
 from signal import SIGKILL
 from subprocess import Popen, TimeoutExpired
 from typing import Any
 
+from ai2thor.exceptions import UnityCrashException
 from ai2thor.fifo_server import FifoServer
+from ai2thor.server import Event
+from ai2thor.wsgi_server import WsgiServer
+from werkzeug.exceptions import HTTPException
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
 from envs.clock import Clock
+
+POLL = 0.2  # seconds between two checks of the process
+CHUNK = 1 << 20  # bytes; more than a pipe holds
+A_DAY = 86_400.0  # seconds
+JOIN = 5.0  # seconds for the thread to end
 
 
 def kill(process: Popen | None) -> None:
@@ -43,13 +53,11 @@ def descendants(process: int) -> list[int]:
     return [*children, *(grandchild for child in children for grandchild in descendants(child))]
 
 
-POLL = 0.2  # seconds between two checks of the process
-CHUNK = 1 << 20  # bytes; more than a pipe holds
-A_DAY = 86_400.0  # seconds
-
-
 class BoundedFifoServer(FifoServer):
-    """ai2thor's protocol over two pipes. Raises `ThorTimeout` and `ThorGone`."""
+    """ai2thor's protocol over two pipes: opens them without blocking, watches the process, one clock per message.
+
+    Raises `ThorTimeout` and `ThorGone`.
+    """
 
     _has_received = False  # whether the process has sent any bytes
 
@@ -142,3 +150,43 @@ class BoundedFifoServer(FifoServer):
         with suppress(TimeoutExpired):
             return f" with exit status {process.wait(timeout=1)}"
         return ""
+
+
+class BoundedWsgiServer(WsgiServer):
+    """ai2thor's HTTP protocol, which ends with its thread and port. Raises `ThorTimeout`, `ThorGone`, `ThorAnswer`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.app.register_error_handler(Exception, self._unreadable)
+
+    def receive(self, timeout: float | None = None) -> Event:
+        whole = self.timeout if timeout is None else timeout
+        try:
+            reply = super().receive(whole)
+        except UnityCrashException as error:
+            raise ThorGone(str(error)) from error
+        except TimeoutError as error:
+            raise ThorTimeout(f"no reply within {whole:g} s", seconds=whole) from error
+        if isinstance(reply, ThorAnswer):
+            raise reply
+        return reply
+
+    def stop(self) -> None:
+        if self.stopped:
+            return
+        kill(self.unity_proc)
+        self.stopped = True
+        with suppress(Full):
+            self.response_queue.put_nowait({})  # ends a request that waits for its next action
+        if self.started:
+            self.wsgi_server.shutdown()
+            self.server_thread.join(JOIN)
+        self.wsgi_server.server_close()
+
+    def _unreadable(self, error: Exception) -> Any:
+        """Pass the text of an error, which holds no open files, to the waiting caller; HTTP errors concern no reply."""
+        if isinstance(error, HTTPException):
+            return error
+        with suppress(Full):
+            self.request_queue.put_nowait(ThorAnswer(f"{type(error).__name__}: {error}"))
+        return "", 500
