@@ -22,11 +22,9 @@ class World(Protocol):
 
     def copy(self) -> World:
         """Return an independent world in the same state."""
-        ...
 
     def begin_task(self) -> None:
         """Reset what skills remember of the last task; every thing keeps its place and state."""
-        ...
 
 
 class Knowledge(Protocol):
@@ -34,7 +32,6 @@ class Knowledge(Protocol):
 
     def update(self) -> list[Fact]:
         """Observe the world and return every fact that is new or different since the last call."""
-        ...
 
 
 class SkillSet(Protocol):
@@ -42,17 +39,14 @@ class SkillSet(Protocol):
 
     def execute(self, world: Any, skill: str) -> Outcome:
         """Execute a skill; an impossible one is a failed Outcome with a reason, if known. Raises SkillError."""
-        ...
 
     def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:
         """Return the skills to choose from now, in a fixed order; without ``knowledge`` all things count as known."""
-        ...
 
 
 class Expert(Protocol):
     def act(self, world: Any, task: Any, knowledge: Any = None) -> str:
         """Return the next skill from the current state; "done" if the goal is reached or no step helps."""
-        ...
 
 
 class Task(Protocol):
@@ -79,30 +73,24 @@ class Setting(Protocol):
     @property
     def hides_failures(self) -> bool:
         """Whether failures are reported to the planner as successes, as in a benchmark that reports none."""
-        ...
 
     @property
     def space(self) -> SkillSet: ...
 
     def begin(self, episode: Any) -> World:
         """Return a new world in the start state of the episode's scene."""
-        ...
 
     def knowledge(self, world: Any) -> Knowledge:
         """Return the agent's initial knowledge of a world."""
-        ...
 
     def conditions(self, world: Any, task: Any) -> tuple[int, int]:
         """Return the number of goal conditions met now, and their total."""
-        ...
 
     def expert(self, observability: str | None = None) -> Expert:
         """Return the scripted expert; its observability is the setting's by default."""
-        ...
 
     def close(self) -> None:
         """Release simulators; no other call may follow."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,6 @@ class Words(Text):
     def __eq__(self, value: object) -> bool:
         return isinstance(value, Words) and self.max_length == value.max_length
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"Words({self.max_length})"
 

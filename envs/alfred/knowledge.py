@@ -41,8 +41,6 @@ class Knowledge:
     def __eq__(self, value: object) -> bool:
         return self._state() == value._state() if isinstance(value, Knowledge) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
-
     def knows(self, thing_id: str) -> bool:
         """Return whether the agent knows where this thing is."""
         return thing_id in self.known and thing_id in self.world.things

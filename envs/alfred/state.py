@@ -181,8 +181,6 @@ class State:
     def __eq__(self, value: object) -> bool:
         return self._state() == value._state() if isinstance(value, State) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def at(self) -> str | None:
         """The id of the thing the agent stands at."""

@@ -21,8 +21,6 @@ class Knowledge:
             return NotImplemented
         return self.facts == value.facts and self.world == value.world
 
-    __hash__ = None  # type: ignore[assignment]
-
     def update(self) -> list[Fact]:
         """Return every fact that is new or different since the last call; the agent's own is the last."""
         facts = [fact for fact in self._all_facts() if self.facts.get(fact.id) != fact]

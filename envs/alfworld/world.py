@@ -124,8 +124,6 @@ class World:
             return NotImplemented
         return self.game == value.game and self._progress() == value._progress()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _progress(self) -> tuple[object, ...]:
         return self.commands, self.lamp, self.active, self.state
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from envs.alfred.scene import Position
 from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import Sight
+from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.stage import Entity, Stage
-
-
-class Scenes(Protocol):
-    """A source of rooms."""
-
-    def names(self) -> list[str]: ...
-
-    def make(self, name: str) -> Stage:
-        """Return a room. Raises Refusal for an unknown name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ class Camera:
 class Session:
     """A room, the settings and the cameras."""
 
-    scenes: Scenes
+    scenes: Rooms
     stage: Stage
     width: int = 300
     height: int = 300

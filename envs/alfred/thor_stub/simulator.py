@@ -14,7 +14,8 @@ from envs.alfred.thor_stub.actions import handling, moving, posing, scenery
 from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.metadata import Reporter
-from envs.alfred.thor_stub.session import Scenes, Session
+from envs.alfred.thor_stub.rooms import Rooms
+from envs.alfred.thor_stub.session import Session
 from keep_agent.errors import KeepError
 
 Action = dict[str, Any]
@@ -90,7 +91,7 @@ class Simulator:
     _images: Images = field(default_factory=Images)
 
     @classmethod
-    def of(cls, scenes: Scenes, images: bool = True, unknown: frozenset[str] = frozenset()) -> Simulator:
+    def of(cls, scenes: Rooms, images: bool = True, unknown: frozenset[str] = frozenset()) -> Simulator:
         """Return a simulator in the empty room."""
         return cls(Session(scenes, scenes.make(EMPTY)), images, unknown)
 

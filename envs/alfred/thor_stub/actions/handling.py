@@ -5,7 +5,7 @@ The symbolic world decides the effects; a refusal of its own becomes the error m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from envs.alfred import objects
@@ -89,22 +89,22 @@ def close(
     open_(session, objectId=objectId, openness=0.0, forceAction=forceAction)
 
 
-def toggle_on(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    _toggle(session, session.target(objectId, forceAction), True)
+def _toggle(word: str) -> Callable[..., None]:
+    """Return the action that turns an object on or off."""
+
+    def toggle(session: Session, *, objectId: str, forceAction: bool = False) -> None:
+        stage, entity, on = session.stage, session.target(objectId, forceAction), word == "on"
+        message = "target object is controlled by another sim object. target object cannot be turned on/off directly"
+        refuse_if(entity.type == "StoveBurner", message)
+        refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
+        refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
+        refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")
+        switch(stage, entity, on)
+
+    return toggle
 
 
-def toggle_off(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    _toggle(session, session.target(objectId, forceAction), False)
-
-
-def _toggle(session: Session, entity: Entity, on: bool) -> None:
-    stage, word = session.stage, "on" if on else "off"
-    message = "target object is controlled by another sim object. target object cannot be turned on/off directly"
-    refuse_if(entity.type == "StoveBurner", message)
-    refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
-    refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
-    refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")
-    switch(stage, entity, on)
+toggle_on, toggle_off = map(_toggle, ("on", "off"))
 
 
 def switch(stage: Stage, entity: Entity, on: bool) -> None:

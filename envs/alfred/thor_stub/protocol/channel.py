@@ -22,17 +22,14 @@ class Channel(Protocol):
 
     def open(self) -> None:
         """Get ready to send."""
-        ...
 
     def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
         """Send an answer; ``half``: stop in the middle."""
-        ...
 
     def receive(self) -> dict[str, Any]: ...
 
     def idle(self) -> None:
         """Wait until the client is gone, without sending."""
-        ...
 
 
 def serve(channel: Channel, simulator: Simulator, faults: Faults) -> None:
