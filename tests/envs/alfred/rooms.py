@@ -71,16 +71,16 @@ def execute(skill_set: SkillSet, world: World, *skills: str) -> None:
         assert outcome.ok, f"{skill}: {outcome.message}"
 
 
-def play(env: AlfredEnv, expert: Expert, index: int) -> list[bool]:
-    """Play one episode and return whether each of its tasks succeeded."""
+def play(env: AlfredEnv, expert: Expert, index: int) -> tuple[bool, list[str]]:
+    """Play one episode; return whether all its tasks succeeded, and the skills."""
     _, info = env.reset(options={"episode": index})
-    over, results = False, []
+    over, success, skills = False, True, []
     while not over:
         assert not info["success"] or info["step"], "goals are false when their task begins"
-        skill = expert.act(info["world"], info["task"], info["knowledge"])
-        assert skill in info["skills"]
-        _, _, terminated, truncated, info = env.step(skill)
-        assert info["outcome_ok"], (env.episode.id, skill)
+        skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
+        assert skills[-1] in info["skills"]
+        _, _, terminated, truncated, info = env.step(skills[-1])
+        assert info["outcome_ok"], (env.episode.id, skills)
         over = terminated or truncated
-        results += [info["task_done"].success] if info["task_done"] else []
-    return results
+        success = success and (info["task_done"] is None or info["task_done"].success)
+    return success, skills

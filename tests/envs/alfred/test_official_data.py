@@ -66,7 +66,7 @@ def test_receptacles_are_inferred(data: str) -> None:
 def test_the_expert_solves_the_tasks(valid_seen: OfficialEpisodes, skills: str, observability: str) -> None:
     env = AlfredEnv(episodes=valid_seen, skills=skills, observability=observability)
     expert = Expert(skills, observability)
-    solved = sum(all(play(env, expert, index)) for index in range(len(valid_seen)))
+    solved = sum(play(env, expert, index)[0] for index in range(len(valid_seen)))
     assert solved / len(valid_seen) >= 0.98
 
 

@@ -42,48 +42,37 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
     return [{"planner_action": action, "discrete_action": discrete, "high_idx": number}, *low]
 
 
-def trial(
-    name: str, poses: list[tuple[str, tuple[float, float, float]]], *steps: dict[str, Any], **changes: Any
-) -> Any:
+def trial(name: str, poses: list[Place], *steps: dict[str, Any], **changes: Any) -> Any:
     """Return a traj_data.json with these steps (of `pick`), for the book or, without a book, for the first object."""
     kinds = [kind for kind, _ in poses]
     target = "Book" if "Book" in kinds or not kinds else kinds[0]
     task = {"object_target": target, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
     high = [step for step in steps if "planner_action" in step]
     texts = [f"{step['discrete_action']['action']} number {number}" for number, step in enumerate(high, 1)]
+    scene = {
+        "floor_plan": "FloorPlan301",
+        "init_action": {"x": 0.5, "y": 0.9, "z": -0.25},
+        "object_toggles": changes.get("toggles", []),
+        "object_poses": [{"objectName": f"{k}_0a1b", "position": {"x": x, "y": y, "z": z}} for k, (x, y, z) in poses],
+    }
+    first = {"task_desc": "Put a book on the bed. ", "high_descs": texts}
+    second = {"task_desc": "move the book", "high_descs": [*texts, "then rest"]}
     return {
         "task_id": name,
         "task_type": changes.get("task_type", "pick_and_place_simple"),
         "pddl_params": {**task, "object_sliced": False, **changes.get("params", {})},
-        "scene": {
-            "floor_plan": "FloorPlan301",
-            "init_action": {"x": 0.5, "y": 0.9, "z": -0.25},
-            "object_toggles": changes.get("toggles", []),
-            "object_poses": [
-                {"objectName": f"{kind}_0a1b", "position": {"x": x, "y": y, "z": z}} for kind, (x, y, z) in poses
-            ],
-        },
-        "turk_annotations": {
-            "anns": [
-                {"task_desc": "Put a book on the bed. ", "high_descs": texts},
-                {"task_desc": "move the book", "high_descs": [*texts, "then rest"]},
-            ]
-        },
-        "plan": {
-            "high_pddl": high,
-            "low_actions": [step for step in steps if "api_action" in step],
-        },
+        "scene": scene,
+        "turk_annotations": {"anns": [first, second]},
+        "plan": {"high_pddl": high, "low_actions": [step for step in steps if "api_action" in step]},
     }
 
 
 def toggle(number: int) -> list[dict[str, Any]]:
     """Return the steps that switch the lamp on."""
+    planner = {"action": "ToggleObject", "objectId": LAMP}
+    discrete = {"action": "ToggleObject", "args": ["desklamp"]}
     return [
-        {
-            "planner_action": {"action": "ToggleObject", "objectId": LAMP},
-            "discrete_action": {"action": "ToggleObject", "args": ["desklamp"]},
-            "high_idx": number,
-        },
+        {"planner_action": planner, "discrete_action": discrete, "high_idx": number},
         {"api_action": {"action": "ToggleObjectOn", "objectId": LAMP}, "high_idx": number},
     ]
 

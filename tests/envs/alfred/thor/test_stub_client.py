@@ -103,15 +103,6 @@ def test_queries_change_nothing_else(client: Controller) -> None:
     assert {key: answer[key] for key in same} == {key: before[key] for key in same}
 
 
-def test_objects_get_new_poses(client: Controller) -> None:
-    egg = of(client.last_event, "Egg")
-    poses = [{"objectName": egg["name"], "position": {"x": 0.2, "y": 0.95, "z": 0.0}, "rotation": egg["rotation"]}]
-    assert client.step("SetObjectPoses", objectPoses=poses, placeStationary=True)
-    assert of(client.last_event, "Egg")["parentReceptacles"] == [of(client.last_event, "CounterTop")["objectId"]]
-    assert [entry["objectType"] for entry in client.last_event.metadata["objects"] if entry["pickupable"]] == ["Egg"]
-    assert client.step("PickupObject", objectId=go(client, "Egg"))
-
-
 def test_headless_and_small() -> None:
     with controller(headless=True) as client:
         assert client.last_event.frame is None and client.reset(HOUSE)
