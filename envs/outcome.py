@@ -12,10 +12,7 @@ from keep_agent.errors import ConfigError, SkillError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Success of a skill or action. The message gives the reason of a failure, if known; it may be empty.
-
-    :raises ConfigError: ``ok`` is not a boolean, or ``message`` is not a text
-    """
+    """Success of a skill or action; the message is a failure's reason, or empty. Raises ConfigError for wrong types."""
 
     ok: bool
     message: str = ""

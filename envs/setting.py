@@ -1,8 +1,4 @@
-"""Setting: the interface of a world, with its skills, observability, scoring and scripted expert.
-
-The gymnasium environment, the recorder of training rollouts, the demonstrations and the worked examples use every world
-through these Protocols.
-"""
+"""Setting: the interface of a world, with its skills, observability, scoring and scripted expert."""
 
 from __future__ import annotations
 

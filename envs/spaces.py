@@ -30,8 +30,7 @@ UNICODE = Unicode()
 class Words(Text):
     """Space of strings with at most ``max_length`` characters; ``sample`` draws one of ``examples``.
 
-    gymnasium's Text has a table of its characters and samples letters. Here a character's index is its code point, so
-    that gymnasium's operations by index (shared memory of vector environments, `flatten`) accept every text.
+    A character's index is its code point, so that gymnasium's shared memory and `flatten` accept every text.
     """
 
     def __init__(

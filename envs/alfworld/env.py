@@ -12,10 +12,7 @@ from keep_agent.errors import ConfigError
 
 
 class AlfworldEnv(WorldEnv[Episode]):
-    """Tasks of ALFWorld in its own TextWorld engine. Needs the extra ``alfworld``.
-
-    Options are those of `WorldEnv` and `AlfworldSetting`. Raises ConfigError where the engine is not installed.
-    """
+    """Tasks of ALFWorld in its engine (extra ``alfworld``). Options are those of `WorldEnv` and `AlfworldSetting`."""
 
     spec_of_world = SPEC
     usual_split = "valid_seen"

@@ -22,10 +22,7 @@ MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's ow
 
 @dataclass
 class AlfworldSetting:
-    """Setting of ALFWorld. The agent knows what the text says; only the expert knows the whole state.
-
-    Raises ConfigError for bad choices.
-    """
+    """Setting of ALFWorld: the agent knows the text; the expert knows the state. Raises ConfigError for bad choices."""
 
     skills: str = "grounded"
     observability: Observability = "partial"

@@ -1,7 +1,6 @@
-"""Survey of a data set's rooms from its demonstrations: places of fixtures, and first places of objects.
+"""Survey of a data set's rooms from its demonstrations: places of fixtures (receptacles, lamps, faucets) and objects.
 
-A fixture is a receptacle that cannot be carried, a lamp or a faucet. Every finding keeps the ids of its trials, so that
-a trial's own demonstration can be left out when that trial is loaded.
+Every finding has the ids of its trials, so that a trial's own demonstration can be left out when it is loaded.
 """
 
 from __future__ import annotations

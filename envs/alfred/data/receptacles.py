@@ -1,9 +1,7 @@
 """Inference of the receptacle in which an object starts, from its position, because ALFRED's scenes do not name it.
 
-The nearest object of the same floor plan with a receptacle known from a demonstration decides (one neighbour; heights
-weigh more than distances along a surface, another object type adds a little). A fixture also counts with the spot where
-its type usually holds things, so that one without any known object can be chosen. An object far from all of these is in
-no receptacle.
+The nearest object of the floor plan with a receptacle known from a demonstration decides, or the spot where a fixture
+of this type usually holds things. An object far from all of these is in no receptacle.
 """
 
 from __future__ import annotations

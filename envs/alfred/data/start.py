@@ -1,7 +1,4 @@
-"""Start of one official trial as a Scene: its fixtures and its objects with their places.
-
-Fixtures and labelled neighbours come from all other trials; the trial's own demonstration is never used.
-"""
+"""Start of one official trial as a Scene: fixtures and objects with their places, from all other trials only."""
 
 from __future__ import annotations
 

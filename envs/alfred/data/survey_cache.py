@@ -1,7 +1,6 @@
-"""Cache of mined surveys in the user's cache folder, so that each data set is mined once.
+"""Cache of mined surveys in the user's cache folder: one file per data folder, always replaced as a whole.
 
-One file per data folder, always replaced as a whole. It has a version, the fingerprint of the trajectories and a
-checksum; if any of them does not match, the data is mined again.
+It has a version, the fingerprint of the trajectories and a checksum; if one differs, the data is mined again.
 """
 
 from __future__ import annotations

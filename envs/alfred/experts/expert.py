@@ -55,10 +55,7 @@ _SKILLS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Chooses the next skill from the present state alone.
-
-    With ``observability="partial"`` it uses only the facts in the agent's knowledge, and looks into unseen receptacles.
-    """
+    """Scripted expert that chooses the next skill from the present state, or only from the agent's facts ("partial")."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Check the choices. Raises ConfigError for an unknown skill set or observability."""

@@ -1,7 +1,6 @@
-"""The expert's strategy: the next step of a task, on instances, from the present knowledge.
+"""The expert's strategy: the next step of a task, on instances, from the present knowledge alone, without a memory.
 
-Memoryless: a step follows from the present state alone, so the strategy also repairs a state that other skills have
-spoiled. Canonical: instances at hand come first, then the lowest index.
+It therefore repairs a state that other skills have spoiled. Instances at hand come first, then the lowest index.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Generator of seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
 
-Everything follows from ``random.Random(seed)``. Each split has its own range of seeds, and a house is accepted only if
-the hash of its furniture belongs to the seed's split, so that splits share no house.
+A house is accepted only if the hash of its furniture belongs to its seed's split: splits share no house.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""ALFRED's annotations with their meaning: a task's goal, and the step that each step-by-step instruction describes.
-
-Types have the names of the memory lines ("alarmclock").
-"""
+"""ALFRED's annotations: a task's goal, and the step of each instruction; types as in facts ("alarmclock")."""
 
 from __future__ import annotations
 

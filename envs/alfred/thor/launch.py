@@ -1,7 +1,4 @@
-"""Launch of the client's controller, and its end with everything that belongs to it.
-
-This module imports ai2thor, so it is imported only where a process starts.
-"""
+"""Launch of the client's controller, and its end; imports ai2thor, so it is imported only where a process starts."""
 
 from __future__ import annotations
 

@@ -54,10 +54,7 @@ def descendants(process: int) -> list[int]:
 
 
 class BoundedFifoServer(FifoServer):
-    """ai2thor's protocol over two pipes: opens them without blocking, watches the process, one clock per message.
-
-    Raises `ThorTimeout` and `ThorGone`.
-    """
+    """ai2thor's protocol over two pipes, with one clock per message. Raises `ThorTimeout` and `ThorGone`."""
 
     _has_received = False  # whether the process has sent any bytes
 

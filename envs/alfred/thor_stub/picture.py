@@ -1,7 +1,4 @@
-"""Schematic images of a room: things are boxes with the names of their types, with one colour per type.
-
-Raw RGB, bottom row first, as the build sends it.
-"""
+"""Schematic images of a room, raw RGB, bottom row first: boxes with the names of their types, one colour per type."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_mark_is_lost_with_the_cut() -> None:
 
 @pytest.mark.parametrize(("matching", "met"), [("type", 0), ("official", 1)])
 def test_official_matching_takes_a_tissue_box_for_a_box_and_a_slice_for_the_whole(matching: Matching, met: int) -> None:
-    """It reads the official id, too."""
+    """Official matching also reads the official id."""
     scene, world = bedroom(), World(kitchen())
     book = replace(inside("Book", 4, scene.items[1]), source="Book|+05.00|+00.90|+00.00|Atlas")
     room = World(replace(scene, items=(*scene.items, book)))

@@ -1,7 +1,6 @@
 """Actions on many objects: ``SetObjectPoses`` and ``SetObjectStates``.
 
-``SetObjectPoses`` first removes everything that can be picked up or moved, then restores the listed objects at their
-given positions, and gives them all new ids. Of two objects with the same new id, the later one remains.
+``SetObjectPoses`` removes all loose objects and restores the listed ones with new ids; of equal ids the last remains.
 """
 
 from __future__ import annotations

@@ -193,8 +193,8 @@ def test_a_cut_thing_stays_in_the_list_but_invisible(sim: Sim) -> None:
     assert len(sim.objects("AppleSliced")) == 3 and not sim.objects("Knife")[0]["isPickedUp"]
     sim.insist("PickupObject", objectId=pieces[1]["objectId"])
     assert "CanBeSliced" in sim.refusal("SliceObject", objectId=sim.id("Mug"), forceAction=True)
-    other = Sim(kitchen())
-    assert "agent's hand" in holding(other, other.id("Potato")).refusal("SliceObject", objectId=other.id("Potato"))
+    second = Sim(kitchen())
+    assert "agent's hand" in holding(second, second.id("Potato")).refusal("SliceObject", objectId=second.id("Potato"))
 
 
 def loose(sim: Sim) -> list[Record]:
