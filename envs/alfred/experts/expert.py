@@ -55,7 +55,7 @@ _SKILLS = {"lota": lota_skill, "grounded": grounded_skill}
 
 
 class Expert:
-    """Scripted expert that chooses the next skill from the present state, or only from the agent's facts ("partial")."""
+    """Scripted expert that chooses the next skill from the state, or only from the agent's facts ("partial")."""
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Check the choices. Raises ConfigError for an unknown skill set or observability."""
