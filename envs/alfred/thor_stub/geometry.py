@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import atan, atan2, ceil, degrees, dist, floor, hypot
 
 from envs.alfred.scene import Position, Scene, xyz
@@ -71,27 +72,16 @@ class Sight:
         return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
 
 
-@dataclass(frozen=True, slots=True)
-class Poses:
-    """The poses that ``GetInteractablePoses`` tries, in the build's order."""
-
-    positions: Sequence[Position]
-    rotations: Sequence[float]
-    horizons: Sequence[float]
-    standings: Sequence[bool]
-
-    def seeing(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
-        """Yield (position, rotation, horizon, standing) of the poses that see the target."""
-        facing = {
-            rotation: [at for at in self.positions if sight.faces(flat(at), rotation, target, width)]
-            for rotation in self.rotations
-        }
-        for horizon in self.horizons:
-            for standing in self.standings:
-                for rotation in self.rotations:
-                    for at in facing[rotation]:
-                        if sight.levels(flat(at), at[1] + EYES[standing], horizon, target):
-                            yield at, rotation, horizon, standing
+def poses_seeing(
+    sight: Sight, target: Position, width: float, positions: Sequence[Position], rotations: Sequence[float],
+    horizons: Sequence[float], standings: Sequence[bool],
+) -> Iterator[tuple[Position, float, float, bool]]:  # fmt: skip
+    """Yield (position, rotation, horizon, standing) of the poses that see the target, in the build's order."""
+    facing = {turn: [at for at in positions if sight.faces(flat(at), turn, target, width)] for turn in rotations}
+    for horizon, standing, rotation in product(horizons, standings, rotations):
+        for at in facing[rotation]:
+            if sight.levels(flat(at), at[1] + EYES[standing], horizon, target):
+                yield at, rotation, horizon, standing
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:

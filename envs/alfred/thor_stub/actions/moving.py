@@ -10,7 +10,7 @@ from typing import Any
 
 from envs.alfred.scene import xyz
 from envs.alfred.thor_stub.actions.refusals import Refusal, exception, missing_arguments, out_of_range
-from envs.alfred.thor_stub.geometry import Body, Point, Poses
+from envs.alfred.thor_stub.geometry import Body, Point, poses_seeing
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of
 
@@ -118,19 +118,19 @@ def interactable(
     step = session.settings.turn
     offset = round(stage.body.rotation % step)
     turns = [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
-    poses = Poses(
+    freedom = (
         [(at["x"], at["y"], at["z"]) for at in (reachable(session) if positions is None else positions)],
         turns if rotations is None else rotations,
         HORIZONS if horizons is None else horizons,
         (False, True) if standings is None else standings,
     )
-    if not all((poses.positions, poses.rotations, poses.horizons, poses.standings)):
+    if not all(freedom):
         raise exception("ArgumentException", "Every degree of freedom must have at least 1 valid value")
     if stage.hidden(entity) or stage.carries(entity):
         return []
     if maxDistance is not None:
         sight = replace(sight, reach=maxDistance)
-    seeing = poses.seeing(sight, stage.position(entity), size_of(entity.type)[0])
+    seeing = poses_seeing(sight, stage.position(entity), size_of(entity.type)[0], *freedom)
     return [
         {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
         for at, turn, horizon, standing in islice(seeing, maxPoses)
