@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.alfred.thor_stub import faults
-from envs.alfred.thor_stub.protocol.channel import Channel, serve
+from envs.alfred.thor_stub.protocol.channel import FAULTS, Channel, parse_faults, serve
 from envs.alfred.thor_stub.protocol.pipes import Pipes
 from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.simulator import Simulator
@@ -24,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     options, flags = parser.parse_known_args(arguments)
     try:
-        plan = faults.parse(options.fault, options.once)
+        plan = parse_faults(options.fault, options.once)
         simulator = Simulator.of(Rooms(options.data, options.split), "-batchmode" not in flags, plan.unknown)
         simulator.session.width = _number(flags, "-screen-width", 300)
         simulator.session.height = _number(flags, "-screen-height", 300)
@@ -37,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m envs.alfred.thor_stub",
         description=ABOUT,
-        epilog=f"--fault SPEC: {faults.HELP}",
+        epilog=f"--fault SPEC: {FAULTS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,  # -h is the beginning of other flags
         allow_abbrev=False,

@@ -12,8 +12,8 @@ import pytest
 
 from envs.alfred.data.mining import official_id
 from envs.alfred.scene import Item, ObjectPose, Scene, Start
-from envs.alfred.thor_stub import faults
 from envs.alfred.thor_stub.house import KEY, from_house, to_house
+from envs.alfred.thor_stub.protocol.channel import parse_faults
 from envs.alfred.thor_stub.rooms import Rooms
 from envs.alfred.thor_stub.simulator import ACTIONS, Simulator
 from keep_agent.errors import ConfigError, DataError
@@ -170,14 +170,14 @@ def test_additional_cameras_add_images() -> None:
 
 def test_faults_are_read_from_the_command_line(tmp_path: Any) -> None:
     specs = ["die-at-start", "hang:3", "error:4:InvalidAction", "no-action:Pass"]
-    plan = faults.parse(specs, tmp_path / "mark")
+    plan = parse_faults(specs, tmp_path / "mark")
     assert plan.starts("die-at-start") and not plan.starts("hang-at-start")
     assert [plan.at(number, "x") for number in (2, 3, 4)] == [("", ""), ("hang", ""), ("error", "InvalidAction")]
     assert plan.unknown == {"Pass"} and (tmp_path / "mark").exists()
-    assert not faults.parse(specs, tmp_path / "mark").starts("die-at-start")
+    assert not parse_faults(specs, tmp_path / "mark").starts("die-at-start")
 
 
 @pytest.mark.parametrize("spec", ["die", "die:0", "die:x", "error:3", "fail:2:Code", "no-action:", "explode:1", ""])
 def test_an_unknown_fault_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="--help"):
-        faults.parse([spec])
+        parse_faults([spec])
