@@ -77,7 +77,7 @@ def lota_skill(known_view: View, task: Task) -> str:
         case "done":
             return "done"
         case "go" | "look into":
-            return _find(view, step.thing)
+            return find_words(whole(view.world[step.thing].type))
         case "put":
             return _put(view, step)
         case "take" | "slice":
@@ -90,24 +90,20 @@ def _skill(view: View, verb: str, thing_id: str) -> str:
     return f"{verb} the {lota_words(whole(view.world[thing_id].type))}"
 
 
-def _find(view: _LotaView, thing_id: str) -> str:
-    return find_words(whole(view.world[thing_id].type))
-
-
 def _reach(view: _LotaView, thing_id: str, verb: str) -> str:
     """Return the skill that acts on an object that is handy, else the one that finds it."""
     if not view.handy(thing_id):
-        return _find(view, thing_id)
+        return find_words(whole(view.world[thing_id].type))
     hiding = view.world.hidden_in(thing_id)
     if hiding is not None:
         return _operate(view, hiding, "open")
     skill = _skill(view, verb, thing_id)
-    return skill if _LOTA.choose(view.world, skill) == thing_id else _find(view, thing_id)
+    return skill if _LOTA.choose(view.world, skill) == thing_id else find_words(whole(view.world[thing_id].type))
 
 
 def _put(view: _LotaView, step: Step) -> str:
     if view.last_found() != step.place:
-        return _find(view, step.place)
+        return find_words(whole(view.world[step.place].type))
     shut = view.world.hidden_in(step.place) or (step.place if view.world[step.place].shut else None)
     return _operate(view, shut, "open") if shut else _skill(view, "put down", step.thing)
 
@@ -121,7 +117,7 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
     skill = _skill(view, verb, thing_id)
     if at_hand and _LOTA.choose(world, skill) == thing_id:
         return skill
-    return _find(view, content if content and not at_hand else thing_id)
+    return find_words(whole(view.world[content if content and not at_hand else thing_id].type))
 
 
 def grounded_skill(view: View, task: Task) -> str:

@@ -24,12 +24,6 @@ PHYSICS = "_physics"
 _HALF = 4  # grid steps from the middle of the empty room to its walls
 
 
-def empty_room() -> Stage:
-    """Return a room with four square metres of floor."""
-    points = tuple((x * GRID, z * GRID) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
-    return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
-
-
 class Rooms:
     """All scenes of the stand-in."""
 
@@ -44,8 +38,9 @@ class Rooms:
 
     def make(self, name: str) -> Stage:
         """Return the room in its start state. Raises Refusal for an unknown name."""
-        if name == EMPTY:
-            return empty_room()
+        if name == EMPTY:  # four square metres of floor
+            points = tuple((x * GRID, z * GRID) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
+            return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
         plan = name.removesuffix(PHYSICS)
         if plan not in self._survey:
             raise Refusal(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")

@@ -14,7 +14,7 @@ from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.state import Thing
 from envs.alfred.thor_stub.actions.refusals import exception
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of, whole_of
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of
 from envs.alfred.world import World
 
 Extras = Mapping[str, Position]  # positions of entities without a thing, by object id
@@ -122,8 +122,8 @@ class Stage:
             if entity.type == "StoveBurner":
                 self.add_extra("StoveKnob", (x, y - 0.1, z + 0.2), controls=entity.id)
             elif entity.id.count("|") > 3:
-                kind, whole = whole_of(entity.id)
-                self.add_extra(kind, (x, y, z), given_id=whole)
+                whole = entity.id.rpartition("|")[0]  # of a basin: "Sink|..|SinkBasin" -> "Sink|.."
+                self.add_extra(whole.partition("|")[0], (x, y, z), given_id=whole)
 
     # queries
 
@@ -132,10 +132,6 @@ class Stage:
         """The corners of the area of all standing points."""
         xs, zs = zip(*self.points, strict=True) if self.points else ((0.0,), (0.0,))
         return (min(xs), min(zs)), (max(xs), max(zs))
-
-    @property
-    def floor(self) -> Entity:
-        return next(entity for entity in self.entities.values() if entity.type == "Floor")
 
     def find(self, object_id: str) -> Entity:
         if object_id not in self.entities:
@@ -187,7 +183,7 @@ class Stage:
         for outer in self.world.around(thing.id):
             yield self.of_thing[outer.id]
         if self.world.on_floor(thing.id):
-            yield self.floor
+            yield next(entity for entity in self.entities.values() if entity.type == "Floor")
 
     # changes
 

@@ -111,9 +111,3 @@ def free_id(kind: str, position: Position, ids: Container[str]) -> str:
 def game_name(scene: str, kind: str, object_id: str) -> str:
     """Return the name of the game object, the same in every process: "Mug_291e6e8a"."""
     return f"{kind}_{hashlib.sha256(f'{scene} {object_id}'.encode()).hexdigest()[:8]}"
-
-
-def whole_of(basin_id: str) -> tuple[str, str]:
-    """Return (type, id) of the sink or bathtub of a basin: "Sink|..|SinkBasin" -> ("Sink", "Sink|..")."""
-    whole = basin_id.rpartition("|")[0]
-    return whole.partition("|")[0], whole
