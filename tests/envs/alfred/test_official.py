@@ -197,13 +197,11 @@ def test_wrong_settings_and_paths_name_the_remedy(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"task_id": "trial_a", "pl', "is not JSON"),
-        ("[]", "holds a list"),
-        ("[" * 100_000, "is nested too deeply"),
-        ('{"task_id": "trial_a"}', "no pddl_params or plan"),
+        ('{"task_id": "trial_a", "pl', "is not JSON"), ("[]", "holds a list"),
+        ("[" * 100_000, "is nested too deeply"), ('{"task_id": "trial_a"}', "no pddl_params or plan"),
         ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is no trajectory .KeyError: 'scene'"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> None:
     path = next(root.rglob("traj_data.json"))
     path.write_text(content, encoding="utf-8")

@@ -58,13 +58,11 @@ def trial(name: str, poses: list[Place], *steps: dict[str, Any], **changes: Any)
     first = {"task_desc": "Put a book on the bed. ", "high_descs": texts}
     second = {"task_desc": "move the book", "high_descs": [*texts, "then rest"]}
     return {
-        "task_id": name,
-        "task_type": changes.get("task_type", "pick_and_place_simple"),
-        "pddl_params": {**task, "object_sliced": False, **changes.get("params", {})},
-        "scene": scene,
+        "task_id": name, "task_type": changes.get("task_type", "pick_and_place_simple"),
+        "pddl_params": {**task, "object_sliced": False, **changes.get("params", {})}, "scene": scene,
         "turk_annotations": {"anns": [first, second]},
         "plan": {"high_pddl": high, "low_actions": [step for step in steps if "api_action" in step]},
-    }
+    }  # fmt: skip
 
 
 def toggle(number: int) -> list[dict[str, Any]]:

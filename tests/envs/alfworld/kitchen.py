@@ -43,10 +43,8 @@ def problem() -> str:
     for kind, (name, traits) in _PLACES.items():
         objects += [f"{name} - receptacle", f"loc_{kind} - location", f"{kind}Type - rtype"]
         init += [
-            f"(receptacleType {name} {kind}Type)",
-            f"(receptacleAtLocation {name} loc_{kind})",
-            traits.format(name),
-        ]
+            f"(receptacleType {name} {kind}Type)", f"(receptacleAtLocation {name} loc_{kind})", traits.format(name),
+        ]  # fmt: skip
         init += [f"(canContain {kind}Type {fitting}Type)" for fitting in _FITS[kind].split()]
     for name, (kind, place, traits) in _THINGS.items():
         objects.append(f"{name} - object")
