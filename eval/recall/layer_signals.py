@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from rich.table import Table
@@ -55,17 +55,12 @@ class RecordSignals:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top)."""
+    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top); fields as in files."""
 
     cell: Cell
     signal: str
-    question_line: list[float]  # the line that the question names
-    answer_line: list[float]  # the line with the answer
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cell": asdict(self.cell), "signal": self.signal, "named": self.question_line, "holds": self.answer_line
-        }  # fmt: skip
+    named: list[float]  # the line that the question names
+    holds: list[float]  # the line with the answer
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
@@ -75,23 +70,16 @@ def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]
     blocks = engine.encode([(context_block, unit.token_ids) for unit in units])
     front_units = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
-    placements = place(
-        [*front_units, *units],
-        len(context),
-        [*([None] * len(front_units)), *blocks],
-        [False] * (len(front_units + units)),
-    )
+    all_units, all_blocks = [*front_units, *units], [*([None] * len(front_units)), *blocks]
+    placements = place(all_units, len(context), all_blocks, [False] * len(all_units))
     layout = lay_out(context, placements, format.line(question.question), True, engine.device)
     stage = RecordSignals()
     engine.prefill(layout, stage, Serial(), context_block)
     first = len(context) + len(format.line(question.front))
     spans = {span.segment: (span.start - first, span.stop - first) for span in layout.segments}
-    first_needle, last_needle = (spans[question.needles[index]] for index in (0, -1))
+    needles = [spans[question.needles[index]] for index in (0, -1)]
     return {
-        signal: (
-            [_rank(values, *first_needle) for values in layers],
-            [_rank(values, *last_needle) for values in layers],
-        )
+        signal: tuple([_rank(values, *needle) for values in layers] for needle in needles)
         for signal, layers in stage.signals.items()
     }
 
@@ -110,21 +98,18 @@ def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials:
     for cell in largest.values():
         runs = [needle_ranks(engine, format, cell.probe(trial, seed)) for trial in range(trials)]
         for signal in SIGNALS:
-            medians.append(Ranks(cell, signal, *(_median(run[signal][needle] for run in runs) for needle in (0, 1))))
+            by_needle = (zip(*(run[signal][needle] for run in runs), strict=True) for needle in (0, 1))
+            medians.append(Ranks(cell, signal, *(list(map(statistics.median, layers)) for layers in by_needle)))
     return medians
-
-
-def _median(ranks: Sequence[list[float]]) -> list[float]:
-    return [statistics.median(layer) for layer in zip(*ranks, strict=True)]
 
 
 def rank_table(ranks: Sequence[Ranks]) -> Table:
     title = "rank of the line that the question names, in % of the memory rows (median; 0 is the top)"
     rows = []
     for rank in ranks:
-        figures = (f"{value:.0f}" for value in rank.question_line)
+        figures = (f"{value:.0f}" for value in rank.named)
         rows.append([rank.cell.kind, rank.cell.cue, str(rank.cell.segments), rank.signal, *figures])
-    layers = [f"L{layer}" for layer in range(len(ranks[0].question_line))]
+    layers = [f"L{layer}" for layer in range(len(ranks[0].named))]
     return table_of(title, ["kind", "cue", "lines", "signal"], layers, rows, wrap=True)
 
 
@@ -137,7 +122,7 @@ def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:
             axis.set_title(f"{cell.kind}, cue {cell.cue}, {cell.segments} lines", fontsize=9)
             axis.set_xlabel("layer", fontsize=8)
             for number, rank in enumerate(rank for rank in ranks if rank.cell == cell):
-                axis.plot(rank.question_line, label=rank.signal, **style(number + 1))
-                axis.plot(rank.answer_line, linestyle="--", **style(number + 1))
+                axis.plot(rank.named, label=rank.signal, **style(number + 1))
+                axis.plot(rank.holds, linestyle="--", **style(number + 1))
         axes[0].invert_yaxis()
         axes[-1].legend(fontsize=7)

@@ -50,9 +50,8 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
-        folder = out / cell.place
-        if (folder / CONFIG).exists():
-            config, _ = _compose(cell, extra)
+        if (out / cell.place / CONFIG).exists():
+            folder, (config, _) = out / cell.place, _compose(cell, extra)
             if changes := differing_settings(config, read_config(folder)):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
                 raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
@@ -69,7 +68,10 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
     for number, cell in enumerate(cells, 1):
         folder = out / cell.place
         if (folder / SUMMARY).exists():
-            _check_played(folder)
+            summary = read_summary(folder)
+            if summary["episodes"] and summary["crashed"] == summary["episodes"]:
+                crashed = f"all {summary['episodes']} episodes of {folder} crashed"
+                raise KeepError(f"{crashed}; remove the cause and delete the folder")
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
         resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
@@ -79,16 +81,11 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         if command_output(title, words, out) is None:
             console.print(f"{page.name}: {title}", highlight=False)
             words = with_run_folder(words, out)
-            write_atomic(_output_file(title, out), f"{shlex.join(words)}\n{_run_command(words)}")
-
-
-def _check_played(folder: Path) -> None:
-    """Raises KeepError for a finished run in which all episodes crashed."""
-    summary = read_summary(folder)
-    if summary["episodes"] and summary["crashed"] == summary["episodes"]:
-        raise KeepError(
-            f"all {summary['episodes']} episodes of {folder} crashed; remove the cause and delete the folder"
-        )
+            done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                raise KeepError(f"python -m {' '.join(words)} ended with {done.returncode}: {lines[-1]}")
+            write_atomic(_output_file(title, out), f"{shlex.join(words)}\n{done.stdout}")
 
 
 def command_output(title: str, words: Sequence[str], out: Path) -> str | None:
@@ -115,15 +112,6 @@ def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> t
     """Compose the config of a cell's run; return it with its overrides."""
     overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
     return compose_settings(cell.setting.world, overrides), overrides
-
-
-def _run_command(words: Sequence[str]) -> str:
-    """Return the output of ``python -m WORDS``. Raises KeepError with the last line of its errors."""
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise KeepError(f"python -m {' '.join(words)} ended with {done.returncode}: {lines[-1]}")
-    return done.stdout
 
 
 COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *SUBGOALS, *SHARES)
@@ -162,15 +150,14 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
     """Return the finished rows by name, with the episodes that all rows have; seeds are joined into one run."""
-    runs = {}
+    runs = []
     for row in page.rows:
         cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
         if all((out / cell.place / SUMMARY).exists() for cell in cells):
             parts = [(cell.seed, load_runs([out / cell.place])[0]) for cell in cells]
             if len({run.config.get("weights") for _, run in parts}) > 1:
-                raise ConfigError(
-                    f"{out}: the seeds of {row} were played with different weights; delete the older runs"
-                )
+                problem = f"the seeds of {row} were played with different weights"
+                raise ConfigError(f"{out}: {problem}; delete the older runs")
             episodes = {f"{seed}/{key}": result for seed, run in parts for key, result in run.episodes.items()}
-            runs[row] = replace(parts[0][1], name=row, episodes=episodes)
-    return {run.name: run for run in paired(list(runs.values()))} if runs else {}
+            runs.append(replace(parts[0][1], name=row, episodes=episodes))
+    return {run.name: run for run in paired(runs)} if runs else {}

@@ -311,15 +311,14 @@ def test_a_resumed_run_gives_the_same_answers_as_an_uninterrupted_run(
     call(*arguments, "eval.out=whole")
     calls: list[int] = []
 
-    def ask_and_interrupt(*args: object) -> AnswerRow:
+    def answer_and_interrupt(*args: object) -> AnswerRow:
         calls.append(0)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return ask(*args)
+        return answer_row(*args)
 
-    ask = runs._ask
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_ask", ask_and_interrupt)
+        patch.setattr(runs, "answer_row", answer_and_interrupt)
         code, out, _ = call(*arguments, "eval.out=part")
     folder = the_run("part")
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")

@@ -190,10 +190,7 @@ def test_reach_names_the_cheapest_point_with_enough_agreement() -> None:
     assert reach_lines(points[:1], 0.98) == [] and len(reach_lines(points[:2], 0.98)) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--reach", "0"), ("--reach", "101"), ("--reach", "much"), ("--ratios", "0.1,7")],
-)
+@pytest.mark.parametrize("options", [("--reach", "0"), ("--reach", "101"), ("--reach", "much"), ("--ratios", "0.1,7")])
 def test_values_out_of_range_are_refused(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(options)

@@ -233,10 +233,7 @@ def test_signals_rank_only_memory_rows() -> None:
             ("--methods", "keep,one:keep+prompt.encoder=nonsense"),
             "one: methods may differ only in memory, prompt.budget, not in 'prompt.encoder=nonsense'",
         ),
-        (
-            ("--methods", "keep,one:keep+planner.policy=generate"),
-            "one: .*budget, not in 'planner.policy",
-        ),
+        (("--methods", "keep,one:keep+planner.policy=generate"), "one: .*budget, not in 'planner.policy"),
     ],
 )
 def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
