@@ -103,16 +103,13 @@ class Cell:
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Load the runs at or below the paths, each once, with distinct names."""
-    folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
-    runs = [Run("", folder, read_config(folder, ["planner.name"]), _episodes(folder)) for folder in folders]
+    folders, runs = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path))), []
+    for folder in folders:
+        config, results = read_config(folder, ["planner.name"]), RunFolder.read(folder)
+        check_once([result.id for result in results], f"{folder}: episode", "play it again on data with distinct ids")
+        runs.append(Run("", folder, config, {result.id: result for result in results}))
     names = distinct_names([run.planner for run in runs], folders)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
-
-
-def _episodes(folder: Path) -> dict[str, EpisodeResult]:
-    results = RunFolder.read(folder)
-    check_once([result.id for result in results], f"{folder}: episode", "play it again on data with distinct ids")
-    return {result.id: result for result in results}
 
 
 def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -134,10 +131,7 @@ def paired(runs: Sequence[Run]) -> list[Run]:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Return the settings besides planner and memory in which the runs differ; a fair comparison has none.
-
-    A run that was resumed elsewhere, or merged, may itself have times of several machines.
-    """
+    """Return the settings besides the method, and the machines, in which runs differ; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
     timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
@@ -275,7 +269,6 @@ LENGTH_COLUMNS: tuple[Column, ...] = (
 
 
 def kv_table(rows: Sequence[Row]) -> Table:
-    """Build the table of the keys and values that runs keep and read."""
     return tables.make_table("keys and values in tokens; reads: mean per decision", rows, KV_COLUMNS)
 
 

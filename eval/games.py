@@ -79,7 +79,7 @@ def problem(scene: Scene, task: Task) -> str:
         "(= (total-cost) 0)",
         "(atLocation agent1 loc_start)",
         *(fact for item in places for fact in _place(item)),
-        *(fact for item in things for fact in _thing(item, _stands_on(item, places))),
+        *(fact for item in things for fact in _thing(item, places)),
         *(
             f"(canContain {kind}Type {name}Type)"
             for kind in sorted(kinds)
@@ -109,19 +109,17 @@ def _place(item: Item) -> Iterator[str]:
         yield f"(opened {_id(item)})"
 
 
-def _thing(item: Item, place: Item) -> Iterator[str]:
+def _thing(item: Item, places: list[Item]) -> Iterator[str]:
+    """Yield the facts about a thing; a lamp stands on the nearest furniture without doors."""
+    if item.parent is None:
+        without_doors = [place for place in places if place.type not in objects.CONTAINERS]
+        place = min(without_doors, key=lambda place: dist(place.position, item.position))
+    else:
+        place = next(place for place in places if place.id == item.parent)
     yield f"(objectType {_id(item)} {item.type}Type)"
     yield f"(inReceptacle {_id(item)} {_id(place)})"
     yield f"(objectAtLocation {_id(item)} loc_{place.id})"
     yield from (f"({word} {_id(item)})" for word, types in TREATED.items() if item.type in types)
-
-
-def _stands_on(item: Item, places: list[Item]) -> Item:
-    """Return the receptacle of a thing. ALFWorld needs one for a lamp, too: the nearest furniture without a door."""
-    if item.parent is not None:
-        return next(place for place in places if place.id == item.parent)
-    without_doors = [place for place in places if place.type not in objects.CONTAINERS]
-    return min(without_doors, key=lambda place: dist(place.position, item.position))
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:

@@ -148,7 +148,6 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) ->
 
 
 def _versions(parts: Sequence[Part]) -> dict[str, str]:
-    """Return the versions of packages; several where the shards' differ."""
     versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
@@ -158,7 +157,6 @@ def _versions(parts: Sequence[Part]) -> dict[str, str]:
 
 
 def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
-    """Raises DataError unless the shards' summaries add up to the summary of the merged run."""
     for key in SUMMED_KEYS:
         expected = 0
         for part in parts:

@@ -71,10 +71,7 @@ def check_bertscore(model: str) -> None:
 
 
 def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> list[float]:
-    """Return the BERTScore F1 (arXiv 1904.09675) of every answer under ``model``, not rescaled; 0 for an empty answer.
-
-    :raises ConfigError: the package bert-score is missing or cannot load the model
-    """
+    """Return BERTScore's F1 (arXiv 1904.09675), not rescaled; 0 for an empty answer. Raises ConfigError."""
     check_bertscore(model)
     from bert_score import score
 

@@ -62,13 +62,6 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     return [[row for row in rows if _key(row) in shared] for rows in runs]
 
 
-def _answers(path: Path) -> list[AnswerRow]:
-    """Read the answers of a run. Raises DataError if two have the same id."""
-    rows = AnswerFolder.read(path)
-    check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")
-    return rows
-
-
 def _key(row: AnswerRow) -> tuple[str, str, str]:
     """Identify a question; generated conversations of different seeds share ids and even questions, but not golds."""
     return row.id, row.question, row.gold
@@ -87,7 +80,10 @@ def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Differ
 
 def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     """Return tables of quality and cost with a row per run, and a note if the runs differ in other settings."""
-    runs = common([_answers(path) for path in paths])
+    runs = [AnswerFolder.read(path) for path in paths]
+    for path, rows in zip(paths, runs, strict=True):
+        check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")
+    runs = common(runs)
     quality, cost = [], []
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
     configs = [read_config(path, NAMING) for path in paths]

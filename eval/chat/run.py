@@ -39,10 +39,7 @@ SWITCHES = ("profile", "eval.progress")
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` into ``folder``, or into the run to resume; return the summary.
-
-    ``overrides`` are those of the command line. The input is checked before the folder is created.
-    """
+    """Answer the questions of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
     with begin(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -62,8 +59,8 @@ def _evaluate(
             current = {index: (row_id(item), item[1].text) for index, item in enumerate(questions)}
             for row in earlier.results:
                 if current.get(row.index) != (row.id, row.question):
-                    answered = f"{earlier.path} answered {row.id} as question {row.index}"
-                    raise ConfigError(f"{answered}, but the data have changed; start a new run")
+                    place = f"{earlier.path} answered {row.id} as question {row.index}"
+                    raise ConfigError(f"{place}, but the data have changed; start a new run")
         OmegaConf.update(config, "weights", engine.model_key, force_add=True)
         run = earlier or create(OmegaConf.to_container(config, resolve=True))
         done, total, enabled = len(run.results), len(questions), config.eval.progress

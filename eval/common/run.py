@@ -26,7 +26,7 @@ from eval.common.resume import Create, begin, check_played
 from eval.common.tables import cost_table, summary_table
 from eval.workers.player import InProcessRunner
 from eval.workers.processes import ProcessPool
-from eval.workers.supervisor import EpisodeRunner, Setup, Supervisor, WorkerError
+from eval.workers.supervisor import Setup, Supervisor, WorkerError
 from keep_agent.config.factory import make_episodes
 from keep_agent.config.settings import RAY, check_settings
 from keep_agent.console import make_console
@@ -75,10 +75,7 @@ class Shard:
 def progress_bar(
     console: Console, noun: str, total: int, completed: int, run: RunFolder, results: str, enabled: bool
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar of ``total`` ``noun``; yield its update function. An interrupt prints how to resume the run.
-
-    :param results: noun for the run's results
-    """
+    """Yield the update function of a bar. An interrupt prints how to resume the run after its ``results``."""
     columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
     text = TextColumn("{task.description}", markup=False)
     bar = Progress(*columns, text, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
@@ -96,10 +93,7 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play the episodes of ``config`` into ``folder``, or into the run it resumes; return the summary.
-
-    ``overrides`` are the command line's. Invalid input is reported before the folder is touched.
-    """
+    """Play the episodes of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
     with begin(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -143,7 +137,6 @@ def _evaluate(
 
 
 def _check_setup(setup: Setup, episodes: Sequence[Episode], earlier: RunFolder | None) -> None:
-    """Raises KeepError if workers have other data than this process, or a resumed run had other data or weights."""
     count = len(episodes)
     if setup.episodes != count:
         raise WorkerError(f"{setup.where} has {setup.episodes} episodes, not {count}; put the same env.data there")
@@ -209,11 +202,8 @@ def versions() -> dict[str, str]:
     return packages
 
 
-def make_runner(config: DictConfig, episodes: int) -> EpisodeRunner:
-    """Make the runner of ``eval.workers`` and ``eval.launcher`` for ``episodes`` episodes.
-
-    :raises KeepError: the settings exclude each other, or data or model cannot be loaded
-    """
+def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervisor[Any]:
+    """Make the runner of ``eval.workers`` and ``eval.launcher``. Raises KeepError if the config cannot be played."""
     workers, launcher = config.eval.get("workers") or 1, config.eval.get("launcher") or "local"
     if workers > 1 and config.env.get("simulator"):
         raise ConfigError(

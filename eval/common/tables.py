@@ -121,8 +121,6 @@ def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
 
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Build the table of a run's outcome by task type."""
-
     def row(name: str, rates: Mapping[str, Any]) -> list[str]:
         return [name, str(rates["tasks"]), *(percent(rates[key]) for key in OUTCOMES)]
 

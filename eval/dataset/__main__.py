@@ -49,10 +49,7 @@ ACTED_PER_FILE = 50  # a planner is slow, so that an interruption loses less
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
-    """Yield houses of a world's embedded train split, each with ``stream`` tasks.
-
-    :param stream: 0: two thirds of the houses have a single task, the others up to four
-    """
+    """Yield embedded houses with ``stream`` tasks each; 0: one task in two thirds, up to four in the others."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -81,7 +78,6 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _settings_of(overrides: Sequence[str]) -> DictConfig:
-    """Compose the settings of `eval.alfred` for the acting planner. Raises ConfigError for one without a model."""
     config = compose_settings("alfred", expand_model(overrides))
     if config.planner.kind != "kv":
         raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")

@@ -25,10 +25,7 @@ ASTRAY = 12  # steps that differ from the labels, after which the expert acts
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Episodes of one house to record, made on access, because a graph takes a megabyte.
-
-    Several episodes are one trial with the instructions of several annotators; a single episode is reworded.
-    """
+    """Episodes of one house, made on access: one trial with several annotators' instructions, or one to be reworded."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
@@ -63,11 +60,7 @@ class Recorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Create a recorder.
-
-        :param perturb: probability per step of a disturbed task that random steps begin
-        :param planner: acts instead of the expert
-        """
+        """Take the probability ``perturb`` per step that random steps begin, and a ``planner`` that acts."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
@@ -107,7 +100,6 @@ class Recorder:
         return TaskRecord(tuple(texts), first, tuple(steps), success, goal)
 
     def _new_facts(self, play: Play) -> tuple[FactRecord, ...]:
-        """Return the facts observed since the last call."""
         facts = play.knowledge.update()
         if self._planner is not None:
             self._planner.observe(facts)

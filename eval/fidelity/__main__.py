@@ -56,7 +56,6 @@ def _shares(text: str) -> list[float]:
 
 
 def _share(text: str) -> float:
-    """Parse a percentage as a share."""
     if not 0 < _number(text) <= 100:
         raise argparse.ArgumentTypeError(f"{text} is invalid; give percent above 0, up to 100")
     return _number(text) / 100
@@ -108,7 +107,6 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:
-    """Check before the first episode that the output files can be written."""
     if arguments.json:
         check_target(arguments.json)
     if arguments.plot:

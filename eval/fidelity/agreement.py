@@ -104,10 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob.
-
-    A method without a knob, or whose ``base`` sets it, is a single point; without ``ratios`` every method is.
-    """
+    """Return a method at each value of its knob; a single point without knob or ``ratios``."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
@@ -118,13 +115,9 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
 
 
 def measure_curve(
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerBase,
-    methods: Sequence[str],
-    ratios: Sequence[float],
-    overrides: Sequence[str],
-    watch: Callable[[int, int], None],
-) -> list[Point]:
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
+    overrides: Sequence[str], watch: Callable[[int, int], None],
+) -> list[Point]:  # fmt: skip
     """Measure the points of all methods; the first leads. ``watch`` gets the number of finished and of all episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
@@ -172,10 +165,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's point of least computation with at least this agreement with the first method.
-
-    A method without such a point is represented by its name.
-    """
+    """Return each method's cheapest point with this agreement with the first method, or its name without one."""
     return [
         min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
         for method, group in groupby(points[1:], key=lambda point: point.method)
@@ -194,13 +184,9 @@ def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
 
 
 def report_curve(
-    methods: Sequence[str],
-    shares: Sequence[float],
-    config: DictConfig,
-    overrides: Sequence[str],
-    arguments: argparse.Namespace,
-    console: Console,
-) -> None:
+    methods: Sequence[str], shares: Sequence[float], config: DictConfig, overrides: Sequence[str],
+    arguments: argparse.Namespace, console: Console,
+) -> None:  # fmt: skip
     """Measure the curve with the model of ``config``, print it, and write the output files."""
     with (
         TransformersEngine(make_model(config.model, config.eval.seed)) as engine,

@@ -107,13 +107,9 @@ class Shadow:
     name = "shadow"
 
     def __init__(
-        self,
-        engine: Engine,
-        planners: Mapping[str, KVPlanner],
-        records: Mapping[str, Record],
-        oracle: Oracle | None = None,
-        common: bool = False,
-    ) -> None:
+        self, engine: Engine, planners: Mapping[str, KVPlanner], records: Mapping[str, Record],
+        oracle: Oracle | None = None, common: bool = False,
+    ) -> None:  # fmt: skip
         """Create the planner; all skills are compared with those of the first of ``planners``.
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
@@ -181,10 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure the deviations of the methods in ``configs`` (of one setting) with the engine's model.
-
-    :raises ConfigError: a method has no single prompt for a plain forward
-    """
+    """Measure methods of one setting. Raises ConfigError for one without a single prompt for the plain forward."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
@@ -201,10 +194,7 @@ def measure(
 
 
 def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play the episodes of a setting from index ``first``; yield each index before its episode starts.
-
-    :raises KeepError: an episode crashed; the message is its traceback
-    """
+    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError with the traceback."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):

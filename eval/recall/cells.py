@@ -77,10 +77,7 @@ class RecallFolder(RunFolder):
 
     @classmethod
     def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
-        """Open the run at ``path`` if it has the same ``settings`` (weights excluded); return None if there is no run.
-
-        :raises ConfigError: the folder belongs to another run
-        """
+        """Open the run at ``path``, or return None without one. Raises ConfigError for other settings."""
         if not (path / CONFIG).exists():
             for name in (PROBES, SUMMARY):
                 if (path / name).exists():

@@ -55,12 +55,12 @@ class RecordSignals:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top); fields as in files."""
+    """Median rank of the needle per layer over probes, in % of the memory rows (0 is the top)."""
 
     cell: Cell
     signal: str
-    named: list[float]  # the line that the question names
-    holds: list[float]  # the line with the answer
+    question_line: list[float]  # the line that the question names
+    answer_line: list[float]  # the line with the answer
 
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
@@ -107,9 +107,9 @@ def rank_table(ranks: Sequence[Ranks]) -> Table:
     title = "rank of the line that the question names, in % of the memory rows (median; 0 is the top)"
     rows = []
     for rank in ranks:
-        figures = (f"{value:.0f}" for value in rank.named)
+        figures = (f"{value:.0f}" for value in rank.question_line)
         rows.append([rank.cell.kind, rank.cell.cue, str(rank.cell.segments), rank.signal, *figures])
-    layers = [f"L{layer}" for layer in range(len(ranks[0].named))]
+    layers = [f"L{layer}" for layer in range(len(ranks[0].question_line))]
     return table_of(title, ["kind", "cue", "lines", "signal"], layers, rows, wrap=True)
 
 
@@ -122,7 +122,7 @@ def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:
             axis.set_title(f"{cell.kind}, cue {cell.cue}, {cell.segments} lines", fontsize=9)
             axis.set_xlabel("layer", fontsize=8)
             for number, rank in enumerate(rank for rank in ranks if rank.cell == cell):
-                axis.plot(rank.named, label=rank.signal, **style(number + 1))
-                axis.plot(rank.holds, linestyle="--", **style(number + 1))
+                axis.plot(rank.question_line, label=rank.signal, **style(number + 1))
+                axis.plot(rank.answer_line, linestyle="--", **style(number + 1))
         axes[0].invert_yaxis()
         axes[-1].legend(fontsize=7)

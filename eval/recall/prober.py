@@ -26,14 +26,9 @@ class Prober:
     """Memory sessions by method name, for one family of probes. Every probe starts and ends with an empty memory."""
 
     def __init__(
-        self,
-        engine: Engine,
-        format: Format | TextFormat,
-        configs: Mapping[str, DictConfig],
-        quiet: int = 0,
-        make: Make = make_probe,
-        filler_lines: int = 0,
-    ) -> None:
+        self, engine: Engine, format: Format | TextFormat, configs: Mapping[str, DictConfig], quiet: int = 0,
+        make: Make = make_probe, filler_lines: int = 0,
+    ) -> None:  # fmt: skip
         """Create one session per method.
 
         :param quiet: steps between the lines and the question, in which KEEP's groups may become static
@@ -86,8 +81,11 @@ class Prober:
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.room(self._length), self._format.stops())
-        finally:
-            self._forget(session, probe)  # at most one method holds the memory of one probe at a time
+        finally:  # at most one method holds the memory of one probe at a time
+            session.reset()
+            if _pins(session):  # pinned blocks survive a reset, and would evict the next probe's lines
+                for fact in probe.facts:
+                    session.unpin(self._format.line(fact.text))
         counts, grade = prefill.counts, probe.grade(self._format.decode(answer))
         sizes = counts.memory_tokens, counts.token_layers / counts.layers
         return Answer(cell, trial, name, grade, *sizes, counts.computed_ratio, counts.recomputed_ratio)
@@ -106,17 +104,15 @@ class Prober:
         elif _pins(session):
             for fact in probe.facts:
                 session.pin(self._format.line(fact.text))
-        self._store_filler(session)
+        lines = filler(self._filler_lines, random.Random(0))
+        for start in range(0, len(lines), CHUNK):
+            session.advance()
+            for number, text in enumerate(lines[start : start + CHUNK], start):
+                session.store.put(f"filler_{number}", "object", text)
+            session.prefill("", self._format.line("\n"))
         for _ in range(self._quiet):
             session.advance()
         return session.prefill(probe.question, question, front_ids=front)
-
-    def _forget(self, session: MemorySession, probe: Probe) -> None:
-        """Empty the memory, pinned blocks included: they survive a reset and would evict the next probe's lines."""
-        session.reset()
-        if _pins(session):
-            for fact in probe.facts:
-                session.unpin(self._format.line(fact.text))
 
     def _check_pool(self, name: str, probe: Probe) -> None:
         """Check that a pool can hold all lines: one too small would silently evict some. Raises `ConfigError`."""
@@ -131,14 +127,6 @@ class Prober:
                 f"pool of {pool.capacity_bytes}; add +memory.pinned.capacity_bytes={math.ceil(nbytes / pool.watermark)}"
                 " or more to the method, or use fewer --segments"
             )
-
-    def _store_filler(self, session: MemorySession) -> None:
-        lines = filler(self._filler_lines, random.Random(0))
-        for start in range(0, len(lines), CHUNK):
-            session.advance()
-            for number, text in enumerate(lines[start : start + CHUNK], start):
-                session.store.put(f"filler_{number}", "object", text)
-            session.prefill("", self._format.line("\n"))
 
 
 def _pins(session: MemorySession) -> bool:

@@ -32,17 +32,10 @@ if TYPE_CHECKING:
 
 
 def run_probes(
-    arguments: argparse.Namespace,
-    cells: Sequence[Cell],
-    configs: Mapping[str, DictConfig],
-    settings: Mapping[str, Any],
-    run: RecallFolder | None,
-    console: Console,
-) -> None:
-    """Answer the probes that ``run`` does not hold yet, then print and write all results.
-
-    :param settings: settings of the run folder that is created if ``run`` is None and --out is given
-    """
+    arguments: argparse.Namespace, cells: Sequence[Cell], configs: Mapping[str, DictConfig],
+    settings: Mapping[str, Any], run: RecallFolder | None, console: Console,
+) -> None:  # fmt: skip
+    """Answer the probes that ``run`` (or a new folder with ``settings``) lacks; print and write all results."""
     first = next(iter(configs.values()))
     with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
@@ -66,8 +59,9 @@ def run_probes(
         console.print(rank_table(ranks))
     if arguments.out:
         options = {key: value for key, value in vars(arguments).items() if key != "out"}
-        parts = {"scores": table_scores, "ranks": ranks}
-        record = {"settings": options, **{key: list(map(asdict, rows)) for key, rows in parts.items()}}
+        keys = {"question_line": "named", "answer_line": "holds"}  # of ranks in the file
+        rows = [{keys.get(key, key): value for key, value in asdict(rank).items()} for rank in ranks]
+        record = {"settings": options, "scores": list(map(asdict, table_scores)), "ranks": rows}
         write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
         accuracy_figure(table_scores, arguments.out / ACCURACIES)
         if ranks:
@@ -95,12 +89,9 @@ def make_probers(
 
 
 def ask(
-    probers: Mapping[str, Prober],
-    cells: Sequence[Cell],
-    arguments: argparse.Namespace,
-    run: RecallFolder | None,
+    probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, run: RecallFolder | None,
     console: Console,
-) -> list[Answer]:
+) -> list[Answer]:  # fmt: skip
     """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
     rows: list[Row] = [] if run is None else list(run.results)
     total = len(cells) * arguments.trials * len(arguments.methods)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,16 +36,18 @@ PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Check overrides and existing runs before the first run.
-
-    :raises ConfigError: an override is unknown or set by the page, or an existing run has other settings
-    """
+    """Check before the first run. Raises ConfigError for an unknown override, or an existing run of other settings."""
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
     reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
-    keys = {override: key_of(override) for override in extra}
-    if fixed := [word for word, key in keys.items() if within(key, reserved) or _distinguishes_rows(key, rows)]:
+
+    def is_fixed(key: str) -> bool:
+        """Return whether the page sets ``key``, or rows differ in it; parts of a planner or a memory are free."""
+        in_rows = key in CHOICES or within(key, rows - CHOICES) or any(within(row, {key}) for row in rows)
+        return within(key, reserved) or in_rows
+
+    if fixed := [word for word in extra if is_fixed(key_of(word))]:
         raise ConfigError(f"{' '.join(fixed)} cannot apply to every run of {page.name}: the page sets it itself")
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
@@ -55,11 +57,6 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
             if changes := differing_settings(config, read_config(folder)):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
                 raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
-
-
-def _distinguishes_rows(key: str, rows: Collection[str]) -> bool:
-    """Return whether ``key`` overrides a setting in which rows differ; parts of a planner or a memory do not."""
-    return key in CHOICES or within(key, {*rows} - CHOICES) or any(within(row, {key}) for row in rows)
 
 
 def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
@@ -109,7 +106,6 @@ def _output_file(title: str, out: Path) -> Path:
 
 
 def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
-    """Compose the config of a cell's run; return it with its overrides."""
     overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
     return compose_settings(cell.setting.world, overrides), overrides
 

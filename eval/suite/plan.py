@@ -71,15 +71,11 @@ class Page:
 
 
 def pages() -> list[str]:
-    """Return the names of the package's pages."""
     return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.iterdir())
 
 
 def read_page(name: str, data: str | None) -> Page:
-    """Read a page of the package by name, or a YAML file; ``data``: folder with alfred/ and wah/.
-
-    :raises ConfigError: the page does not exist, has unknown keys, or needs ``data``
-    """
+    """Read a page of the package, or a YAML file; ``data``: folder with alfred/ and wah/. Raises ConfigError."""
     content = _read_yaml(name)
     rows = content["rows"]
     if isinstance(rows, str):  # names of pages whose rows are used
@@ -91,7 +87,11 @@ def read_page(name: str, data: str | None) -> Page:
     settings = tuple(_setting(key, value, data) for key, value in content["settings"].items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has only rows or only settings; a table needs both")
-    commands = {title: _command(title, value, data) for title, value in content["commands"].items()}
+    commands = {title: _overrides(value, data) for title, value in content["commands"].items()}
+    for title, words in commands.items():
+        if not words or not words[0].startswith(COMMAND_PREFIXES):
+            allowed = " and ".join(f"{prefix}NAME" for prefix in COMMAND_PREFIXES)
+            raise ConfigError(f"command {title!r} is {' '.join(words)!r}; a page runs only {allowed}")
     data = data if DATA in str(content) else None
     return Page(Path(name).stem, content["title"], content["about"].strip(), against, settings, rows, commands, data)
 
@@ -123,15 +123,6 @@ def _setting(name: str, content: Any, data: str | None) -> Setting:
             f"list of whole numbers; got {content!r}"
         )
     return Setting(str(name), fields["title"], fields["world"], _overrides(fields["overrides"], data), tuple(seeds))
-
-
-def _command(title: str, content: Any, data: str | None) -> tuple[str, ...]:
-    """Return the words of a command. Raises ConfigError for a command of another project."""
-    words = _overrides(content, data)
-    if not words or not words[0].startswith(COMMAND_PREFIXES):
-        allowed = " and ".join(f"{prefix}NAME" for prefix in COMMAND_PREFIXES)
-        raise ConfigError(f"command {title!r} is {' '.join(words)!r}; a page runs only {allowed}")
-    return words
 
 
 def _overrides(content: Any, data: str | None) -> tuple[str, ...]:

@@ -58,7 +58,11 @@ class ProcessPool:
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
-            return worker, self._reap(worker)
+            self._workers.remove(worker)
+            worker.pipe.close()
+            _terminate(worker.process)
+            code = worker.process.exitcode or 0
+            return worker, WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
         if isinstance(message, BaseException):
             raise message
         return worker, message
@@ -70,13 +74,6 @@ class ProcessPool:
                 worker.process.terminate()
         for worker in self._workers:
             _terminate(worker.process)
-
-    def _reap(self, worker: Worker) -> WorkerDeath:
-        self._workers.remove(worker)
-        worker.pipe.close()
-        _terminate(worker.process)
-        code = worker.process.exitcode or 0
-        return WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
 
 
 def _terminate(process: BaseProcess) -> None:

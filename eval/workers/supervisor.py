@@ -35,22 +35,6 @@ class EpisodeRecord:
     frames: Frames | None
 
 
-class EpisodeRunner(Protocol):
-    """Runner of the episodes of one config. Every episode starts fresh, so its result does not depend on the worker."""
-
-    setup: Setup
-
-    def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
-        """Yield each episode once, in the order in which they finish.
-
-        :raises KeepError: the world cannot be reset
-        :raises WorkerError: workers die repeatedly
-        """
-
-    def close(self) -> None:
-        """Release worlds, models and processes, even in the middle of an episode."""
-
-
 W = TypeVar("W", bound=Hashable)
 MAX_DEATHS = 3  # during one episode, or in a row during setup
 
@@ -79,7 +63,10 @@ class WorkerPool(Protocol[W]):
 
 
 class Supervisor(Generic[W]):
-    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready."""
+    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready.
+
+    Every episode starts fresh, so its result does not depend on the worker.
+    """
 
     def __init__(self, pool: WorkerPool[W], count: int) -> None:
         self._pool = pool
@@ -103,6 +90,7 @@ class Supervisor(Generic[W]):
         return self._setup
 
     def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
+        """Yield each episode once, in the order in which they finish. Raises WorkerError if workers die repeatedly."""
         self._todo.extend(indices)
         for _ in indices:
             while (record := self._advance()) is None:

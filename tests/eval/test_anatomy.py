@@ -11,6 +11,7 @@ import pytest
 from eval import alfred, anatomy
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
+from tests.eval.workers.runs import assert_refused
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -61,10 +62,8 @@ def test_tables_agree_with_the_trace(call: Command, tiny_model: Path) -> None:
 def test_a_run_without_a_model_is_one_line(call: Command) -> None:
     assert call(alfred.main, "planner=random", "eval.episodes=1", "eval.out=runs")[0] == 0
     (run,) = Path("runs").iterdir()
-    code, out, err = call(anatomy.main, str(run))
-    assert code == 2 and out == "" and err.count("\n") == 1 and "no step of a planner with a model" in err
-    code, _, err = call(anatomy.main, "nowhere")
-    assert code == 2 and "nowhere has no trace.jsonl" in err
+    assert_refused(call(anatomy.main, str(run)), "no step of a planner with a model")
+    assert_refused(call(anatomy.main, "nowhere"), "nowhere has no trace.jsonl")
 
 
 @pytest.mark.parametrize("field", ["facts", "token_ids", "active_rows", "loads", "extra"])

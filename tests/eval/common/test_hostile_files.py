@@ -235,7 +235,7 @@ def test_a_hostile_class_of_a_resumed_run_is_named(
         ("overrides", ["prompt.start=${oc.env:HOME}"], "are not resolved"),
     ],
 )
-def test_saved_overrides_cannot_bypass_the_checks(
+def test_saved_overrides_are_checked(
     call: Command, key: str, value: list[str], words: str, files: Callable[..., Files]
 ) -> None:
     saved = {"overrides": [], "machine": asdict(this_machine())}
@@ -252,7 +252,7 @@ def test_saved_overrides_cannot_bypass_the_checks(
     ("part", "key", "value"),
     [("env", "thor", {"executable": "touch {mark}"}), ("eval", "ray", {"address": "127.0.0.1:1", "num_cpus": 1})],
 )
-def test_a_run_cannot_choose_a_program(
+def test_a_run_chooses_no_program(
     call: Command, part: str, key: str, value: dict[str, Any], files: Callable[..., Files]
 ) -> None:
     def spoil(config: dict[str, Any], mark: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_page_runs_only_commands_of_the_project(call: Command, tmp_path: Path)
     assert code == BAD_INPUT and "http.server 0" in err and "eval.NAME" in err
 
 
-def test_interpolations_of_a_run_are_not_resolved(
+def test_interpolations_are_not_resolved(
     call: Command, files: Callable[..., Files], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "revealed")

@@ -12,13 +12,10 @@ from eval.common.tables import difference, summary_table
 @pytest.mark.parametrize(
     ("right", "count", "low", "high"),  # scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
     [
-        (0, 4, 0.0, 0.4899),
-        (4, 4, 0.5101, 1.0),
-        (1, 10, 0.0179, 0.4042),
-        (10, 20, 0.2993, 0.7007),
+        (0, 4, 0.0, 0.4899), (4, 4, 0.5101, 1.0), (1, 10, 0.0179, 0.4042), (10, 20, 0.2993, 0.7007),
         (18, 32, 0.3932, 0.7183),
     ],
-)
+)  # fmt: skip
 def test_wilson(right: int, count: int, low: float, high: float) -> None:
     assert wilson(right / count, count) == pytest.approx((low, high), abs=1e-4)
     single_values = {i: [float(i < right)] for i in range(count)}

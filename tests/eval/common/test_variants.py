@@ -56,7 +56,7 @@ MISTYPED = [
 
 
 @pytest.mark.parametrize(("command", "words", "meant"), MISTYPED, ids=[f"{c.__name__} {w}" for c, w, _ in MISTYPED])
-def test_a_mistyped_value_loads_no_model(
+def test_typing_errors_load_no_model(
     command: ModuleType, words: str, meant: str, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:

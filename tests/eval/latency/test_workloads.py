@@ -45,9 +45,7 @@ def memories(script: Script) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("churn", "size"), [(0, 12), (1, 12), (4, 12), (16, 40), (9, 12), (16, 10)])
-def test_exactly_churn_segments_change_and_the_memory_keeps_its_size(
-    churn: int, size: int, recordings: Recordings
-) -> None:
+def test_churn_segments_change_and_the_memory_keeps_its_size(churn: int, size: int, recordings: Recordings) -> None:
     (script,) = make_workload(plan(churn=churn, store=size, steps=PROGRESS + 4), recordings)
     states = memories(script)
     assert {len(memory) for memory in states} == {size}

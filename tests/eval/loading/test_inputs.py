@@ -162,11 +162,8 @@ def test_a_trace_becomes_a_timeline() -> None:
     trace.computes = [ComputeInterval(*span) for span in spans]
     line = Timeline.of_trace(trace)
     assert sorted((e.lane, e.kind, e.start, e.end) for e in line.events) == [
-        (COMPUTE, "attention", 0, 1),
-        (COMPUTE, "attention", 5, 6),
-        (COMPUTE, "importance", 3, 3.5),
-        (COMPUTE, "mlp", 1, 3),
-        (LINK, "load", 3, 5),
-    ]
+        (COMPUTE, "attention", 0, 1), (COMPUTE, "attention", 5, 6), (COMPUTE, "importance", 3, 3.5),
+        (COMPUTE, "mlp", 1, 3), (LINK, "load", 3, 5),
+    ]  # fmt: skip
     assert (line.makespan, line.nbytes, line.idle(LINK), line.idle(COMPUTE)) == (6, 64, 4, 1.5)
     assert [event.kind for event in Timeline.of_trace(trace, beside=True).on(IMPORTANCE)] == ["importance"]
