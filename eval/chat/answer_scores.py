@@ -1,7 +1,6 @@
 """Scores of short answers: token F1, BLEU-1, embedding similarity, BERTScore, and detection of abstention.
 
-Texts are normalised as in SQuAD (arXiv 1606.05250): lower case, no punctuation, no English articles. All scores lie
-between 0 and 1, except cosines, which may be negative.
+Texts are normalised as in SQuAD (arXiv 1606.05250). All scores lie between 0 and 1, except cosines.
 """
 
 from __future__ import annotations

@@ -37,13 +37,10 @@ COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
 def find_answers(paths: Sequence[Path]) -> list[Path]:
     """Find the run folders at or below each of ``paths``. Raises DataError for a path without any."""
-    runs: list[Path] = []
-    for path in paths:
-        below = sorted(file.parent for file in path.rglob(ANSWERS))
-        if not below:
-            raise DataError(f"no answered questions under {path}: give a folder that contains {ANSWERS}")
-        runs += below
-    return list(dict.fromkeys(path.resolve() for path in runs))
+    runs = {path: sorted(file.parent for file in path.rglob(ANSWERS)) for path in paths}
+    if empty := [path for path, below in runs.items() if not below]:
+        raise DataError(f"no answered questions under {empty[0]}: give a folder that contains {ANSWERS}")
+    return list(dict.fromkeys(path.resolve() for below in runs.values() for path in below))
 
 
 def name_of(config: Mapping[str, Any]) -> str:

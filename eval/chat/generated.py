@@ -1,7 +1,6 @@
 """Conversations and debates generated from a seed: people tell each other facts, some of which change later.
 
-The questions cover all of LoCoMo's categories, changed facts, and multiple choice. They are as easy as possible for a
-model with the full conversation: they test the evaluation itself and show what each memory method loses.
+The questions cover LoCoMo's categories, changed facts and multiple choice, and are easy with the full conversation.
 """
 
 from __future__ import annotations

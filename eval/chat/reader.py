@@ -117,11 +117,7 @@ class Reader:
         self._prefill(item[1])
 
     def answer(self, question: Question) -> Answer:
-        """Answer with greedy text, or with the most likely choice.
-
-        A question about an incremental conversation leaves no rows in the memory: each is answered as if it were the
-        first. Rows of other prompts stay for the next conversation of the group.
-        """
+        """Answer with greedy text or the likeliest choice; questions of incremental conversations leave no rows."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()

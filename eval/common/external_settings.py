@@ -27,13 +27,7 @@ STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
 def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
-    """Check that every external setting of a resumed ``run`` was also given on the command line.
-
-    :param saved: the config with which the run continues
-    :param command_config: the config composed from the command line
-    :param overrides: the command line's overrides, which may name several methods
-    :raises ConfigError: only the run folder has the setting
-    """
+    """Check that the command line has all external settings with which a ``run`` continues. Raises ConfigError."""
     command_line = dict(_external_settings(command_config))
     for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:

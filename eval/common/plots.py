@@ -40,8 +40,6 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
     """Yield the axes of ``panels`` panels in ``columns`` columns; write the figure to ``file`` at the end.
 
     With a ``y_label``, all panels share one labelled scale; otherwise each has its own.
-
-    :raises ConfigError: as `check_figure`
     """
     check_figure(file)
     from matplotlib.figure import Figure

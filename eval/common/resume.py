@@ -153,12 +153,7 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Check a config that was composed with overrides saved by a ``run``.
-
-    :param command_config: the command line's own config; ``overrides`` are its overrides
-    :raises ConfigError: the config names a foreign class, interpolates a value or has an external setting, and the
-        command line does not say the same
-    """
+    """Check a config composed with overrides that a ``run`` saved against the command line. Raises ConfigError."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in looked_up(plain):

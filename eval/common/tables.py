@@ -58,12 +58,7 @@ def table_of(
     title: str, names: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[str] | None],
     caption: str | None = None, wrap: bool = False,
 ) -> Table:  # fmt: skip
-    """Build a table of ``rows``; None ends a section.
-
-    :param names: headings of the first columns, aligned left
-    :param values: headings of the other columns, aligned right
-    :param wrap: whether the columns of values may wrap
-    """
+    """Build a table of ``rows`` (None ends a section): left-aligned ``names``, right-aligned ``values``."""
     table = Table(title=title, caption=caption)
     for heading in names:
         table.add_column(heading, no_wrap=True)

@@ -14,13 +14,12 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.progress import track
 
 from envs.alfred.data.trajectories import Corpus
@@ -77,14 +76,6 @@ def _setting(text: str) -> tuple[str, str]:
     return skills, observability
 
 
-def _settings_of(overrides: Sequence[str]) -> DictConfig:
-    config = compose_settings("alfred", expand_model(overrides))
-    if config.planner.kind != "kv":
-        raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
-    check_settings(config)
-    return config
-
-
 def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that ``file`` records. Raises ConfigError if it exists with other settings."""
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
@@ -111,7 +102,12 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     record = out / f"{args.name}.json"
-    recorded, config = _recorded_settings(record, args), _settings_of(args.acting) if args.acting else None
+    recorded, config, acting = _recorded_settings(record, args), None, " ".join(args.acting)
+    if args.acting:
+        config = compose_settings("alfred", expand_model(args.acting))
+        if config.planner.kind != "kv":
+            raise ConfigError(f"--acting {acting} names no planner with a model; give planner=NAME model=RUN")
+        check_settings(config)
     rng = random.Random(args.seed)
     worlds = [WORLDS[name].spec for name in args.worlds]
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)

@@ -1,7 +1,6 @@
 """Recorder of episodes: observed facts, executed skills, and the expert's skill at every step.
 
-Either the expert acts, with some random steps, or a planner does and the expert only supplies the labels (DAgger, arXiv
-1011.0686), so that the planner learns to act in the states to which its own mistakes lead.
+The expert acts, with some random steps, or a planner does; the expert supplies the labels (DAgger, arXiv 1011.0686).
 """
 
 from __future__ import annotations

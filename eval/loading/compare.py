@@ -45,9 +45,8 @@ def bounds(work: Work, link: Link) -> Bounds:
     Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
     m, and T(i, m) the link's time for the slices of layers up to m of the rows that rest from layer i or a later one
     on. These slices move after K_i, one job after another, and before layer m starts. So A_m >= K_i + T(i, m) for all
-    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link that could interrupt a
-    job for a more urgent one at no cost would meet the bound: it moves every slice as soon as it is known, earliest
-    deadline first.
+    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link whose jobs may be
+    interrupted at no cost, earliest deadline first, would meet the bound.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0

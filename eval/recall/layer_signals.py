@@ -1,8 +1,7 @@
 """Rank of the needle per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-The memory's blocks are encoded line by line, and every row is recomputed. Three signals rank the memory rows at each
-layer: the deviation of fresh from cached values (CacheBlend), the attention of the last query row, and the attention
-of all new rows (Sparse-Q). There are two needles: the line that the question names and the line with the answer.
+Every row is recomputed. The signals at each layer: the deviation of fresh from cached values (CacheBlend), and the
+attention of the last query row, and of all new rows (Sparse-Q). Needles: the line of the question, and of the answer.
 """
 
 from __future__ import annotations

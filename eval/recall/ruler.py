@@ -1,8 +1,7 @@
 """Four tasks of RULER (arXiv 2404.06654), implemented from its description: synthetic texts with a question.
 
-They are the four tasks that SparseX reports (its section 5.2): mq_niah, vt, cwe and fwe. Needles, chains and words are
-spread over all documents, so that no single document contains the answer. Unlike RULER, mq_niah hides more keys than
-the question names, and vt has a second chain, so that the model must select what the question asks for.
+SparseX reports these four (its section 5.2): mq_niah, vt, cwe and fwe. No single document contains the answer. Unlike
+RULER, mq_niah hides more keys than the question names, and vt has a second chain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Page of results: plays its runs, each in its own folder, and renders tables with paired differences in Markdown.
 
-Finished runs are kept, and interrupted ones resumed. The numbers do not depend on the load of the machine. Rows run one
-after the other, so the page has no times: `eval.latency` measures methods side by side.
+Finished runs are kept, and interrupted ones resumed. A page has no times, which depend on the load of the machine.
 """
 
 from __future__ import annotations

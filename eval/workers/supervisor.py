@@ -63,10 +63,7 @@ class WorkerPool(Protocol[W]):
 
 
 class Supervisor(Generic[W]):
-    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready.
-
-    Every episode starts fresh, so its result does not depend on the worker.
-    """
+    """Runner that distributes episodes over ``count`` workers. The constructor returns when all are ready."""
 
     def __init__(self, pool: WorkerPool[W], count: int) -> None:
         self._pool = pool
