@@ -17,11 +17,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 def step(episode: str, edits: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:
-    facts = [
-        {"id": name.split("/")[0], "category": "object" if name.startswith("mug") else "receptacle"}
-        for name, _ in edits
-        if not name.startswith(("did", "task"))
-    ]
+    names = [name for name, _ in edits if not name.startswith(("did", "task"))]
+    kinds = ["object" if name.startswith("mug") else "receptacle" for name in names]
+    facts = [{"id": name.split("/")[0], "category": kind} for name, kind in zip(names, kinds, strict=True)]
     usual = {"token_ids": [0] * 10, "active_rows": [10, 4], "loads": [[0, 2, 0.0, 1.0, 600]]}
     return {"event": "step", "episode": episode, "facts": facts, "extra": {"written": edits}, **usual, **more}
 
@@ -39,9 +37,7 @@ def test_only_changes_of_existing_segments_count() -> None:
     mugs = kinds["object"]
     assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed)) == (2, 1, 3, 1)
     assert mugs.rate == pytest.approx(100 / 3)
-    assert (
-        kinds["executed skills"].alive == 3 and kinds["finished tasks"].alive == 1 and kinds["receptacle"].changes == 0
-    )
+    assert (kinds["executed skills"].alive, kinds["finished tasks"].alive, kinds["receptacle"].changes) == (3, 1, 0)
     assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
 
 

@@ -60,9 +60,8 @@ def test_steps_are_binned_by_prompt_length() -> None:
 
 
 def test_only_common_episodes_are_compared() -> None:
-    first, second = (
-        run(name, *(episode(i, True, 1.0) for i in indices)) for name, indices in (("a", (0, 1)), ("b", (1, 2)))
-    )
+    zero, single, two = (episode(i, True, 1.0) for i in range(3))
+    first, second = run("a", zero, single), run("b", single, two)
     assert [list(r.episodes) for r in paired([first, second])] == [["e1"], ["e1"]]
     subset = run("c", replace(episode(1, True, 1.0), index=0))
     assert list(paired([first, subset])[1].episodes) == ["e1"]
@@ -140,9 +139,8 @@ def test_the_table_of_keys_and_values() -> None:
     first, second = episode(0, True, 10.0, 800), episode(1, True, 10.0, 400)
     changed = [replace(r, steps=(replace(r.steps[0], **numbers),), seconds=20.0) for r in (first, second)]
     base = run("a", first, second)
-    *_, row, base_row = markdown(
-        comparison.kv_table([compare(run("b", *changed), base), compare(base, base)])
-    ).splitlines()
+    table = comparison.kv_table([compare(run("b", *changed), base), compare(base, base)])
+    *_, row, base_row = markdown(table).splitlines()
     assert row == "| b | 0.50 | 800 | 90 | 3,000 | 1,600 | 40 |"
     assert base_row == "| a | 0.00 | 800 | 0 | 0 | 0 | 0 |"
 

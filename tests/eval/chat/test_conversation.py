@@ -41,18 +41,14 @@ def locomo_row() -> dict:
 
 def longmemeval_row() -> dict:
     return {
-        "question_id": "abc",
-        "question_type": "knowledge-update",
-        "question": "How many?",
-        "answer": 3,
-        "question_date": "2023/06/01 (Thu) 10:00",
-        "haystack_session_ids": ["s2", "s1"],
+        "question_id": "abc", "question_type": "knowledge-update", "question": "How many?", "answer": 3,
+        "question_date": "2023/06/01 (Thu) 10:00", "haystack_session_ids": ["s2", "s1"],
         "haystack_dates": ["2023/05/30 (Tue) 09:00", "2023/05/20 (Sat) 02:21"],
         "haystack_sessions": [
             [{"role": "user", "content": "Now three.", "has_answer": True}, {"role": "assistant", "content": "Fine."}],
             [{"role": "user", "content": "I have two."}],
         ],
-    }
+    }  # fmt: skip
 
 
 def write(path: Path, value: object) -> Path:
@@ -62,12 +58,8 @@ def write(path: Path, value: object) -> Path:
 
 
 def personamem_files(folder: Path, **changes: str) -> Path:
-    messages = [
-        {"role": "system", "content": "Persona: a gardener."},
-        {"role": "user", "content": "I like roses."},
-        {"role": "system", "content": "Later."},
-        {"role": "user", "content": "Now I like tulips."},
-    ]
+    texts = "Persona: a gardener.", "I like roses.", "Later.", "Now I like tulips."
+    messages = [{"role": role, "content": text} for role, text in zip(("system", "user") * 2, texts, strict=True)]
     (folder / "shared_contexts_32k.jsonl").write_text(json.dumps({"c1": messages}) + "\n")
     row = {
         "question_id": "q", "question_type": "recall", "user_question_or_message": "Which flowers?",

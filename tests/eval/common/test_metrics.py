@@ -23,10 +23,8 @@ def test_rates_calculated_by_hand() -> None:
     tasks = [task(True, 10, 5), task(False, 4, 5, met=1, total=3), task(True, 5, 5, total=1)]
     assert metrics.success_rate(tasks) == pytest.approx(2 / 3)
     assert metrics.goal_condition_rate(tasks) == pytest.approx((2 + 1 + 1) / (2 + 3 + 1))
-    assert (
-        metrics.subgoal_success_rate(tasks) == pytest.approx((1 + 1 / 3 + 1) / 3)
-        and metrics.subgoal_success_rate([]) == 0.0
-    )
+    assert metrics.subgoal_success_rate(tasks) == pytest.approx((1 + 1 / 3 + 1) / 3)
+    assert metrics.subgoal_success_rate([]) == 0.0
     assert metrics.path_weighted_success(tasks) == pytest.approx((0.5 * 5 + 0 + 1 * 5) / 15)
 
 

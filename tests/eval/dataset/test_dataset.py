@@ -74,10 +74,9 @@ def test_a_failure_is_written_with_any_message(messages: str, tmp_path: Path, mo
     setting = wah.setting(messages=messages)
     monkeypatch.setattr(type(wah), "recorded", lambda *arguments: setting)
     source = Source(wah, wah.training(None, limit=1))
-    write_rollouts(
-        tmp_path / "rollouts.jsonl.gz", [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)]
-    )
-    steps = [step for r in read_rollouts(tmp_path / "rollouts.jsonl.gz") for task in r.tasks for step in task.steps]
+    file = tmp_path / "rollouts.jsonl.gz"
+    write_rollouts(file, [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)])
+    steps = [step for r in read_rollouts(file) for task in r.tasks for step in task.steps]
     failed = [step for step in steps if not step.ok]
     assert failed and {bool(step.message) for step in failed} == {messages == "reasons"}
     assert all("failed" in step.turn.text for step in failed)

@@ -217,8 +217,7 @@ def test_a_knob_that_the_method_sets_is_not_varied() -> None:
     texts = ["epic", "fixed:cacheblend+memory.recompute.ratio=0.2", "keep+memory.recompute.max_hops=0"]
     configs = compose_variants(texts, CURVE_SETTING).items()
     bases = [text.partition(":")[2] or text for text in texts]
-    epic, cacheblend, keep = (
-        variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in zip(bases, configs, strict=True)
-    )
+    pairs = zip(bases, configs, strict=True)
+    epic, cacheblend, keep = (variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in pairs)
     assert [variant.text for variant in cacheblend] == ["fixed:cacheblend+memory.recompute.ratio=0.2"]
     assert len(epic) > 2 and [variant.value for variant in keep] == [0.1, 0.2]

@@ -95,9 +95,8 @@ def test_candidates_are_spread_and_include_the_executed_skill() -> None:
 def test_without_candidates_nothing_is_scored(recordings: Recordings) -> None:
     (script,) = make_workload(plan(candidates=0), recordings)
     assert {step.admissible for step in script.steps} == {NO_CANDIDATES}
-    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(NO_CANDIDATES[0])) == 1, (
-        "the prompt's logits score it"
-    )
+    plain = PlainFormat(load_tokenizer(str(BUNDLED)))
+    assert len(plain.candidate(NO_CANDIDATES[0])) == 1, "the prompt's logits score it"
 
 
 @pytest.mark.parametrize("tokens", [8, 40])

@@ -13,9 +13,9 @@ import torch
 from eval.latency import machine
 from eval.loading.costs import Roofline, Shape
 from eval.loading.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
-from eval.loading.prompt import METHODS, Prompt, schedule_of
+from eval.loading.prompt import Prompt, schedule_of
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
-from eval.loading.workload import AFTER, BEFORE, BESIDE, read_times
+from eval.loading.workload import AFTER, BEFORE, BESIDE, METHODS, read_times
 from keep_agent.errors import ConfigError, DataError
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
@@ -70,11 +70,6 @@ def test_a_unit_holds_several_segments() -> None:
 def test_an_empty_prompt_is_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="=0 makes no prompt"):
         Prompt(*sizes)
-
-
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recompute 'all'"):
-        PROMPT.active("all", 6, FALL)
 
 
 def test_times_are_the_counted_flops() -> None:

@@ -134,10 +134,7 @@ def test_the_mark_table_lists_a_cue_at_which_the_first_method_never_reaches_the_
 
     table = mark_table([at("after", 20, 1.0), at("after", 40, 0.8), at("before", 20, 0.3), at("before", 40, 0.1)], 0.9)
     cues, segments, right = (list(table.columns[column].cells) for column in (1, 2, 4))
-    assert list(zip(cues, segments, right, strict=True)) == [
-        ("after", "20", "100.0 [72.2, 100.0]"),
-        ("before", "none", "≤ 30.0"),
-    ]
+    assert (cues, segments, right) == (["after", "before"], ["20", "none"], ["100.0 [72.2, 100.0]", "≤ 30.0"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,9 +254,8 @@ def test_ranks_use_the_configured_prompt_start(tiny_model: Path, tmp_path: Path)
     probe = Cell("needle", "after", 8).probe(0, 0)
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         tokenizer = load_tokenizer(str(tiny_model))
-        with_start, plain = (
-            needle_ranks(engine, make_format("default", tokenizer, (), start), probe) for start in ("mug_1", None)
-        )
+        formats = (make_format("default", tokenizer, (), start) for start in ("mug_1", None))
+        with_start, plain = (needle_ranks(engine, form, probe) for form in formats)
     ranks = {row["signal"]: row["named"] for row in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
     assert ranks == {signal: first for signal, (first, _) in with_start.items()}
     assert ranks != {signal: first for signal, (first, _) in plain.items()}
