@@ -6,17 +6,16 @@ and the rows computed and bytes loaded at each layer (as in its Figure 7).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from eval.common.options import options
 from eval.common.tables import Column, make_table, number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
@@ -62,8 +61,7 @@ class Layers:
 
 def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, Kind], Layers]:
     """Read kinds of segments by name, and layers, from a trace. Raises DataError for an entry of another shape."""
-    kinds: dict[str, Kind] = defaultdict(Kind)
-    layers = Layers()
+    kinds, layers = defaultdict[str, Kind](Kind), Layers()
     alive: dict[str, str] = {}  # kind of each segment that exists
     categories: dict[str, str] = {}  # of facts
     for line, entry in enumerate(entries, 1):
@@ -74,48 +72,29 @@ def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> t
                 continue
             categories |= {fact["id"]: fact["category"] for fact in entry["facts"]}
             for name, text in entry["extra"]["written"]:
-                _write(kinds, alive, categories, (entry["episode"], name), text)
-            for kind in alive.values():
-                kinds[kind].alive += 1
+                exists = alive.pop(name, None) is not None
+                if text is None:
+                    continue
+                prefix_kind = KIND_BY_PREFIX.get(name.partition("_")[0])
+                alive[name] = prefix_kind or categories.get(name.split("/")[0], "others")
+                kind = kinds[alive[name]]
+                if exists:
+                    kind.changes += 1
+                    kind.changed.add((entry["episode"], name))
+                else:
+                    kind.segments += 1
+            for name in alive.values():
+                kinds[name].alive += 1
             layers.add(entry)
     return dict(kinds), layers
 
 
-def _write(
-    kinds: dict[str, Kind], alive: dict[str, str], categories: Mapping[str, str], key: tuple[str, str], text: str | None
-) -> None:
-    _, name = key
-    if text is None:
-        alive.pop(name, None)
-        return
-    prefix_kind = KIND_BY_PREFIX.get(name.partition("_")[0])
-    kind = prefix_kind or categories.get(name.split("/")[0], "others")
-    if name in alive:
-        kinds[kind].changes += 1
-        kinds[kind].changed.add(key)
-    else:
-        kinds[kind].segments += 1
-    alive[name] = kind
-
-
-def kinds_table(kinds: Mapping[str, Kind]) -> Table:
-    columns: Sequence[Column] = (
-        ("kind", lambda item: item[0]),
-        ("segments", lambda item: str(item[1].segments)),
-        ("changed %", lambda item: percent(len(item[1].changed) / max(1, item[1].segments))),
-        ("changes per segment in 100 steps", lambda item: number(item[1].rate, 2)),
-    )
-    return make_table("Changes of segments", sorted(kinds.items(), key=lambda item: -item[1].rate), columns)
-
-
-def layers_table(layers: Layers) -> Table:
-    columns: Sequence[Column] = (
-        ("layer", str),
-        ("rows computed", lambda layer: number(layers.computed[layer] / layers.steps, 1)),
-        ("% of the prompt", lambda layer: percent(layers.computed[layer] / max(1, layers.prompt))),
-        ("loaded KB", lambda layer: number(layers.loaded[layer] / layers.steps / 1e3, 1)),
-    )
-    return make_table("Rows computed and bytes loaded by layer, mean per step", sorted(layers.computed), columns)
+KINDS: tuple[Column, ...] = (
+    ("kind", lambda item: item[0]),
+    ("segments", lambda item: str(item[1].segments)),
+    ("changed %", lambda item: percent(len(item[1].changed) / max(1, item[1].segments))),
+    ("changes per segment in 100 steps", lambda item: number(item[1].rate, 2)),
+)
 
 
 def report(run: Path, plain: bool, console: Console) -> None:
@@ -126,15 +105,21 @@ def report(run: Path, plain: bool, console: Console) -> None:
     kinds, layers = read(read_trace(file), file)
     if not layers.steps:
         raise DataError(f"{file} has no step of a planner with a model; name a run that has one")
-    for table in (kinds_table(kinds), layers_table(layers)):
-        show(table, plain, console)
+    by_layer: tuple[Column, ...] = (
+        ("layer", str),
+        ("rows computed", lambda layer: number(layers.computed[layer] / layers.steps, 1)),
+        ("% of the prompt", lambda layer: percent(layers.computed[layer] / max(1, layers.prompt))),
+        ("loaded KB", lambda layer: number(layers.loaded[layer] / layers.steps / 1e3, 1)),
+    )
+    by_rate = sorted(kinds.items(), key=lambda item: -item[1].rate)
+    show(make_table("Changes of segments", by_rate, KINDS), plain, console)
+    title = "Rows computed and bytes loaded by layer, mean per step"
+    show(make_table(title, sorted(layers.computed), by_layer), plain, console)
 
 
 def main() -> None:
     """Exit code 0: done; 2: bad input, one line on standard error."""
-    p = argparse.ArgumentParser(
-        prog="keep-eval-anatomy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = options(__doc__, "keep-eval-anatomy")
     p.add_argument("run", type=Path, help="a run folder with a trace")
     p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     arguments = p.parse_args()

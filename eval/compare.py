@@ -23,29 +23,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval.common import metrics, tables
 from eval.common.intervals import Difference, Interval, paired_difference, ratio_interval
-from eval.common.metrics import (
-    cluster_of,
-    costs,
-    goal_condition_rate,
-    subgoal_success_rate,
-    success_interval,
-    success_rate,
-)
+from eval.common.options import options
 from eval.common.resume import leaves
-from eval.common.tables import (
-    Column,
-    bounds,
-    crashes,
-    difference,
-    make_table,
-    number,
-    pairs,
-    percent,
-    points,
-    share,
-    show,
-)
+from eval.common.tables import Column, bounds, number, percent
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
@@ -60,6 +42,7 @@ MEMORY_SETTING = ("memory.grouping.", "engine.", "weights")
 IGNORED_KEYS = ("env.record",)  # a recording does not change the run
 LENGTH_EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
+Steps = Sequence[tuple[str, StepNumbers]]  # with their clusters
 
 
 @dataclass(frozen=True)
@@ -120,17 +103,13 @@ class Cell:
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Load the runs at or below the paths, each once, with distinct names."""
-    folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
-    runs = [Run("", folder, read_config(folder, ["planner.name"]), _episodes(folder)) for folder in folders]
+    folders, runs = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path))), []
+    for folder in folders:
+        config, results = read_config(folder, ["planner.name"]), RunFolder.read(folder)
+        check_once([result.id for result in results], f"{folder}: episode", "play it again on data with distinct ids")
+        runs.append(Run("", folder, config, {result.id: result for result in results}))
     names = distinct_names([run.planner for run in runs], folders)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
-
-
-def _episodes(folder: Path) -> dict[str, EpisodeResult]:
-    """Return the episodes by id. Raises DataError if an id occurs twice."""
-    results = RunFolder.read(folder)
-    check_once([result.id for result in results], f"{folder}: episode", "play it again on data with distinct ids")
-    return {result.id: result for result in results}
 
 
 def distinct_names(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -152,16 +131,11 @@ def paired(runs: Sequence[Run]) -> list[Run]:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Return the settings besides planner and memory in which the runs differ; a fair comparison has none.
-
-    A run that was resumed elsewhere, or merged, may itself have times of several machines.
-    """
+    """Return the settings besides the method, and the machines, in which runs differ; a fair comparison has none."""
     remembering = [run.config for run in runs if "memory" in run.config]
     keys = unequal_settings(SETTING, [run.config for run in runs]) | unequal_settings(MEMORY_SETTING, remembering)
-    timed = {result.timed_on for run in runs for result in run.episodes.values()} - {""}
-    return sorted(keys) + (
-        [f"machines that measured the times ({' | '.join(sorted(timed))})"] if len(timed) > 1 else []
-    )
+    timed = sorted({result.timed_on for run in runs for result in run.episodes.values()} - {""})
+    return [*sorted(keys), *([f"machines that measured the times ({' | '.join(timed)})"] if timed[1:] else [])]
 
 
 def unequal_note(keys: Sequence[str]) -> list[Text]:
@@ -179,52 +153,47 @@ def unequal_settings(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, A
     return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
 
 
-def _steps(run: Run, condition: Callable[[StepNumbers], bool] = lambda step: True) -> list[StepNumbers]:
-    return [s for result in run.episodes.values() for s in result.steps if s.layers and condition(s)]
+def _steps(run: Run, low: float = 0, high: float = math.inf) -> Steps:
+    """Return the steps at which a model ran with a prompt of ``low <= tokens < high``."""
+    pairs = ((metrics.cluster_of(result), step) for result in run.episodes.values() for step in result.steps)
+    return [(cluster, step) for cluster, step in pairs if step.layers and low <= step.request_tokens < high]
 
 
-def _times(run: Run, condition: Callable[[StepNumbers], bool] = lambda step: True) -> dict[str, list[float]]:
-    """Return the TTFT of the steps that fulfil the condition, by cluster."""
-    times: dict[str, list[float]] = defaultdict(list)
-    for result in run.episodes.values():
-        times[cluster_of(result)] += [s.ttft_ms for s in result.steps if s.layers and condition(s)]
-    return times
-
-
-def _median(samples: dict[str, list[float]]) -> float | None:
-    values = [value for part in samples.values() for value in part]
-    return statistics.median(values) if values else None
-
-
-def _ratio(top: dict[str, list[float]], bottom: dict[str, list[float]]) -> tuple[float | None, Interval]:
-    """Return the ratio of medians over the common clusters, and its interval."""
-    common = [key for key in top if top[key] and bottom.get(key)]
-    above, below = _median({k: top[k] for k in common}), _median({k: bottom[k] for k in common})
-    return (None, None) if not above or not below else (above / below, ratio_interval(top, bottom))
+def _ratio(steps: Steps, base: Steps) -> tuple[float | None, Interval]:
+    """Return the ratio of the median TTFTs over the common clusters, and its interval."""
+    top, bottom = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for times, pairs in ((top, steps), (bottom, base)):
+        for cluster, step in pairs:
+            times[cluster].append(step.ttft_ms)
+    common = top.keys() & bottom.keys()
+    above, below = (
+        statistics.median([ms for key in common for ms in times[key]]) if common else None for times in (top, bottom)
+    )
+    return (above / below, ratio_interval(top, bottom)) if above and below else (None, None)
 
 
 def difference_of(
-    run: Run, base: Run, rate: Callable[[Sequence[TaskOutcome]], float] = success_rate
+    run: Run, base: Run, rate: Callable[[Sequence[TaskOutcome]], float] = metrics.success_rate
 ) -> Difference | None:
     """Return the paired difference of a rate over tasks: run - base."""
     samples: dict[str, list[float]] = defaultdict(list)
     for key, result in run.episodes.items():
         pairs = zip(result.tasks, base.episodes[key].tasks, strict=True)
-        samples[cluster_of(result)] += [rate([task]) - rate([base_task]) for task, base_task in pairs]
+        samples[metrics.cluster_of(result)] += [rate([task]) - rate([base_task]) for task, base_task in pairs]
     return paired_difference(samples)
 
 
 def compare(run: Run, base: Run) -> Row:
-    cost = costs(_steps(run))
+    cost = metrics.costs([step for _, step in _steps(run)])
     success = None if run is base else difference_of(run, base)
-    subgoals = None if run is base else difference_of(run, base, subgoal_success_rate)
-    ratio, ratio_bounds = (None, None) if run is base else _ratio(_times(run), _times(base))
+    subgoals = None if run is base else difference_of(run, base, metrics.subgoal_success_rate)
+    ratio, ratio_bounds = (None, None) if run is base else _ratio(_steps(run), _steps(base))
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = [task for result in run.episodes.values() for task in result.tasks]
     return Row(
         run.name, len(tasks), len(run.episodes), sum(result.crashed for result in run.episodes.values()),
-        success_rate(tasks), success_interval([*run.episodes.values()]), success,
-        goal_condition_rate(tasks), subgoal_success_rate(tasks), subgoals,
+        metrics.success_rate(tasks), metrics.success_interval([*run.episodes.values()]), success,
+        metrics.goal_condition_rate(tasks), metrics.subgoal_success_rate(tasks), subgoals,
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
         **{key: cost[key] for key in KV},
@@ -236,15 +205,11 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = LENGTH_EDGES) -> lis
     """Compare the steps in bins of prompt length."""
     cells = []
     for low, high in pairwise(edges):
-
-        def in_bin(step: StepNumbers, low: float = low, high: float = high) -> bool:
-            return low <= step.request_tokens < high
-
-        steps, times = _steps(run, in_bin), _times(run, in_bin)
-        median = _median(times)
-        if median is not None:
-            ratio, interval = (None, None) if run is base else _ratio(times, _times(base, in_bin))
-            cells.append(Cell(run.name, low, high, len(steps), median, costs(steps)["computed_ratio"], ratio, interval))
+        if pairs := _steps(run, low, high):
+            steps = [step for _, step in pairs]
+            median, computed = statistics.median(s.ttft_ms for s in steps), metrics.costs(steps)["computed_ratio"]
+            ratio = (None, None) if run is base else _ratio(pairs, _steps(base, low, high))
+            cells.append(Cell(run.name, low, high, len(steps), median, computed, *ratio))
     return cells
 
 
@@ -259,13 +224,13 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 
 
 OUTCOME: tuple[Column, ...] = (
-    ("success %", lambda row: share(row.success_rate, row.success_interval)),
-    ("difference", lambda row: points(row.success_difference)),
-    ("pairs", lambda row: pairs(row.success_difference)),
+    ("success %", lambda row: tables.share(row.success_rate, row.success_interval)),
+    ("difference", lambda row: tables.points(row.success_difference)),
+    ("pairs", lambda row: tables.pairs(row.success_difference)),
 )
 SUBGOALS: tuple[Column, ...] = (
     ("sub-goals %", lambda row: percent(row.subgoal_success_rate)),
-    ("difference", lambda row: difference(row.subgoal_difference)),
+    ("difference", lambda row: tables.difference(row.subgoal_difference)),
 )
 SHARES: tuple[Column, ...] = (
     ("computed", lambda row: number(row.computed_ratio, 2)),
@@ -303,34 +268,12 @@ LENGTH_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def rows_table(rows: Sequence[Row], base: str) -> Table:
-    """Build the table of outcomes, times and shares of rows."""
-    caption = crashes((row.run, row.crashed, row.episodes) for row in rows) or None
-    title = f"{rows[0].tasks} paired tasks; median times; differences and ratios to {base}"
-    return make_table(title, rows, COLUMNS, caption)
-
-
 def kv_table(rows: Sequence[Row]) -> Table:
-    """Build the table of the keys and values that runs keep and read."""
-    return make_table("keys and values in tokens; reads: mean per decision", rows, KV_COLUMNS)
+    return tables.make_table("keys and values in tokens; reads: mean per decision", rows, KV_COLUMNS)
 
 
 def length_table(cells: Sequence[Cell]) -> Table:
-    return make_table("by prompt length", sorted(cells, key=lambda cell: cell.low), LENGTH_COLUMNS)
-
-
-def _finite(cell: Cell) -> dict[str, Any]:
-    return asdict(cell) | {"high": None if math.isinf(cell.high) else cell.high}
-
-
-def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="keep-eval-compare", description=__doc__,
-                                        formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    options.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that contain them")
-    options.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
-    options.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
-    options.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
-    return options
+    return tables.make_table("by prompt length", sorted(cells, key=lambda cell: cell.low), LENGTH_COLUMNS)
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
@@ -339,20 +282,26 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     unequal = differences(runs)
     rows = [compare(run, base) for run in runs]
     cells = [cell for run in runs for cell in by_length(run, base)]
-    tables = [rows_table(rows, base.name), *([kv_table(rows), length_table(cells)] if cells else [])]
-    for table in tables:
-        show(table, arguments.markdown, console)
+    caption = tables.crashes((row.run, row.crashed, row.episodes) for row in rows) or None
+    title = f"{rows[0].tasks} paired tasks; median times; differences and ratios to {base.name}"
+    outcomes = tables.make_table(title, rows, COLUMNS, caption)
+    for table in (outcomes, *([kv_table(rows), length_table(cells)] if cells else [])):
+        tables.show(table, arguments.markdown, console)
     for note in unequal_note(unequal):
         console.print(note)
     if arguments.json:
-        lengths = [_finite(cell) for cell in cells]
+        lengths = [asdict(cell) | {"high": None if math.isinf(cell.high) else cell.high} for cell in cells]
         record = {"baseline": base.name, "runs": [asdict(row) for row in rows], "by_length": lengths}
-        record["unequal_settings"] = unequal
-        write_atomic(arguments.json, json.dumps(record, indent=2) + "\n")
+        write_atomic(arguments.json, json.dumps(record | {"unequal_settings": unequal}, indent=2) + "\n")
 
 
 def main() -> None:
-    arguments = parser().parse_args()
+    p = options(__doc__, "keep-eval-compare")
+    p.add_argument("runs", nargs="+", type=Path, help="run folders, or folders that contain them")
+    p.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
+    p.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
+    p.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
+    arguments = p.parse_args()
     sys.exit(guarded(lambda: report(arguments, make_console())))
 
 

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import dist
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from envs.alfred.scene import Episode, Item, Scene, Task
 from envs.alfred.spec import load_episodes
 from envs.alfworld.engine import Engine
 from envs.alfworld.spec import FILE_NAME
+from eval.common.options import options
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
@@ -60,6 +61,7 @@ def why_not(episode: Episode) -> str:
 def problem(scene: Scene, task: Task) -> str:
     """Return a house and a task in PDDL, for the domain of the installed alfworld. Needs the extra ``alfworld``."""
     from alfworld.gen.constants import VAL_RECEPTACLE_OBJECTS
+    from alfworld.gen.goal_library import gdict
 
     places = [item for item in scene.items if item.type in FURNITURE]
     things = [item for item in scene.items if item.type in objects.PICKUPABLE | objects.LAMPS]
@@ -77,14 +79,16 @@ def problem(scene: Scene, task: Task) -> str:
         "(= (total-cost) 0)",
         "(atLocation agent1 loc_start)",
         *(fact for item in places for fact in _place(item)),
-        *(fact for item in things for fact in _thing(item, _stands_on(item, places))),
+        *(fact for item in things for fact in _thing(item, places)),
         *(
             f"(canContain {kind}Type {name}Type)"
             for kind in sorted(kinds)
             for name in sorted(types & set(VAL_RECEPTACLE_OBJECTS.get(kind, ())))
         ),
     ]
-    parts = "\n".join(declared), "\n".join(init), _goal(task)
+    pattern: str = gdict[task.type]["pddl"].replace("#", "-")  # ALFWorld's own text, which closes the problem
+    goal = pattern.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
+    parts = "\n".join(declared), "\n".join(init), goal
     return "(define (problem house)\n(:domain alfred)\n(:objects\n{}\n)\n(:init\n{}\n)\n{}".format(*parts)
 
 
@@ -105,27 +109,17 @@ def _place(item: Item) -> Iterator[str]:
         yield f"(opened {_id(item)})"
 
 
-def _thing(item: Item, place: Item) -> Iterator[str]:
+def _thing(item: Item, places: list[Item]) -> Iterator[str]:
+    """Yield the facts about a thing; a lamp stands on the nearest furniture without doors."""
+    if item.parent is None:
+        without_doors = [place for place in places if place.type not in objects.CONTAINERS]
+        place = min(without_doors, key=lambda place: dist(place.position, item.position))
+    else:
+        place = next(place for place in places if place.id == item.parent)
     yield f"(objectType {_id(item)} {item.type}Type)"
     yield f"(inReceptacle {_id(item)} {_id(place)})"
     yield f"(objectAtLocation {_id(item)} loc_{place.id})"
     yield from (f"({word} {_id(item)})" for word, types in TREATED.items() if item.type in types)
-
-
-def _stands_on(item: Item, places: list[Item]) -> Item:
-    """Return the receptacle of a thing. ALFWorld needs one for a lamp, too: the nearest furniture without a door."""
-    if item.parent is not None:
-        return next(place for place in places if place.id == item.parent)
-    without_doors = [place for place in places if place.type not in objects.CONTAINERS]
-    return min(without_doors, key=lambda place: dist(place.position, item.position))
-
-
-def _goal(task: Task) -> str:
-    """Return ALFWorld's own text of a task's goal, which closes the problem."""
-    from alfworld.gen.goal_library import gdict
-
-    words: str = gdict[task.type]["pddl"].replace("#", "-")
-    return words.format(obj=task.object_target, recep=task.parent_target, toggle=task.toggle_target)
 
 
 def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
@@ -136,10 +130,10 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
     if GRAMMAR_CHARACTERS & set(task.instruction):
         reserved = " ".join(sorted(GRAMMAR_CHARACTERS))
         raise ConfigError(f"{task.instruction!r} holds one of {reserved}, which ALFWorld's grammar reserves; reword it")
-    words = json.dumps(task.instruction)[1:-1]
+    grammar = Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8")
     game: dict[str, Any] = {
         "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
-        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(PLACEHOLDER, words),
+        "grammar": grammar.replace(PLACEHOLDER, json.dumps(task.instruction)[1:-1]),
         "pddl_problem": problem(episode.scene, task),
     }
     engine.load(game, episode.id)
@@ -147,67 +141,46 @@ def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
     return {**game, "solvable": bool(walkthrough), "walkthrough": walkthrough or None}
 
 
-def trajectory_of(episode: Episode) -> dict[str, Any]:
-    """Return the content of ``traj_data.json``, which ALFWorld's own tools read beside a game."""
-    task = episode.tasks[0]
-    return {
-        "task_id": episode.id,
-        "task_type": task.type,
-        "pddl_params": {
-            "object_target": task.object_target,
-            "parent_target": task.parent_target,
-            "toggle_target": task.toggle_target,
-            "mrecep_target": task.mrecep_target,
-            "object_sliced": task.sliced,
-        },
-        "turk_annotations": {"anns": [{"task_desc": task.instruction}]},
-    }
-
-
-def folder_of(episode: Episode) -> str:
-    """Return the folder TASK/TRIAL, named as in ALFRED."""
+def write(episode: Episode, out: Path, engine: Engine) -> None:
+    """Write a game's two files into TASK/TRIAL, named as in ALFRED, the game itself last; an existing game is kept."""
     task = episode.tasks[0]
     place = task.parent_target or task.toggle_target
-    return f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}/{episode.id}"
-
-
-def write(episode: Episode, out: Path, engine: Engine) -> None:
-    """Write a game's two files, the game itself last; an existing game is kept."""
-    folder = out / folder_of(episode)
+    folder = out / f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}" / episode.id
     if (folder / FILE_NAME).exists():
         return
+    targets = ("object_target", "parent_target", "toggle_target", "mrecep_target")
+    trajectory = {  # ALFWorld's own tools read it beside a game
+        "task_id": episode.id,
+        "task_type": task.type,
+        "pddl_params": {name: getattr(task, name) for name in targets} | {"object_sliced": task.sliced},
+        "turk_annotations": {"anns": [{"task_desc": task.instruction}]},
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "traj_data.json", json.dumps(trajectory_of(episode), indent=1) + "\n")
+    write_atomic(folder / "traj_data.json", json.dumps(trajectory, indent=1) + "\n")
     write_atomic(folder / FILE_NAME, json.dumps(game_of(episode, engine)))
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
-    p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")
-    p.add_argument("--houses", type=int, default=20, help="number of houses to convert (default %(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="seed of the houses (default %(default)s)")
-    return p
-
-
-def run(arguments: Sequence[str]) -> None:
-    args = parser().parse_args(arguments)
-    reasons: Counter[str] = Counter()
-    engine = Engine()
-    episodes = load_episodes(None, args.split, seed=args.seed, limit=args.houses)
-    for episode in episodes:
+def run(args: argparse.Namespace) -> None:
+    reasons, engine, out = Counter[str](), Engine(), args.out / args.split
+    for episode in load_episodes(None, args.split, seed=args.seed, limit=args.houses):
         reason = why_not(episode)
         reasons[reason] += 1
         if not reason:
-            write(episode, args.out / args.split, engine)
+            write(episode, out, engine)
     games = reasons.pop("", 0)
     text = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()) or "none"
-    make_console().print(f"{games} games in {args.out / args.split}; houses left out: {text}", soft_wrap=True)
+    make_console().print(f"{games} games in {out}; houses left out: {text}", soft_wrap=True)
 
 
 def main() -> None:
     """Exit code 0: done; 2: bad input, one line on standard error."""
-    sys.exit(guarded(lambda: run(sys.argv[1:])))
+    p = options(__doc__)
+    p.add_argument("--out", required=True, type=Path, help="folder for the games; existing games are kept")
+    p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")
+    p.add_argument("--houses", type=int, default=20, help="number of houses to convert (default %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the houses (default %(default)s)")
+    arguments = p.parse_args()
+    sys.exit(guarded(lambda: run(arguments)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ finished, with equal settings and weights. FOLDER is written as a single run wou
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from eval.common.options import options
 from eval.common.resume import FREE_KEYS, REQUIRED_KEYS, changed_settings
 from eval.common.run import Shard, show, summary_of
 from eval.common.variants import within
@@ -23,19 +23,10 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import parsed, reading, unpacking
 from keep_agent.guard import guarded
+from keep_agent.rollout import run_folder
 from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.results import EpisodeResult
-from keep_agent.rollout.run_folder import (
-    AGAIN,
-    CONFIG,
-    SUMMARY,
-    TRACE,
-    RunFolder,
-    find_runs,
-    read_config,
-    read_summary,
-    trace_lines,
-)
+from keep_agent.rollout.run_folder import AGAIN, SUMMARY, TRACE, RunFolder
 from memory.files.atomic import appearing
 
 SHARD_KEYS = (*REQUIRED_KEYS, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config
@@ -56,10 +47,10 @@ class Part:
 
 def load_part(path: Path) -> Part:
     """Load a shard. Raises DataError for a run that is no shard, or is not complete."""
-    config = read_config(path, SHARD_KEYS)
+    config = run_folder.read_config(path, SHARD_KEYS)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give runs that have one")
-    with unpacking(path / CONFIG, "no config of a shard", AGAIN):
+    with unpacking(path / run_folder.CONFIG, "no config of a shard", AGAIN):
         shard = Shard.parse(config["eval"]["shard"])
         indices = shard.indices(config["episodes"])
     results = RunFolder.read(path)
@@ -72,17 +63,17 @@ def load_part(path: Path) -> Part:
         raise DataError(f"{path}, shard {shard}, has {_episode_names(repeated)} twice; play it again")
     if extra := sorted(counts.keys() - set(indices)):
         raise DataError(f"{path}, shard {shard}, has {_episode_names(extra)} of other shards; play it again")
-    return Part(path, config, shard, results, read_summary(path))
+    return Part(path, config, shard, results, run_folder.read_summary(path))
 
 
 def check_settings_equal(parts: Sequence[Part]) -> None:
     """Raises DataError if settings, weights or numbers of episodes differ from the first shard's."""
     first = parts[0]
     for part in parts[1:]:
-        changes = changed_settings(part.config, first.config)
-        unequal = sorted(key for key in changes if not within(key, (*FREE_KEYS, "eval.shard")))
+        changes = sorted(changed_settings(part.config, first.config).items())
+        unequal = [f"{key}={change}" for key, change in changes if not within(key, (*FREE_KEYS, "eval.shard"))]
         if unequal:
-            text = ", ".join(f"{key}={changes[key]}" for key in unequal)
+            text = ", ".join(unequal)
             raise DataError(f"{part.path} is a shard of another run than {first.path}: {text}; merge shards of one run")
         if part.shard.of != first.shard.of:
             raise DataError(
@@ -122,10 +113,12 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     traces = {part.shard: spans(part.path / TRACE) for part in parts}
     with appearing(out) as folder, RunFolder.create(folder, config) as run:
         for result, part in pairs:
-            entries = ()
-            if config["eval"]["trace"]:
-                entries = _entries(part.path / TRACE, result.id, traces[part.shard])
-            run.commit(result, entries, _frames(part.path, result.id))
+            has_trace = config["eval"]["trace"]
+            entries = _entries(part.path / TRACE, result.id, traces[part.shard]) if has_trace else ()
+            frames = Frames(result.id)
+            pictures = sorted((part.path / frames.folder).glob("*"))
+            frames.files.update({file.name: file.read_bytes() for file in pictures})
+            run.commit(result, entries, frames)
         run.write_summary(summary)
     show(summary, results, out, console)
     return summary
@@ -135,7 +128,7 @@ def spans(trace: Path) -> dict[str, list[Span]]:
     """Return the byte spans of each episode's lines in a trace. Raises DataError for a damaged trace."""
     places: dict[str, list[Span]] = defaultdict(list)
     start = 0
-    for line in trace_lines(trace):
+    for line in run_folder.trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
             raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {AGAIN}")
         places[line.value["episode"]].append((start, line.end))
@@ -154,15 +147,7 @@ def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) ->
             yield entry
 
 
-def _frames(run: Path, episode: str) -> Frames:
-    """Read the pictures of an episode, if there are any."""
-    frames = Frames(episode)
-    frames.files.update({file.name: file.read_bytes() for file in sorted((run / frames.folder).glob("*"))})
-    return frames
-
-
 def _versions(parts: Sequence[Part]) -> dict[str, str]:
-    """Return the versions of packages; several where the shards' differ."""
     versions_by_name: dict[str, set[str]] = defaultdict(set)
     for part in parts:
         with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
@@ -172,19 +157,16 @@ def _versions(parts: Sequence[Part]) -> dict[str, str]:
 
 
 def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
-    """Raises DataError unless the shards' summaries add up to the summary of the merged run."""
     for key in SUMMED_KEYS:
-        expected = sum(_summary_value(part, key) for part in parts)
+        expected = 0
+        for part in parts:
+            with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
+                expected += int(part.summary[key])
         if summary[key] != expected:
             raise DataError(
                 f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {expected}: a file has changed since "
                 "it was written; play that shard again"
             )
-
-
-def _summary_value(part: Part, key: str) -> int:
-    with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
-        return int(part.summary[key])
 
 
 def _episode_names(indices: Iterable[int]) -> str:
@@ -193,25 +175,18 @@ def _episode_names(indices: Iterable[int]) -> str:
     return f"episode{'s' if len(words) > 1 else ''} {text}"
 
 
-def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="keep-eval-merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a shard, or a folder that contains shards"
-    )
-    options.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the run folder to write")
-    return options
-
-
 def main() -> None:
-    arguments = parser().parse_args()
+    p = options(__doc__, "keep-eval-merge")
+    runs = "folder of a shard, or a folder that contains shards"
+    p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
+    p.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the run folder to write")
+    arguments = p.parse_args()
 
-    def merged() -> None:
-        folders = dict.fromkeys(folder.resolve() for path in arguments.runs for folder in find_runs(path))
+    def run() -> None:
+        folders = dict.fromkeys(folder.resolve() for path in arguments.runs for folder in run_folder.find_runs(path))
         merge([load_part(folder) for folder in folders], arguments.out.absolute(), make_console())
 
-    sys.exit(guarded(merged))
+    sys.exit(guarded(run))
 
 
 if __name__ == "__main__":

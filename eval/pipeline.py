@@ -17,34 +17,34 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from eval.common.options import options
 from eval.common.plots import check_figure
 from eval.common.variants import names
 from eval.loading.compare import STAGES, check_stages
 from eval.loading.costs import Shape
 from eval.loading.gantt import CHART
 from eval.loading.machines import DEVICES, LINKS, THIS_CPU, device_named, link_named
-from eval.loading.workload import METHODS, NARROW_OF, LayerTimes, read_times
+from eval.loading.workload import METHODS, NARROW_OF, read_times
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
 from memory.recompute.schedule import SHAPES as SCHEDULE_SHAPES
 
-MEASURE_OPTIONS = ("ratio", "threads", "repeats")
 SCHEDULE_METHODS = ("keep", "cacheblend")  # recompute a share of the memory, which may fall from layer to layer
+SCHEDULE_OPTIONS = ("schedule", "average", "seed")
 SIMULATE_OPTIONS = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="keep-eval-pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = options.add_argument
+    p = options(__doc__, "keep-eval-pipeline")
+    add = p.add_argument
     add("--model", default="qwen2.5-14b", help=f"a config.json, or one of {', '.join(SHAPES)} (qwen2.5-14b)")
     add("--layers", type=int, help="use only the first N layers", metavar="N")
     add("--weight-bits", type=int, default=16, help="bits per weight: 4, 8 or 16 (16); computing is in bfloat16")
@@ -70,52 +70,32 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="seed of the dropped rows (0)")
     add("--markdown", action="store_true", help="print tables in Markdown")
     add("--out", type=Path, metavar="FOLDER", help=f"folder for pipeline.json and {CHART}")
-    return options
+    return p
 
 
-def _check_options(arguments: argparse.Namespace, without_effect: Mapping[str, Sequence[str]]) -> None:
-    """Raises ConfigError for an option that was set without effect; ``without_effect``: options by reason."""
+def _check_options(arguments: argparse.Namespace, *without_effect: tuple[Any, str, Sequence[str]]) -> None:
+    """Raises ConfigError for an option that was set without effect: (condition, reason, options)."""
     plain = parser()
-    for reason, options in without_effect.items():
-        for name in options:
-            if getattr(arguments, name) != plain.get_default(name):
+    for condition, reason, ineffective in without_effect:
+        for name in ineffective:
+            if condition and getattr(arguments, name) != plain.get_default(name):
                 raise ConfigError(f"--{name.replace('_', '-')} has no effect: {reason}; leave it out")
-
-
-def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return the options that other options make ineffective, by reason."""
-    reasons: dict[str, Sequence[str]] = {}
-    if arguments.measure:
-        reasons["--measure runs the engine on this machine"] = SIMULATE_OPTIONS
-    else:
-        reasons["it needs --measure"] = MEASURE_OPTIONS
-    if arguments.times is not None and arguments.link is not None:
-        reasons["--times and --link replace the device"] = ("device",)
-    if arguments.times is not None:
-        reasons["--times sets the times"] = "layers", "weight_bits", "attainable"
-    if arguments.recompute not in SCHEDULE_METHODS:
-        reasons[f"{arguments.recompute} computes the same rows at every layer"] = "schedule", "average", "seed"
-    if arguments.recompute != "keep":
-        reasons[f"{arguments.recompute} does not choose by importance"] = ("importance",)
-    if arguments.sweep:
-        reasons["--sweep sets the ratios"] = ("ratio",)
-    return reasons
-
-
-def _replaced_by(times: LayerTimes) -> dict[str, Sequence[str]]:
-    """Return the options that a file of times replaces, by reason."""
-    reasons: dict[str, Sequence[str]] = {}
-    if times.active:
-        reasons["--times sets the rows"] = "schedule", "average", "seed"
-    if times.row_bytes:
-        reasons["--times sets the bytes of a row"] = ("model",)
-    return reasons
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
     """Check the options before torch is loaded, then simulate or measure."""
     check_stages(arguments.loading)
-    _check_options(arguments, _without_effect(arguments))
+    timed, method = arguments.times is not None, arguments.recompute
+    _check_options(
+        arguments,
+        (arguments.measure, "--measure runs the engine on this machine", SIMULATE_OPTIONS),
+        (not arguments.measure, "it needs --measure", ("ratio", "threads", "repeats")),
+        (timed and arguments.link is not None, "--times and --link replace the device", ("device",)),
+        (timed, "--times sets the times", ("layers", "weight_bits", "attainable")),
+        (method not in SCHEDULE_METHODS, f"{method} computes the same rows at every layer", SCHEDULE_OPTIONS),
+        (method != "keep", f"{method} does not choose by importance", ("importance",)),
+        (arguments.sweep, "--sweep sets the ratios", ("ratio",)),
+    )
     if arguments.chunk is not None and not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} is no size of a job; use more than 0 MB")
     if arguments.out:
@@ -129,7 +109,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     link = link_named(arguments.link or device.link)
     times = None if arguments.times is None else read_times(arguments.times)
     if times is not None:
-        _check_options(arguments, _replaced_by(times))
+        _check_options(
+            arguments,
+            (times.active, "--times sets the rows", SCHEDULE_OPTIONS),
+            (times.row_bytes, "--times sets the bytes of a row", ("model",)),
+        )
     from eval.loading.commands import report_simulation
 
     report_simulation(arguments, shape, device, link, times, console)

@@ -6,7 +6,6 @@ text that a turn added and the entities that the next skill names. KEY=VALUE are
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.progress import Progress
 
 from eval.common.episode_lines import begin_lines
 from eval.common.hydra_command import check_target
+from eval.common.options import options
 from eval.common.resume import check_played, use_threads
 from eval.common.variants import check_overrides, compose_variants
 from eval.retention.__main__ import SETTING
@@ -33,6 +33,11 @@ from planners.prompts.text import FactView, entity_names
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
 ACCEPTED_KEYS = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+
+
+def entities(skill: str) -> tuple[str, ...]:
+    """Return the entities that a skill names; the skill itself if it names none."""
+    return entity_names(skill) or (skill,)
 
 
 class SessionRecorder(ExpertPlanner):
@@ -71,11 +76,6 @@ class SessionRecorder(ExpertPlanner):
         self._planner.finish_task(result, following)
 
 
-def entities(skill: str) -> tuple[str, ...]:
-    """Return the entities that a skill names; the skill itself if it names none."""
-    return entity_names(skill) or (skill,)
-
-
 def record_sessions(config: DictConfig, file: Path) -> None:
     """Write one session per episode of ``config`` to ``file``; sessions that it already holds are kept."""
     episodes = make_episodes(config.env, config.eval)
@@ -96,15 +96,11 @@ def record_sessions(config: DictConfig, file: Path) -> None:
     planner.close()
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def report(arguments: Sequence[str]) -> None:
+    p = options(__doc__)
     p.add_argument("--out", required=True, type=Path, help="file to write; a file with the same settings is continued")
     p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    return p
-
-
-def report(arguments: Sequence[str]) -> None:
-    args = parser().parse_intermixed_args(arguments)
+    args = p.parse_intermixed_args(arguments)
     check_target(args.out)
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
     check_overrides(args.overrides, ACCEPTED_KEYS, {})

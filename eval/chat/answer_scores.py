@@ -1,7 +1,6 @@
 """Scores of short answers: token F1, BLEU-1, embedding similarity, BERTScore, and detection of abstention.
 
-Texts are normalised as in SQuAD (arXiv 1606.05250): lower case, no punctuation, no English articles. All scores lie
-between 0 and 1, except cosines, which may be negative.
+Texts are normalised as in SQuAD (arXiv 1606.05250). All scores lie between 0 and 1, except cosines.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ def check_bertscore(model: str) -> None:
 
 
 def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> list[float]:
-    """Return the BERTScore F1 (arXiv 1904.09675) of every answer under ``model``, not rescaled; 0 for an empty answer.
-
-    :raises ConfigError: the package bert-score is missing or cannot load the model
-    """
+    """Return BERTScore's F1 (arXiv 1904.09675), not rescaled; 0 for an empty answer. Raises ConfigError."""
     check_bertscore(model)
     from bert_score import score
 

@@ -37,13 +37,10 @@ COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
 def find_answers(paths: Sequence[Path]) -> list[Path]:
     """Find the run folders at or below each of ``paths``. Raises DataError for a path without any."""
-    runs: list[Path] = []
-    for path in paths:
-        below = sorted(file.parent for file in path.rglob(ANSWERS))
-        if not below:
-            raise DataError(f"no answered questions under {path}: give a folder that contains {ANSWERS}")
-        runs += below
-    return list(dict.fromkeys(path.resolve() for path in runs))
+    runs = {path: sorted(file.parent for file in path.rglob(ANSWERS)) for path in paths}
+    if empty := [path for path, below in runs.items() if not below]:
+        raise DataError(f"no answered questions under {empty[0]}: give a folder that contains {ANSWERS}")
+    return list(dict.fromkeys(path.resolve() for below in runs.values() for path in below))
 
 
 def name_of(config: Mapping[str, Any]) -> str:
@@ -60,13 +57,6 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     if not shared:
         raise DataError("these runs have no question in common; compare runs of the same data and seed")
     return [[row for row in rows if _key(row) in shared] for rows in runs]
-
-
-def _answers(path: Path) -> list[AnswerRow]:
-    """Read the answers of a run. Raises DataError if two have the same id."""
-    rows = AnswerFolder.read(path)
-    check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")
-    return rows
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
@@ -87,7 +77,10 @@ def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Differ
 
 def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     """Return tables of quality and cost with a row per run, and a note if the runs differ in other settings."""
-    runs = common([_answers(path) for path in paths])
+    runs = [AnswerFolder.read(path) for path in paths]
+    for path, rows in zip(paths, runs, strict=True):
+        check_once([row.id for row in rows], f"{path}: question", "answer them again, from data without repetitions")
+    runs = common(runs)
     quality, cost = [], []
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
     configs = [read_config(path, NAMING) for path in paths]

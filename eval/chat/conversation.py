@@ -102,13 +102,11 @@ def check_unit(unit: str) -> str:
 def pieces(session: Session, unit: str) -> list[Piece]:
     """Split a session into segments: the date and then one per turn, or a single one (``unit=session``)."""
     lines = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
-    head = f"conversation on {one_line(session.date)}" if session.date else ""
+    head = [f"conversation on {one_line(session.date)}"] if session.date and lines else []
     if unit == "session":
-        text = " | ".join([*([head] if head else []), *(line for _, line in lines)])
-        return [Piece(session.id, "session", text + "\n")] if lines else []
-    header = [Piece(session.id, "session", head + "\n")] if head and lines else []
-    parent = session.id if header else None
-    return header + [Piece(id, "turn", line + "\n", parent) for id, line in lines]
+        return [Piece(session.id, "session", " | ".join([*head, *dict(lines).values()]) + "\n")] if lines else []
+    header = [Piece(session.id, "session", text + "\n") for text in head]
+    return header + [Piece(id, "turn", line + "\n", session.id if header else None) for id, line in lines]
 
 
 Item = tuple[Conversation, Question]  # one evaluated question, with its conversation

@@ -1,7 +1,6 @@
 """Conversations and debates generated from a seed: people tell each other facts, some of which change later.
 
-The questions cover all of LoCoMo's categories, changed facts, and multiple choice. They are as easy as possible for a
-model with the full conversation: they test the evaluation itself and show what each memory method loses.
+The questions cover LoCoMo's categories, changed facts and multiple choice, and are easy with the full conversation.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from itertools import count
+from typing import NamedTuple
 
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn
 from keep_agent.errors import ConfigError
@@ -19,23 +20,17 @@ FIRST_DAY = date(2023, 1, 9)
 CHOICES = 4
 CHANGES = 0.3  # share of facts that later change their value
 FILLERS = (
-    "How was your week?",
-    "The weather has been strange lately.",
-    "I slept badly, the street was loud.",
-    "Let us cook something together soon.",
-    "I watched a long film last night.",
-    "My phone is slow again.",
-    "Did you see the lights over the hill?",
-    "I should really tidy the kitchen.",
-)
+    "How was your week?", "The weather has been strange lately.", "I slept badly, the street was loud.",
+    "Let us cook something together soon.", "I watched a long film last night.", "My phone is slow again.",
+    "Did you see the lights over the hill?", "I should really tidy the kitchen.",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """Kind of fact about a person, with its sentences and possible values."""
+class Relation(NamedTuple):
+    """Kind of fact about a person, with its sentences (in the first person) and possible values."""
 
     name: str
-    statement: str  # in the first person
+    statement: str
     update: str
     question: str
     values: tuple[str, ...]
@@ -85,13 +80,16 @@ def generate_conversations(count: int, sessions: int, turns: int, speakers: int,
 def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: int) -> Conversation:
     rng = random.Random(f"{seed} {number}")
     people = rng.sample(PEOPLE, speakers)
-    facts = iter(_spread(_facts(people, sessions * turns // 2, rng), sessions * turns, rng))
+    facts = _facts(people, sessions * turns // 2, rng)
+    places = sorted(rng.sample(range(sessions * turns), len(facts)))  # small talk in all other turns
+    by_turn = dict(zip(places, facts, strict=True))
     latest: dict[tuple[str, str], Fact] = {}
-    talks, day = [], FIRST_DAY
+    talks, day, place = [], FIRST_DAY, count()
     for session in range(1, sessions + 1):
         day += timedelta(rng.randint(1, 30))
         date_text = f"{day.day} {day:%B} {day.year}"
-        lines = [_turn(next(facts), f"D{session}:{i}", date_text, latest, people, rng) for i in range(1, turns + 1)]
+        ids = [f"D{session}:{i}" for i in range(1, turns + 1)]
+        lines = [_turn(by_turn.get(next(place)), id, date_text, latest, people, rng) for id in ids]
         talks.append(Session(f"D{session}", date_text, tuple(lines)))
     questions = tuple(replace(question, id=f"q{i}") for i, question in enumerate(_questions(latest, people, rng), 1))
     return Conversation(f"generated-{number}", tuple(talks), questions)
@@ -113,14 +111,6 @@ def _new_value(fact: Fact, rng: random.Random) -> str:
     return rng.choice([value for value in BY_NAME[fact.relation].values if value != fact.value])
 
 
-def _spread(facts: Sequence[Fact], turns: int, rng: random.Random) -> list[Fact | None]:
-    """Distribute the facts in order over all turns; None is small talk."""
-    spread: list[Fact | None] = [None] * turns
-    for place, fact in zip(sorted(rng.sample(range(turns), len(facts))), facts, strict=True):
-        spread[place] = fact
-    return spread
-
-
 def _turn(
     fact: Fact | None, id: str, day: str, latest: dict[tuple[str, str], Fact], people: Sequence[str], rng: random.Random
 ) -> Turn:
@@ -140,9 +130,22 @@ def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Ite
             yield Question("", text, fact.day, "temporal", evidence=(fact.turn,))
         else:
             yield _single_fact(fact, rng)
-    yield from _multi_hop(latest, people)
-    yield from _open_domain(latest, people, rng)
-    yield from _unanswerable(latest, people, rng)
+    for person in people:
+        pet, city = latest.get((person, "pet")), latest.get((person, "city"))
+        alike = [fact for fact in latest.values() if pet and (fact.relation, fact.value) == ("pet", pet.value)]
+        if pet and city and len(alike) == 1:
+            text = f"In which city does the owner of the dog {pet.value} live?"
+            yield Question("", text, city.value, "multi-hop", evidence=(pet.turn, city.turn))
+    for person in people:
+        if hobby := latest.get((person, "hobby")):
+            first, second = rng.sample([hobby.value, _new_value(hobby, rng)], 2)
+            text = f"Would {person} be happier with a book on {first} or on {second}?"
+            yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
+    strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
+    for relation in rng.sample(RELATIONS, 2):  # that a person never mentioned: a speaker, or else an absent person
+        silent = [person for person in people if (person, relation.name) not in latest]
+        text = relation.question.format(rng.choice(silent or strangers))
+        yield Question("", text, "", ADVERSARIAL)
 
 
 def _single_fact(fact: Fact, rng: random.Random) -> Question:
@@ -154,33 +157,6 @@ def _single_fact(fact: Fact, rng: random.Random) -> Question:
         choices = tuple(rng.sample([fact.value, *rng.sample(wrong, CHOICES - 1)], CHOICES))
         return Question("", text, fact.value, "multiple-choice", choices, (fact.turn,))
     return Question("", text, fact.value, "single-hop" if fact.first else "update", evidence=(fact.turn,))
-
-
-def _multi_hop(latest: Latest, people: Sequence[str]) -> Iterator[Question]:
-    for person in people:
-        pet, city = latest.get((person, "pet")), latest.get((person, "city"))
-        alike = [fact for fact in latest.values() if pet and (fact.relation, fact.value) == ("pet", pet.value)]
-        if pet and city and len(alike) == 1:
-            text = f"In which city does the owner of the dog {pet.value} live?"
-            yield Question("", text, city.value, "multi-hop", evidence=(pet.turn, city.turn))
-
-
-def _open_domain(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
-    for person in people:
-        hobby = latest.get((person, "hobby"))
-        if hobby:
-            first, second = rng.sample([hobby.value, _new_value(hobby, rng)], 2)
-            text = f"Would {person} be happier with a book on {first} or on {second}?"
-            yield Question("", text, hobby.value, "open-domain", evidence=(hobby.turn,))
-
-
-def _unanswerable(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
-    """Ask about a relation that a person never mentioned: a speaker if possible, otherwise a person who is absent."""
-    strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
-    for relation in rng.sample(RELATIONS, 2):
-        silent = [person for person in people if (person, relation.name) not in latest]
-        person = rng.choice(silent or strangers)
-        yield Question("", relation.question.format(person), "", ADVERSARIAL)
 
 
 TOPICS = ("cups in the sink", "books on the desk", "apples in the bowl", "keys on the hook", "plates in the cabinet")
@@ -209,16 +185,14 @@ def _debate(number: int, agents: int, rounds: int, seed: int) -> Iterator[Conver
     rng = random.Random(f"debate {seed} {number}")
     people, topic = rng.sample(PEOPLE, agents), rng.choice(TOPICS)
     for round in range(1, rounds + 1):
-        contributions = [_contribution(agent, round, topic, rng) for agent in people]
+        contributions = []  # with their figures; the same text for every reader
+        for agent in people:
+            figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
+            text = f"In round {round} I say there are {figure} {topic}. {reasons}"
+            contributions.append((Turn(f"{agent}-{round}", agent, text), figure))
         for reader in people:
             contents = [(turn, figure) for turn, figure in contributions if turn.speaker != reader]
             yield _prompt(f"debate-{number}", reader, round, topic, rng.sample(contents, len(contents)))
-
-
-def _contribution(agent: str, round: int, topic: str, rng: random.Random) -> tuple[Turn, int]:
-    """Return an agent's contribution, which is the same text for every reader, and its figure."""
-    figure, reasons = rng.randint(2, 40), " ".join(rng.sample(REASONS, 2))
-    return Turn(f"{agent}-{round}", agent, f"In round {round} I say there are {figure} {topic}. {reasons}"), figure
 
 
 def _prompt(debate: str, reader: str, round: int, topic: str, contents: Sequence[tuple[Turn, int]]) -> Conversation:

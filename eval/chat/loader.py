@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,17 +46,15 @@ def locomo(row: Mapping[str, Any], id: str, where: str) -> Conversation:
     numbers = sorted(int(match[1]) for key in talk if (match := _SESSION.fullmatch(key)))
     if not numbers:
         raise DataError(f"{where}: there is no field 'session_1', so this is no LoCoMo conversation; {REMEDY}")
-    sessions = tuple(_locomo_session(talk, number, where) for number in numbers)
+    sessions = []
+    for number in numbers:
+        name = f"session_{number}"
+        entries = enumerate(field(talk, name, list, where), 1)
+        turns = tuple(_locomo_turn(turn, f"{where}, {name}, turn {i}") for i, turn in entries)
+        sessions.append(Session(f"D{number}", field(talk, f"{name}_date_time", str, where), turns))
     entries = enumerate(field(row, "qa", list, where), 1)
-    return Conversation(id, sessions, tuple(_locomo_question(qa, f"q{i}", f"{where}, qa {i}") for i, qa in entries))
-
-
-def _locomo_session(talk: Mapping[str, Any], number: int, where: str) -> Session:
-    name = f"session_{number}"
-    turns = [
-        _locomo_turn(turn, f"{where}, {name}, turn {i}") for i, turn in enumerate(field(talk, name, list, where), 1)
-    ]
-    return Session(f"D{number}", field(talk, f"{name}_date_time", str, where), tuple(turns))
+    questions = tuple(_locomo_question(qa, f"q{i}", f"{where}, qa {i}") for i, qa in entries)
+    return Conversation(id, tuple(sessions), questions)
 
 
 def _locomo_turn(turn: Any, where: str) -> Turn:
@@ -89,16 +88,17 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
     id = field(row, "question_id", str, where)
     chats, dates = field(row, "haystack_sessions", list, where), field(row, "haystack_dates", list, where)
     if len(chats) != len(dates):
-        raise DataError(
-            f"{where}: {len(chats)} haystack_sessions but {len(dates)} haystack_dates; each needs the other"
-        )
+        sizes = f"{len(chats)} haystack_sessions but {len(dates)} haystack_dates"
+        raise DataError(f"{where}: {sizes}; each needs the other")
+    order = list(enumerate(dates))
+    if all(_DATED.match(str(date)) for date in dates):  # the file that contains only evidence sessions is not sorted
+        order.sort(key=lambda pair: pair[1])
     sessions, evidence = [], []
-    for number, index in enumerate(_date_order(dates), 1):
-        turns, date = chats[index], dates[index]
-        place = f"{where}, haystack_sessions {index + 1}"
+    for number, (index, date) in enumerate(order, 1):
+        turns, place = chats[index], f"{where}, haystack_sessions {index + 1}"
         if not isinstance(turns, list):
             raise DataError(f"{place}: a list of turns was expected, not {type(turns).__name__}")
-        session = [_haystack_turn(turn, f"D{number}:{i}", f"{place}, turn {i}") for i, turn in enumerate(turns, 1)]
+        session = [_message(turn, f"D{number}:{i}", f"{place}, turn {i}") for i, turn in enumerate(turns, 1)]
         evidence += [t.id for t, turn in zip(session, turns, strict=True) if turn.get("has_answer")]
         sessions.append(Session(f"D{number}", str(date), tuple(session)))
     category = ADVERSARIAL if id.endswith(ABSTENTION) else field(row, "question_type", str, where)
@@ -108,13 +108,7 @@ def longmemeval(row: Mapping[str, Any], where: str) -> Conversation:
     return Conversation(id, tuple(sessions), (question,))
 
 
-def _date_order(dates: Sequence[Any]) -> list[int]:
-    """Order the sessions by date; the file that contains only evidence sessions is not sorted."""
-    order = list(range(len(dates)))
-    return sorted(order, key=lambda i: dates[i]) if all(_DATED.match(str(date)) for date in dates) else order
-
-
-def _haystack_turn(turn: Any, id: str, where: str) -> Turn:
+def _message(turn: Any, id: str, where: str) -> Turn:
     return Turn(id, field(turn, "role", str, where), field(turn, "content", str, where))
 
 
@@ -124,7 +118,11 @@ _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 def personamem(questions: Path) -> list[Conversation]:
     """Load the questions; those with the same messages form one conversation. Raises DataError."""
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
-    contexts = _shared_contexts(contexts_file)
+    contexts: dict[str, list[Any]] = {}  # messages by context id; each line is an object of one key
+    for number, line in enumerate(read_text(contexts_file, REMEDY).split("\n"), 1):
+        where = f"{contexts_file}:{number}"
+        row = parsed(line, where, REMEDY) if line.strip() else {}
+        contexts |= {key: field(row, key, list, where) for key in row}
     groups: dict[tuple[str, int], list[Question]] = {}
     for number, row in enumerate(csv.DictReader(io.StringIO(read_text(questions, REMEDY))), 1):
         where = f"{questions}, question {number}"
@@ -141,41 +139,29 @@ def personamem(questions: Path) -> list[Conversation]:
     return conversations
 
 
-def _shared_contexts(path: Path) -> dict[str, list[Any]]:
-    """Read the messages by context id; each line is an object of one key."""
-    contexts: dict[str, list[Any]] = {}
-    for number, line in enumerate(read_text(path, REMEDY).split("\n"), 1):
-        row = parsed(line, f"{path}:{number}", REMEDY) if line.strip() else {}
-        for key in row:
-            contexts[key] = field(row, key, list, f"{path}:{number}")
-    return contexts
-
-
 def _context_sessions(messages: Sequence[Any], where: str) -> tuple[Session, ...]:
     sessions: list[list[Turn]] = []
     for number, message in enumerate(messages, 1):
-        place = f"{where}, message {number}"
-        role, text = field(message, "role", str, place), field(message, "content", str, place)
-        if role == "system" or not sessions:
+        turn = _message(message, "", f"{where}, message {number}")
+        if turn.speaker == "system" or not sessions:
             sessions.append([])
-        sessions[-1].append(Turn(f"D{len(sessions)}:{number}", role, text))
+        sessions[-1].append(replace(turn, id=f"D{len(sessions)}:{number}"))
     return tuple(Session(f"D{number}", "", tuple(turns)) for number, turns in enumerate(sessions, 1))
 
 
 def _choice_question(row: Mapping[str, Any], where: str) -> Question:
     labelled = _options(field(row, "all_options", str, where), where)
-    right = _LABEL.match(field(row, "correct_answer", str, where))
+    matches = [_LABEL.match(text) for text in (field(row, "correct_answer", str, where), *labelled)]
+    right, *letters = (match[1].lower() if match else "" for match in matches)
     choices = tuple(_LABEL.sub("", option).strip() for option in labelled)
-    letters = [match[1].lower() if (match := _LABEL.match(option)) else "" for option in labelled]
-    if right is None or right[1].lower() not in letters:
+    if not right or right not in letters:
         raise DataError(f"{where}: correct_answer {row['correct_answer']!r} is none of the labels {letters}")
-    answer = choices[letters.index(right[1].lower())]
-    id, text = field(row, "question_id", str, where), field(row, "user_question_or_message", str, where)
-    return Question(id, text, answer, field(row, "question_type", str, where), choices)
+    keys = "question_id", "user_question_or_message", "question_type"
+    id, text, category = (field(row, key, str, where) for key in keys)
+    return Question(id, text, choices[letters.index(right)], category, choices)
 
 
 def _options(text: str, where: str) -> list[str]:
-    """Parse the list of choices, in JSON or Python syntax."""
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
@@ -191,27 +177,25 @@ KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem'
 
 def load_conversations(path: Path) -> list[Conversation]:
     """Load the conversations of a file, or of a folder's files in the order of their names. Raises DataError."""
-    files = [path] if not path.is_dir() else _files_of(path)
-    conversations = [conversation for file in files for conversation in _load_file(file)]
-    check_once([item.id for item in conversations], f"{path}: conversation", "give files without repetitions")
-    return conversations
-
-
-def _files_of(path: Path) -> list[Path]:
-    tables = sorted(path.glob("questions*.csv"))
-    files = tables or sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+    files = [path]
+    if path.is_dir():
+        tables = sorted(path.glob("questions*.csv"))
+        files = tables or sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
     if not files:
         raise DataError(f"{path} holds no conversations; give a folder or file with {KNOWN}")
-    return files
-
-
-def _load_file(path: Path) -> list[Conversation]:
-    if path.suffix == ".csv":
-        return personamem(path)
-    content, name = read_json(path, REMEDY), path.name.partition(".")[0]
-    if isinstance(content, list):
-        return [_parse(row, f"{name}-{number}", f"{path}, entry {number}") for number, row in enumerate(content, 1)]
-    return [_parse(content, name, str(path))]
+    conversations: list[Conversation] = []
+    for file in files:
+        if file.suffix == ".csv":
+            conversations += personamem(file)
+            continue
+        content, name = read_json(file, REMEDY), file.name.partition(".")[0]
+        if isinstance(content, list):
+            rows = enumerate(content, 1)
+            conversations += [_parse(row, f"{name}-{number}", f"{file}, entry {number}") for number, row in rows]
+        else:
+            conversations.append(_parse(content, name, str(file)))
+    check_once([item.id for item in conversations], f"{path}: conversation", "give files without repetitions")
+    return conversations
 
 
 def _parse(row: Any, id: str, where: str) -> Conversation:

@@ -17,10 +17,7 @@ CUE = "Answer:"  # used without a chat template
 
 
 class QuestionPrompt:
-    """Encoder of the parts of a prompt; the instruction is the context prefix of every block.
-
-    ``choices=letters`` lists the choices in the prompt and scores their letters; ``texts`` scores their texts.
-    """
+    """Encoder of a prompt's parts; ``choices``: score the letters of listed choices, or their texts."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -27,13 +27,6 @@ class Split:
     topk: float = 0.0  # retrieval outside the layers: sentence encoder, selection, plan and look-up
     memory: float = 0.0  # groups, transfers into the working cache, harvest
     remainder: float = 0.0  # embeddings, norms, head, row selection and everything else; "other" in files
-
-    def to_json(self) -> dict[str, float]:
-        return {part: round(getattr(self, name), 3) for part, name in PARTS.items()}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, float]) -> Split:
-        return cls(**{PARTS[part]: value for part, value in row.items()})
 
 
 Span = tuple[float, float]  # start and end in seconds
@@ -60,7 +53,6 @@ def _length(spans: Sequence[Span]) -> float:
 
 
 def _within(spans: Sequence[Span], limits: Sequence[Span]) -> list[Span]:
-    """Return the ``spans`` that lie within one of ``limits``."""
     return [(a, b) for a, b in spans if any(start <= a and b <= stop for start, stop in limits)]
 
 
@@ -94,14 +86,9 @@ class Reader:
     """
 
     def __init__(
-        self,
-        session: MemorySession,
-        prompt: QuestionPrompt,
-        unit: str = "turn",
-        max_new_tokens: int = 24,
-        replay: bool | None = None,
-        timer: ModuleTimer | None = None,
-    ) -> None:
+        self, session: MemorySession, prompt: QuestionPrompt, unit: str, max_new_tokens: int,
+        replay: bool | None, timer: ModuleTimer | None,
+    ) -> None:  # fmt: skip
         self._session, self._prompt, self._unit = session, prompt, check_unit(unit)
         self._max_new_tokens, self._timer = max_new_tokens, timer
         self._replay = session.method.capabilities.harvests if replay is None else replay
@@ -130,17 +117,18 @@ class Reader:
         self._prefill(item[1])
 
     def answer(self, question: Question) -> Answer:
-        """Answer with greedy text, or with the most likely choice.
-
-        A question about an incremental conversation leaves no rows in the memory: each is answered as if it were the
-        first. Rows of other prompts stay for the next conversation of the group.
-        """
+        """Answer with greedy text or the likeliest choice; questions of incremental conversations leave no rows."""
         timer = self._timer
         with timer.running() if timer else nullcontext():
             began = time.perf_counter()
             prefill = self._prefill(question)
             scoring = time.perf_counter()
-            text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
+            if question.choices:  # the first of equally likely ones wins; scoring leaves the working cache unchanged
+                result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
+                text, tokens, decoded = question.choices[int(result.scores.argmax())], result.computed_tokens, 0
+            else:
+                ids = self._session.generate(prefill, self._max_new_tokens, self._prompt.stops())
+                text, tokens, decoded = self._prompt.decode(ids), len(ids), len(ids)
             done = time.perf_counter()
         wall, score = 1e3 * (done - began), 1e3 * (done - scoring)
         split = split_time(timer, prefill, wall) if timer else None
@@ -149,15 +137,6 @@ class Reader:
     def _prefill(self, question: Question) -> Prefill:
         lasting = self._read is not None and not self._read.incremental
         return self._session.prefill(question.text, self._prompt.query(question), lasting=lasting)
-
-    def _write(self, prefill: Prefill) -> tuple[str, int, int]:
-        ids = self._session.generate(prefill, self._max_new_tokens, self._prompt.stops())
-        return self._prompt.decode(ids), len(ids), len(ids)
-
-    def _choose(self, prefill: Prefill, question: Question) -> tuple[str, int, int]:
-        """Score the choices; the first of equal ones wins. Scoring leaves the working cache unchanged."""
-        result = self._session.score(prefill, self._prompt.candidates(question), self._prompt.reduce)
-        return question.choices[int(result.scores.argmax())], result.computed_tokens, 0
 
 
 def computed(prefill: Prefill) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.chat.answer_scores import abstains, bleu1, similarity, token_f1
 from eval.chat.conversation import Item, Question
-from eval.chat.reader import Answer, Reading, Split
+from eval.chat.reader import PARTS, Answer, Reading, Split
 from keep_agent.rollout.results import StepNumbers
 from keep_agent.rollout.run_folder import RunFolder
 from keep_agent.rollout.trace import step_numbers
@@ -57,7 +57,7 @@ class AnswerRow:
         return self.numbers.encoded_token_layers / self.numbers.layers
 
     def to_json(self) -> dict[str, Any]:
-        split = self.split and self.split.to_json()
+        split = self.split and {part: round(getattr(self.split, name), 3) for part, name in PARTS.items()}
         return asdict(replace(self, split=None)) | {"numbers": self.numbers.to_json(), "split": split}
 
     @classmethod
@@ -65,7 +65,8 @@ class AnswerRow:
         """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
         values = {item.name: row[item.name] for item in fields(cls)}
         values |= {"scores": Scores(**row["scores"]), "numbers": StepNumbers(**row["numbers"])}
-        values |= {"reading": Reading(**row["reading"]), "split": row["split"] and Split.from_json(row["split"])}
+        split = row["split"] and Split(**{PARTS[part]: value for part, value in row["split"].items()})
+        values |= {"reading": Reading(**row["reading"]), "split": split}
         return cls(**values)
 
 
@@ -77,7 +78,6 @@ class AnswerFolder(RunFolder):
 
 
 def score(answer: str, question: Question, encoder: SentenceEncoder) -> Scores:
-    """Score an answer."""
     gave_up = abstains(answer) and not question.choices
     if question.choices:
         return Scores(correct=answer == question.answer)
@@ -97,21 +97,11 @@ def answer_row(index: int, item: Item, reading: Reading, answer: Answer, encoder
     conversation, question = item
     decision = Decision("", (), answer.prefill, answer.score_ms, answer.tokens)
     return AnswerRow(
-        index=index,
-        id=row_id(item),
-        conversation=conversation.group or conversation.id,
-        category=question.category,
-        choice=bool(question.choices),
-        question=question.text,
-        gold=question.answer,
-        answer=answer.text,
-        scores=score(answer.text, question, encoder),
-        numbers=step_numbers(decision, 0, answer.wall_ms),
-        kv_length=answer.kv_length,
-        evidence=evidence_share(item, answer),
-        reading=reading,
-        split=answer.split,
-    )
+        index, row_id(item), conversation.group or conversation.id, question.category, bool(question.choices),
+        question.text, question.answer, answer.text, score(answer.text, question, encoder),
+        step_numbers(decision, 0, answer.wall_ms), answer.kv_length,
+        evidence_share(item, answer), reading, answer.split,
+    )  # fmt: skip
 
 
 def evidence_share(item: Item, answer: Answer) -> float | None:

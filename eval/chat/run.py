@@ -16,10 +16,10 @@ from eval.chat.generated import debates, generate_conversations
 from eval.chat.loader import load_conversations
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
-from eval.chat.rows import AnswerFolder, AnswerRow, answer_row, row_id
+from eval.chat.rows import AnswerFolder, answer_row, row_id
 from eval.chat.summary import quality_table, split_table, summarize, tokens_table
 from eval.common.resume import Create, begin
-from eval.common.run import progress, versions_of
+from eval.common.run import progress_bar, versions_of
 from eval.common.tables import cost_table
 from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
 from keep_agent.config.settings import check_settings
@@ -30,28 +30,16 @@ from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 
 LEAST = {
-    "limit": 1,
-    "planner.max_new_tokens": 1,
-    "prompt.budget": 1,
-    "generated.conversations": 0,
-    "generated.sessions": 1,
-    "generated.turns": 1,
-    "generated.speakers": 2,
-    "generated.debates": 0,
-    "generated.agents": 2,
-    "generated.rounds": 1,
-    "eval.seed": 0,
-    "eval.threads": 1,
-}
+    "limit": 1, "planner.max_new_tokens": 1, "prompt.budget": 1, "generated.conversations": 0, "generated.sessions": 1,
+    "generated.turns": 1, "generated.speakers": 2, "generated.debates": 0, "generated.agents": 2,
+    "generated.rounds": 1, "eval.seed": 0, "eval.threads": 1,
+}  # fmt: skip
 OPTIONAL = ("limit", "eval.threads")
 SWITCHES = ("profile", "eval.progress")
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer the questions of ``config`` into ``folder``, or into the run to resume; return the summary.
-
-    ``overrides`` are those of the command line. The input is checked before the folder is created.
-    """
+    """Answer the questions of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
     with begin(AnswerFolder, config, folder, overrides, _check) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -68,21 +56,29 @@ def _evaluate(
         reader = make_reader(config, engine, encoder)
         if earlier is not None:
             earlier.check_weights(engine.model_key)
-            _check_questions(earlier, questions)
+            current = {index: (row_id(item), item[1].text) for index, item in enumerate(questions)}
+            for row in earlier.results:
+                if current.get(row.index) != (row.id, row.question):
+                    place = f"{earlier.path} answered {row.id} as question {row.index}"
+                    raise ConfigError(f"{place}, but the data have changed; start a new run")
         OmegaConf.update(config, "weights", engine.model_key, force_add=True)
         run = earlier or create(OmegaConf.to_container(config, resolve=True))
-        with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
-            todo = len(run.finished) < len(questions)
+        done, total, enabled = len(run.results), len(questions), config.eval.progress
+        with progress_bar(console, "questions", total, done, run, "questions", enabled) as update:
+            update(description=_so_far(run))
             skipped: list[Item] = []  # answered by an earlier run, so that this memory lacks their effects
             for index, item in enumerate(questions):
                 if index in run.finished:
                     skipped.append(item)
                     continue
-                _restore(reader, skipped, item)
+                for earlier_item in skipped:
+                    if earlier_item[0].shares_memory(item[0]):
+                        reader.restore(earlier_item)
                 skipped.clear()
-                run.commit(_ask(reader, index, item, encoder))
-                tell()
-    return _finish(run, config, console, versions_of(run, todo))
+                reading = reader.read(item[0])
+                run.commit(answer_row(index, item, reading, reader.answer(item[1]), encoder))
+                update(advance=1, description=_so_far(run))
+    return _finish(run, config, console, versions_of(run, done < total))
 
 
 def make_conversations(config: DictConfig) -> list[Conversation]:
@@ -116,53 +112,23 @@ def _check(config: DictConfig) -> None:
         check_bertscore(config.bertscore)
 
 
-def _check_questions(run: AnswerFolder, questions: Sequence[Item]) -> None:
-    """Check that the run's answers belong to the current data. Raises ConfigError otherwise."""
-    current = {index: (row_id(item), item[1].text) for index, item in enumerate(questions)}
-    for row in run.results:
-        if current.get(row.index) != (row.id, row.question):
-            raise ConfigError(
-                f"{run.path} answered {row.id} as question {row.index}, but the data have changed; start a new run"
-            )
-
-
-def _restore(reader: Reader, skipped: Sequence[Item], item: Item) -> None:
-    """Restore the effects of ``skipped`` questions on the memory of ``item``."""
-    for earlier in skipped:
-        if earlier[0].shares_memory(item[0]):
-            reader.restore(earlier)
-
-
-def _ask(reader: Reader, index: int, item: Item, encoder: CachedEncoder) -> AnswerRow:
-    reading = reader.read(item[0])
-    return answer_row(index, item, reading, reader.answer(item[1]), encoder)
-
-
 def _so_far(run: AnswerFolder) -> str:
     scores = [row.scores.f1 for row in run.results if row.scores.f1 is not None]
     return f"F1 {100 * sum(scores) / len(scores):.1f}" if scores else ""
 
 
-def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
-    texts = [row for row in rows if row.scores.f1 is not None] if model else []
-    values = bert_scores([row.answer for row in texts], [row.gold for row in texts], model or "") if texts else []
-    return {row.index: value for row, value in zip(texts, values, strict=True)}
-
-
 def _finish(run: AnswerFolder, config: DictConfig, console: Console, versions: Mapping[str, str]) -> dict[str, Any]:
     rows = sorted(run.results, key=lambda row: row.index)
+    texts = [row for row in rows if row.scores.f1 is not None] if config.bertscore else []
+    pairs = [row.answer for row in texts], [row.gold for row in texts]
     try:
-        bert = _bert(rows, config.bertscore)
+        values = bert_scores(*pairs, config.bertscore) if texts else []
     except ConfigError as error:
         raise ConfigError(f"{error}; to keep all answers: eval.resume={run.path} bertscore=NAME, or null") from error
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    summary = {
-        **summarize(rows, bert),
-        "similarity_encoder": config.prompt.encoder,
-        "seed": config.eval.seed,
-        "config": plain,
-        "versions": versions,
-    }
+    bert = {row.index: value for row, value in zip(texts, values, strict=True)}
+    plain = {"config": OmegaConf.to_container(config, resolve=True), "versions": versions}
+    setting = {"similarity_encoder": config.prompt.encoder, "seed": config.eval.seed}
+    summary = {**summarize(rows, bert), **setting, **plain}
     run.write_summary(summary)
     title = f"{config.planner.name}: {config.data or 'generated conversations'}"
     cost = cost_table(summary, "cost of an answer")

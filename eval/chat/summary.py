@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -22,7 +23,8 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
     """Return quality by category, for all answerable and for all adversarial questions, and cost over all questions."""
     categories = dict.fromkeys(row.category for row in rows)
     answerable = [row for row in rows if row.category != ADVERSARIAL]
-    numbers = [row.numbers for row in rows]
+    splits = [row.split for row in rows if row.split is not None]
+    split_ms = {part: _mean([getattr(split, name) for split in splits]) for part, name in PARTS.items()}
     return {
         "questions": len(rows),
         "conversations": len({row.conversation for row in rows}),
@@ -37,20 +39,15 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         "evidence_recall": _mean([row.evidence for row in rows if row.evidence is not None]),
         "reading_tokens": _mean([row.reading.tokens for row in rows]),
         "reading_ms": _mean([row.reading.ms for row in rows]),
-        "split_ms": _split(rows),
-        **costs(numbers),
+        "split_ms": split_ms if splits else None,
+        **costs([row.numbers for row in rows]),
     }
 
 
 def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
-    """Return means over the rows that have a value, None without any.
-
-    ``average`` is over the text metrics; ``accuracy`` is over multiple choice and adversarial questions, and its
-    interval is clustered by conversation (None for a single conversation).
-    """
-    texts = [row for row in rows if row.scores.f1 is not None]
-    metrics = {name: _mean([value for row in texts if (value := _text_metric(row, name, bert)) is not None])
-               for name in TEXT_METRICS}  # fmt: skip
+    """Return means over the rows that have a value, None without any; intervals are clustered by conversation."""
+    texts = [{**asdict(row.scores), "bertscore": bert.get(row.index)} for row in rows if row.scores.f1 is not None]
+    metrics = {name: _mean([text[name] for text in texts if text[name] is not None]) for name in TEXT_METRICS}
     free = [row for row in rows if not row.choice]
     return {
         "questions": len(rows),
@@ -60,10 +57,6 @@ def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         "accuracy_interval": share_interval(_by_conversation(rows, "correct")),
         "abstained": _mean([row.scores.abstained for row in free]),
     }
-
-
-def _text_metric(row: AnswerRow, name: str, bert: Bert) -> float | None:
-    return bert.get(row.index) if name == "bertscore" else getattr(row.scores, name)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -76,14 +69,6 @@ def _by_conversation(rows: Sequence[AnswerRow], score: str) -> dict[str, list[fl
         if (value := getattr(row.scores, score)) is not None:
             samples.setdefault(row.conversation, []).append(value)
     return samples
-
-
-def _split(rows: Sequence[AnswerRow]) -> dict[str, float] | None:
-    """Return the mean milliseconds of each part; None without measurements."""
-    splits = [row.split for row in rows if row.split is not None]
-    if not splits:
-        return None
-    return {part: sum(getattr(split, name) for split in splits) / len(splits) for part, name in PARTS.items()}
 
 
 HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}

@@ -1,7 +1,6 @@
 """JSON-lines file with one checksummed line per episode, to which an interrupted command can append.
 
-The chain of checksums of ``FILE.jsonl`` starts with the settings in ``FILE.jsonl.json``. ``FILE.end`` holds the number
-of lines.
+Its chain of checksums starts with the settings in ``FILE.jsonl.json``; ``FILE.end`` holds the number of lines.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ REMEDY = "restore the file, or name another one"
 
 @contextmanager
 def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
-    """Open ``path`` for appending; yield it with the values of its complete lines. A partial last line is removed.
-
-    The file is locked against other processes until the end of the context.
+    """Open ``path`` for appending, locked; yield it with the values of its lines, a partial last one removed.
 
     :raises ConfigError: the file was written with another ``config``, or another process holds it
     :raises DataError: a line is damaged or missing, or the file belongs to other settings

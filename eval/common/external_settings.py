@@ -27,33 +27,21 @@ STORAGE_FOLDER = ("a folder to write", (None,))  # null: the user's cache folder
 
 
 def check_external(saved: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: str) -> None:
-    """Check that every external setting of a resumed ``run`` was also given on the command line.
-
-    :param saved: the config with which the run continues
-    :param command_config: the config composed from the command line
-    :param overrides: the command line's overrides, which may name several methods
-    :raises ConfigError: only the run folder has the setting
-    """
+    """Check that the command line has all external settings with which a ``run`` continues. Raises ConfigError."""
     command_line = dict(_external_settings(command_config))
     for key, value in _external_settings(saved):
         if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
             continue  # the address is not used
         what, harmless = EXTERNAL_KEYS.get(key, STORAGE_FOLDER)
-        if value not in harmless and value != command_line.get(key) and not _is_on_command_line(key, value, overrides):
+        pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")  # if only for one of several methods
+        if value not in (*harmless, command_line.get(key)) and not any(map(pattern.search, overrides)):
             raise ConfigError(
                 f"{run} was run with {key}={value}, and a run folder cannot choose {what}: if you trust it, give "
                 f"{as_override(key, str(value))}, and the settings it needs, on the command line"
             )
 
 
-def _is_on_command_line(key: str, value: Any, overrides: Sequence[str]) -> bool:
-    """Return whether an override sets the key to the value, if only for one of several methods."""
-    pattern = re.compile(rf"{re.escape(f'{key}={value}')}(?=$|[+,'\"\]])")
-    return any(pattern.search(override) for override in overrides)
-
-
 def _external_settings(config: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the external settings of a config by dotted key."""
     for key in EXTERNAL_KEYS:
         yield key, OmegaConf.select(config, key)
     memory = OmegaConf.select(config, "memory")
@@ -61,7 +49,6 @@ def _external_settings(config: DictConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _folders(values: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values under `FOLDER` at any depth by dotted key."""
     parts = values.items() if isinstance(values, Mapping) else enumerate(values if isinstance(values, list) else ())
     for key, value in parts:
         if key == FOLDER:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         if OmegaConf.select(config, "eval.resume"):
             _tidy(folder, sweep, missing)  # the run writes elsewhere, and may be killed before it ends
 
-        def play() -> None:
-            job(config, folder, list(hydra_config.overrides.task))
-
+        play = partial(job, config, folder, list(hydra_config.overrides.task))
         try:
             if os.getpid() != process:
                 play()
@@ -65,22 +64,17 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     def command() -> None:
         missing.extend(missing_folders(sys.argv[1:]))
         sys.argv[1:] = expand_model(sys.argv[1:])
-        check_known(*_parse(sys.argv[1:], config_name))
+        options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # Hydra parses the others
+        options.add_argument("--config-name", "-cn", default=config_name)
+        options.add_argument("--config-dir", "-cd")
+        options.add_argument("--config-path", "-cp")
+        known, words = options.parse_known_args(sys.argv[1:])
+        words = [word for word in words if word[:1] != "-" and ("=" in word or word[:1] == "~")]
+        check_known(known.config_name, words, [text for text in (known.config_dir, known.config_path) if text])
         hydra.main(version_base="1.3", config_path="pkg://configs", config_name=config_name)(run)()
 
     codes.append(guarded(command))
     return max(codes)
-
-
-def _parse(arguments: Sequence[str], config_name: str) -> tuple[str, list[str], list[str]]:
-    """Return the config, the overrides and the config folders of a command line. Hydra parses the rest."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--config-name", "-cn", default=config_name)
-    options.add_argument("--config-dir", "-cd")
-    options.add_argument("--config-path", "-cp")
-    known, words = options.parse_known_args(arguments)
-    overrides = [word for word in words if word[:1] != "-" and ("=" in word or word[:1] == "~")]
-    return known.config_name, overrides, [folder for folder in (known.config_dir, known.config_path) if folder]
 
 
 def missing_folders(arguments: Sequence[str]) -> list[Path]:

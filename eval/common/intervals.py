@@ -7,7 +7,7 @@ interval (None), because it does not show how clusters vary. Definitions: docs/e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
-RESAMPLES = 2000
+RESAMPLES, RATIO_RESAMPLES = 2000, 1000
 SAME = 1e-12  # rounding error between equal means of clusters of different sizes
 WIDE, FEW = 0.2, 10  # too few to tell: a share's interval is wider, or a difference has fewer clusters
 SIGNS = 6  # fewest clusters that differ, all in one direction, for which a sign test excludes zero
@@ -61,20 +61,20 @@ def paired_difference(samples: Samples) -> Difference | None:
     return Difference(sum(values) / len(values), interval, more, fewer, len(values), clusters)
 
 
-def unseen_share(clusters: int, level: float = LEVEL) -> float:
+def unseen_share(clusters: int) -> float:
     """Return the largest share of differing clusters compatible with ``clusters`` equal ones (exact, one-sided)."""
-    return 1 - (1 - level) ** (1 / clusters)
+    return 1 - (1 - LEVEL) ** (1 / clusters)
 
 
-def wilson(share: float, count: float, level: float = LEVEL) -> tuple[float, float]:
+def wilson(share: float, count: float) -> tuple[float, float]:
     """Return Wilson's score interval of a ``share`` of ``count`` independent observations."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     middle, scale = share + z * z / (2 * count), 1 + z * z / count
     half = z * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
+def share_interval(samples: Samples) -> Interval:
     """Return Wilson's interval of the share of values that are 1, among values of 0 or 1.
 
     Values of one cluster are correlated, so the effective sample size is smaller: the number of independent values with
@@ -87,13 +87,13 @@ def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
     count = sum(v.size for v in values)
     share = float(sum(v.sum() for v in values)) / count
     if share in (0, 1):
-        return wilson(share, len(values), level)
+        return wilson(share, len(values))
     clusters = len(values)
     alone = share * (1 - share) / (count - 1)  # variance of the share if all values were independent
     apart = clusters / (clusters - 1) * sum(float((v - share).sum()) ** 2 for v in values) / count**2
     effective = count * alone / apart if apart else float(count)
-    narrow, wide = stdtrit([count - 1, clusters - 1], (1 + level) / 2)
-    return wilson(share, min(effective, count) * float(narrow / wide) ** 2, level)
+    narrow, wide = stdtrit([count - 1, clusters - 1], (1 + LEVEL) / 2)
+    return wilson(share, min(effective, count) * float(narrow / wide) ** 2)
 
 
 def is_wide(interval: Interval) -> bool:
@@ -101,24 +101,18 @@ def is_wide(interval: Interval) -> bool:
     return interval is None or interval[1] - interval[0] > WIDE
 
 
-def _picks(clusters: int, resamples: int, seed: int) -> NDArray[np.int64]:
+def _picks(clusters: int, resamples: int) -> NDArray[np.int64]:
     """Draw (resamples, clusters) indices of clusters with replacement."""
-    return np.random.default_rng(seed).integers(0, clusters, (resamples, clusters))
+    return np.random.default_rng(0).integers(0, clusters, (resamples, clusters))
 
 
-def _bounds(values: NDArray[np.float64], level: float) -> tuple[float, float]:
-    tail = 100 * (1 - level) / 2
+def _bounds(values: NDArray[np.float64]) -> tuple[float, float]:
+    tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(values, [tail, 100 - tail])
     return float(low), float(high)
 
 
-def mean_interval(
-    samples: Samples,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    within: tuple[float, float] | None = None,
-) -> Interval:
+def mean_interval(samples: Samples, resamples: int = RESAMPLES, within: tuple[float, float] | None = None) -> Interval:
     """Return the percentile interval of the mean over all values; clusters are resampled whole.
 
     :param within: the least and the greatest possible value: if the means of all clusters are equal, clusters that
@@ -128,40 +122,25 @@ def mean_interval(
     if len(values) < 2:
         return None
     if within is not None and np.ptp([v.mean() for v in values]) < SAME:
-        mean, share = float(values[0].mean()), unseen_share(len(values), level)
+        mean, share = float(values[0].mean()), unseen_share(len(values))
         return (1 - share) * mean + share * within[0], (1 - share) * mean + share * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
-    picks = _picks(len(values), resamples, seed)
-    return _bounds(sums[picks].sum(1) / counts[picks].sum(1), level)
+    picks = _picks(len(values), resamples)
+    return _bounds(sums[picks].sum(1) / counts[picks].sum(1))
 
 
-def ratio_interval(
-    top: Samples,
-    bottom: Samples,
-    statistic: Callable[[NDArray[np.float64]], float] = np.median,
-    level: float = LEVEL,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Return the interval of ``statistic(top) / statistic(bottom)``; both sides resample the same clusters.
-
-    Clusters missing on either side are left out.
-    """
+def ratio_interval(top: Samples, bottom: Samples) -> Interval:
+    """Return the interval of the ratio of medians, top / bottom; both sides resample the same common clusters."""
     common = [key for key in top if len(top[key]) and len(bottom.get(key, ()))]
     if len(common) < 2:
         return None
-    above = [np.asarray(top[key], float) for key in common]
-    below = [np.asarray(bottom[key], float) for key in common]
-    ratios = np.array(
-        [
-            statistic(np.concatenate([above[i] for i in pick])) / statistic(np.concatenate([below[i] for i in pick]))
-            for pick in _picks(len(common), resamples, seed)
-        ]
-    )
-    return _bounds(ratios, level)
+    sides = [[np.asarray(side[key], float) for key in common] for side in (top, bottom)]
+    picks = _picks(len(common), RATIO_RESAMPLES)
+    above, below = (np.array([np.median(np.concatenate([side[i] for i in pick])) for pick in picks]) for side in sides)
+    return _bounds(above / below)
 
 
-def median_interval(values: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def median_interval(values: Sequence[float], resamples: int = RESAMPLES) -> Interval:
     """Return the percentile interval of the median of single values; None for fewer than two."""
     data = np.asarray(values, float)
-    return None if data.size < 2 else _bounds(np.median(data[_picks(data.size, resamples, seed)], 1), LEVEL)
+    return None if data.size < 2 else _bounds(np.median(data[_picks(data.size, resamples)], 1))

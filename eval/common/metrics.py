@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from eval.common.intervals import Interval, share_interval
 from keep_agent.rollout.results import PARTS, EpisodeResult, StepNumbers, TaskOutcome
+
+MEANS = (  # of `costs`, per step
+    "prompt_tokens", "fresh_tokens", "score_tokens", "invalidated_tokens", "loaded_bytes", "encoded_token_layers",
+)  # fmt: skip
 
 
 def cluster_of(result: EpisodeResult) -> str:
@@ -49,20 +53,16 @@ def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     """Summarize outcome and cost of a run; crashed episodes stay in every denominator."""
     tasks = [task for result in results for task in result.tasks]
     steps = [step for result in results for step in result.steps]
-    by_type: dict[str, list[TaskOutcome]] = defaultdict(list)
-    for task in tasks:
-        by_type[task.type].append(task)
+    types, rates = sorted({task.type for task in tasks}), _rates(tasks)
     return {
         "episodes": len(results),
         "tasks": len(tasks),
         "crashed": sum(result.crashed for result in results),
         "restarted_episodes": sum(result.restarts > 0 for result in results),
-        "success_rate": success_rate(tasks),
+        "success_rate": rates["success_rate"],
         "success_interval": success_interval(results),
-        "goal_condition_rate": goal_condition_rate(tasks),
-        "subgoal_success_rate": subgoal_success_rate(tasks),
-        "path_weighted_success": path_weighted_success(tasks),
-        "per_task_type": {name: _rates(members) for name, members in sorted(by_type.items())},
+        **rates,
+        "per_task_type": {name: _rates([task for task in tasks if task.type == name]) for name in types},
         "stops": dict(sorted(Counter(task.stop for task in tasks).items())),
         "steps": len(steps),
         "steps_per_task": len(steps) / len(tasks) if tasks else 0.0,
@@ -100,38 +100,28 @@ def spread(values: Iterable[float]) -> dict[str, float] | None:
 def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
     """Summarize times and rows of the steps at which a model ran."""
 
-    def total(of: Callable[[StepNumbers], float]) -> float:
-        return sum(of(step) for step in steps)
+    def total(name: str) -> float:
+        return sum(getattr(step, name) for step in steps)
 
     def ratio(top: float, bottom: float) -> float | None:
         return top / bottom if bottom else None
 
-    count = len(steps)
-    memory = total(lambda s: s.memory_tokens)
+    count, recomputable = len(steps), sum(s.memory_tokens * (s.layers - 1) for s in steps)
     return {
         "ttft_ms": spread(s.ttft_ms for s in steps),
         "ttft_parts_ms": {part: spread((s.parts or {}).get(part, 0.0) for s in steps) for part in PARTS},
-        "ttft_overlapped_ms": spread(s.ttft_overlapped_ms for s in steps),
-        "decision_ms": spread(s.decision_ms for s in steps),
-        "score_ms": spread(s.score_ms for s in steps),
+        **{name: spread(getattr(s, name) for s in steps) for name in ("ttft_overlapped_ms", "decision_ms", "score_ms")},
         "ttft_cold_ms": spread(s.ttft_ms for s in steps if s.cold),
         "ttft_flip_ms": spread(s.ttft_ms for s in steps if s.flips and not s.cold),
         "cold_steps": sum(s.cold for s in steps),
         "flip_steps": sum(bool(s.flips) and not s.cold for s in steps),
-        "prompt_tokens": ratio(total(lambda s: s.prompt_tokens), count),
-        "fresh_tokens": ratio(total(lambda s: s.fresh_tokens), count),
-        "score_tokens": ratio(total(lambda s: s.score_tokens), count),
-        "invalidated_tokens": ratio(total(lambda s: s.invalidated_tokens), count),
-        "loaded_bytes": ratio(total(lambda s: s.loaded_bytes), count),
-        "encoded_token_layers": ratio(total(lambda s: s.encoded_token_layers), count),
-        "computed_ratio": ratio(total(lambda s: s.token_layers), total(lambda s: s.prompt_tokens * s.layers)),
-        "recomputed_ratio": ratio(
-            total(lambda s: s.recomputed_token_layers), total(lambda s: s.memory_tokens * (s.layers - 1))
-        ),
-        "kv_hit_rate": ratio(total(lambda s: s.hit_tokens), memory),
-        "prefix_hit_rate": ratio(total(lambda s: s.prefix_tokens), total(lambda s: s.prompt_tokens)),
+        **{name: ratio(total(name), count) for name in MEANS},
+        "computed_ratio": ratio(total("token_layers"), sum(s.prompt_tokens * s.layers for s in steps)),
+        "recomputed_ratio": ratio(total("recomputed_token_layers"), recomputable),
+        "kv_hit_rate": ratio(total("hit_tokens"), total("memory_tokens")),
+        "prefix_hit_rate": ratio(total("prefix_tokens"), total("prompt_tokens")),
         "peak_request_tokens": max((s.request_tokens for s in steps), default=None),
         "peak_live_tokens": max((s.live_tokens for s in steps), default=None),
-        "raw_kv_reads": ratio(total(lambda s: s.raw_reads), count),
-        "live_kv_reads": ratio(total(lambda s: s.live_reads), count),
+        "raw_kv_reads": ratio(total("raw_reads"), count),
+        "live_kv_reads": ratio(total("live_reads"), count),
     }

@@ -20,19 +20,14 @@ MARKERS = "os^Dv<>PX*"
 
 
 def check_figure(file: Path) -> None:
-    """Check that a figure can be written to ``file``, before hours of computing. Makes its folder.
-
-    :raises ConfigError: matplotlib is not installed, the file type is unknown, or the folder cannot be written
-    """
+    """Check, before hours of computing, that a figure can be written; makes its folder. Raises ConfigError."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ModuleNotFoundError as error:
         raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
-    kinds = FigureCanvasBase.get_supported_filetypes()
+    kinds = sorted(FigureCanvasBase.get_supported_filetypes())
     if _kind(file) not in kinds:
-        raise ConfigError(
-            f"{file} is no known type of figure; use a name that ends in one of: .{', .'.join(sorted(kinds))}"
-        )
+        raise ConfigError(f"{file} is no known type of figure; use a name that ends in one of: .{', .'.join(kinds)}")
     check_target(file)
 
 
@@ -45,8 +40,6 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
     """Yield the axes of ``panels`` panels in ``columns`` columns; write the figure to ``file`` at the end.
 
     With a ``y_label``, all panels share one labelled scale; otherwise each has its own.
-
-    :raises ConfigError: as `check_figure`
     """
     check_figure(file)
     from matplotlib.figure import Figure
@@ -72,9 +65,5 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
 
 def style(number: int) -> dict[str, object]:
     """Return colour and marker of line ``number``; markers distinguish lines without colour."""
-    return {
-        "color": COLORS[number % len(COLORS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 4.5,
-        "linewidth": 1.4,
-    }
+    look = {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
+    return {**look, "markersize": 4.5, "linewidth": 1.4}

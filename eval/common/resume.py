@@ -47,33 +47,26 @@ def begin(
     released at the end of the context.
     """
     with ExitStack() as stack:
-        earlier, config = _open_run(kind, config, overrides, check)
-        if earlier is not None:
-            stack.enter_context(earlier)
+        earlier = None
+        if config.eval.resume is None:
+            check(config)
+            if config.planner.kind == "kv" and "prompt" in config:
+                warn_of_fallback(config.prompt.encoder)
+            _resolve_encoder(config)
+            use_threads(config)
+        else:
+            check_kinds(OmegaConf.to_container(config, resolve=True))
+            path = Path(config.eval.resume)
+            saved = kind.saved(path)
+            check_saved(saved, config, str(path / CONFIG))
+            _resolve_encoder(config)
+            config = resumed_config(config, saved, overrides)
+            with _as_data_error(path / CONFIG):
+                check_kinds(saved)
+            check(config)
+            use_threads(config)
+            earlier = stack.enter_context(kind.resume(path))
         yield earlier, config, lambda saved: stack.enter_context(kind.create(folder, saved))
-
-
-def _open_run(
-    kind: type[Folder], config: DictConfig, overrides: Sequence[str], check: Callable[[DictConfig], None]
-) -> tuple[Folder | None, DictConfig]:
-    if config.eval.resume is None:
-        check(config)
-        if config.planner.kind == "kv" and "prompt" in config:
-            warn_of_fallback(config.prompt.encoder)
-        _resolve_encoder(config)
-        use_threads(config)
-        return None, config
-    check_kinds(OmegaConf.to_container(config, resolve=True))
-    path = Path(config.eval.resume)
-    saved = kind.saved(path)
-    check_saved(saved, config, str(path / CONFIG))
-    _resolve_encoder(config)
-    config = resumed_config(config, saved, overrides)
-    with _as_data_error(path / CONFIG):
-        check_kinds(saved)
-    check(config)
-    use_threads(config)
-    return kind.resume(path), config
 
 
 def _resolve_encoder(config: DictConfig) -> None:
@@ -83,10 +76,7 @@ def _resolve_encoder(config: DictConfig) -> None:
 
 
 def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None:
-    """Raises DataError if a saved config lacks a setting of its command.
-
-    :param config: any config of the command
-    """
+    """Raises DataError if a saved config lacks a setting of its command; ``config``: any config of the command."""
     if "eval" not in saved:
         raise DataError(f"{file} belongs to a run of another command; resume it with that command")
     with _as_data_error(file):
@@ -114,10 +104,7 @@ def _as_data_error(file: Path | str) -> Iterator[None]:
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
-    """Set the number of torch threads of each process; null leaves the choice to torch.
-
-    Several processes with models share the number that torch would choose.
-    """
+    """Set the number of torch threads; by default processes with models share the number that torch would choose."""
     shared = processes > 1 and config.planner.kind == "kv"
     if config.eval.threads or shared:
         import torch
@@ -126,22 +113,18 @@ def use_threads(config: DictConfig, processes: int = 1) -> None:
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequence[str]) -> DictConfig:
-    """Return the saved config with the `FREE_KEYS` that the command line's ``overrides`` set.
-
-    :raises ConfigError: an override changes any other setting
-    """
+    """Return the saved config with the `FREE_KEYS` of the command line. Raises ConfigError for any other change."""
     new_config, saved_config = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in overrides]
     for key in keys:
         if not within(key, FREE_KEYS):
             changed |= changed_settings(_value_at(new_config, key), _value_at(saved_config, key), key)
+    run = str(config.eval.resume)
     if changed:
         text = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
-        raise ConfigError(
-            f"{config.eval.resume} was run with other settings: {text}; leave these out or start a new run"
-        )
-    check_names(saved_config, classes_of(config, overrides), str(config.eval.resume))
+        raise ConfigError(f"{run} was run with other settings: {text}; leave these out or start a new run")
+    check_names(saved_config, classes_of(config, overrides), run)
     merged = as_config(saved_config)
     merged.eval.progress = config.eval.progress
     for key in WORKER_KEYS:  # missing in older runs
@@ -152,7 +135,7 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], overrides: Sequ
     for key in keys:
         if within(key, MACHINE_KEYS):  # defaults do not replace saved values
             _copy(merged, key, config)
-    check_external(merged, config, overrides, str(config.eval.resume))
+    check_external(merged, config, overrides, run)
     return merged
 
 
@@ -170,18 +153,12 @@ def classes_of(config: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 
 def check_composed(config: DictConfig, command_config: DictConfig, overrides: Sequence[str], run: Path) -> None:
-    """Check a config that was composed with overrides saved by a ``run``.
-
-    :param command_config: the command line's own config; ``overrides`` are its overrides
-    :raises ConfigError: the config names a foreign class, interpolates a value or has an external setting, and the
-        command line does not say the same
-    """
+    """Check a config composed with overrides that a ``run`` saved against the command line. Raises ConfigError."""
     plain = OmegaConf.to_container(config, resolve=False)
     check_names(plain, classes_of(command_config, overrides), str(run))
     for text in looked_up(plain):
-        raise ConfigError(
-            f"{run} has the setting {text!r}, and interpolations of a run folder are not resolved: start a new run"
-        )
+        remedy = "interpolations of a run folder are not resolved: start a new run"
+        raise ConfigError(f"{run} has the setting {text!r}, and {remedy}")
     check_external(config, command_config, overrides, str(run))
 
 
@@ -199,7 +176,6 @@ def differing_settings(config: DictConfig, saved: Mapping[str, Any]) -> dict[str
 
 
 def _value_at(tree: Any, key: str) -> Any:
-    """Return the value under a dotted key, or None."""
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree

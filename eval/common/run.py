@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +26,7 @@ from eval.common.resume import Create, begin, check_played
 from eval.common.tables import cost_table, summary_table
 from eval.workers.player import InProcessRunner
 from eval.workers.processes import ProcessPool
-from eval.workers.supervisor import EpisodeRecord, EpisodeRunner, Setup, Supervisor, WorkerError
+from eval.workers.supervisor import Setup, Supervisor, WorkerError
 from keep_agent.config.factory import make_episodes
 from keep_agent.config.settings import RAY, check_settings
 from keep_agent.console import make_console
@@ -72,23 +72,10 @@ class Shard:
 
 
 @contextmanager
-def progress(
-    console: Console, noun: str, total: int, run: RunFolder, enabled: bool, describe: Callable[[], str]
-) -> Iterator[Callable[[], None]]:
-    """Show a bar of results; yield the function to call after each of them."""
-    with progress_bar(console, noun, total, len(run.results), run, noun, enabled) as update:
-        update(description=describe())
-        yield lambda: update(advance=1, description=describe())
-
-
-@contextmanager
 def progress_bar(
     console: Console, noun: str, total: int, completed: int, run: RunFolder, results: str, enabled: bool
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar of ``total`` ``noun``; yield its update function. An interrupt prints how to resume the run.
-
-    :param results: noun for the run's results
-    """
+    """Yield the update function of a bar. An interrupt prints how to resume the run after its ``results``."""
     columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
     text = TextColumn("{task.description}", markup=False)
     bar = Progress(*columns, text, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
@@ -106,10 +93,7 @@ VERSION_PACKAGES = ("torch", "transformers", "tokenizers", "gymnasium", "numpy",
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play the episodes of ``config`` into ``folder``, or into the run it resumes; return the summary.
-
-    ``overrides`` are the command line's. Invalid input is reported before the folder is touched.
-    """
+    """Play the episodes of ``config`` in ``folder``, or in the run that it resumes; return the summary."""
     with begin(RunFolder, config, folder, overrides, check_settings) as (earlier, config, create):
         return _evaluate(earlier, config, create, console)
 
@@ -118,15 +102,15 @@ def _evaluate(
     earlier: RunFolder | None, config: DictConfig, create: Create[RunFolder], console: Console
 ) -> dict[str, Any]:
     episodes = make_episodes(config.env, config.eval)
-    count = len(episodes)
-    shard = Shard.parse(config.eval.get("shard")).indices(count)
+    shard = Shard.parse(config.eval.get("shard")).indices(len(episodes))
     todo = [index for index in shard if earlier is None or index not in earlier.finished]
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_choice("wandb.mode", config.wandb.mode, MODES)
     with closing(make_runner(config, len(todo))) as runner:
-        _check_setup(runner.setup, episodes, earlier)
-        plain |= {"weights": runner.setup.weights, "episodes": count}
-        plain |= {"trained": runner.setup.trained} if runner.setup.trained else {}
+        setup = runner.setup
+        _check_setup(setup, episodes, earlier)
+        plain |= {"weights": setup.weights, "episodes": len(episodes)}
+        plain |= {"trained": setup.trained} if setup.trained else {}
         run = earlier or create(plain)
         try:
             log = open_log(plain["wandb"], plain, run.path)
@@ -134,13 +118,16 @@ def _evaluate(
             if earlier is None:
                 run.discard()
             raise
-        with progress(
-            console, "episodes", len(shard), run, config.eval.progress, lambda: _progress_text(run)
-        ) as advance:
-            for record in _with_resume_hint(runner.play(todo), run):
-                run.commit(record.result, record.entries, record.frames)
-                log.episode(record.result)
-                advance()
+        done, enabled = len(run.results), config.eval.progress
+        with progress_bar(console, "episodes", len(shard), done, run, "episodes", enabled) as update:
+            update(description=_progress_text(run))
+            try:
+                for record in runner.play(todo):
+                    run.commit(record.result, record.entries, record.frames)
+                    log.episode(record.result)
+                    update(advance=1, description=_progress_text(run))
+            except WorkerError as error:
+                raise WorkerError(f"{error}; go on with eval.resume={run.path}") from error
     results = sorted(run.results, key=lambda result: result.index)
     summary = summary_of(results, plain, versions_of(run, bool(todo)))
     run.write_summary(summary)
@@ -150,26 +137,17 @@ def _evaluate(
 
 
 def _check_setup(setup: Setup, episodes: Sequence[Episode], earlier: RunFolder | None) -> None:
-    """Raises KeepError if workers have other data than this process, or a resumed run had other data or weights."""
     count = len(episodes)
     if setup.episodes != count:
         raise WorkerError(f"{setup.where} has {setup.episodes} episodes, not {count}; put the same env.data there")
-    if earlier is not None:
-        if (before := earlier.config.get("episodes", count)) != count:  # indices would mean other episodes
-            raise ConfigError(
-                f"{earlier.path} was started with {before} episodes, but the data now have {count}; start a new run"
-            )
-        if earlier.config["env"]["data"] is not None:  # generated episodes depend on the seed alone
-            check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
-        earlier.check_weights(setup.weights, setup.trained)
-
-
-def _with_resume_hint(records: Iterable[EpisodeRecord], run: RunFolder) -> Iterator[EpisodeRecord]:
-    """Add to a WorkerError how to resume the run, which keeps its finished episodes."""
-    try:
-        yield from records
-    except WorkerError as error:
-        raise WorkerError(f"{error}; go on with eval.resume={run.path}") from error
+    if earlier is None:
+        return
+    if (before := earlier.config.get("episodes", count)) != count:  # indices would mean other episodes
+        started = f"{earlier.path} was started with {before} episodes"
+        raise ConfigError(f"{started}, but the data now have {count}; start a new run")
+    if earlier.config["env"]["data"] is not None:  # generated episodes depend on the seed alone
+        check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
+    earlier.check_weights(setup.weights, setup.trained)
 
 
 def summary_of(
@@ -208,31 +186,24 @@ def versions_of(run: RunFolder, any_played: bool) -> Mapping[str, str]:
 
 
 def _progress_text(run: RunFolder) -> str:
-    tasks = [task for result in run.results for task in result.tasks]
-    counts = {
-        "crashed": sum(result.crashed for result in run.results),
-        "restarted": sum(result.restarts > 0 for result in run.results),
-    }
-    parts = [f"{count} {name}" for name, count in counts.items() if count]
-    return ", ".join([f"success {100 * success_rate(tasks):.1f} %", *parts])
+    success = success_rate([task for result in run.results for task in result.tasks])
+    crashed = sum(result.crashed for result in run.results)
+    restarted = sum(result.restarts > 0 for result in run.results)
+    parts = [f"{count} {name}" for name, count in (("crashed", crashed), ("restarted", restarted)) if count]
+    return ", ".join([f"success {100 * success:.1f} %", *parts])
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages on which the numbers depend."""
     packages = {"python": platform.python_version(), "keep-agent": keep_agent.__version__}
     for name in VERSION_PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return packages
 
 
-def make_runner(config: DictConfig, episodes: int) -> EpisodeRunner:
-    """Make the runner of ``eval.workers`` and ``eval.launcher`` for ``episodes`` episodes.
-
-    :raises KeepError: the settings exclude each other, or data or model cannot be loaded
-    """
+def make_runner(config: DictConfig, episodes: int) -> InProcessRunner | Supervisor[Any]:
+    """Make the runner of ``eval.workers`` and ``eval.launcher``. Raises KeepError if the config cannot be played."""
     workers, launcher = config.eval.get("workers") or 1, config.eval.get("launcher") or "local"
     if workers > 1 and config.env.get("simulator"):
         raise ConfigError(

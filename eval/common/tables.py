@@ -20,11 +20,9 @@ COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", 
 TIMES = ("ttft_overlapped_ms", "decision_ms", "score_ms")
 SPREAD = ("p50", "p95", "mean")  # keys of `eval.common.metrics.spread`
 OUTCOMES = {  # headings by key
-    "success_rate": "success %",
-    "goal_condition_rate": "goals %",
-    "subgoal_success_rate": "sub-goals %",
+    "success_rate": "success %", "goal_condition_rate": "goals %", "subgoal_success_rate": "sub-goals %",
     "path_weighted_success": "path-w. %",
-}
+}  # fmt: skip
 
 
 def markdown(table: Table) -> str:
@@ -57,19 +55,10 @@ def make_table(
 
 
 def table_of(
-    title: str,
-    names: Sequence[str],
-    values: Sequence[str],
-    rows: Iterable[Sequence[str] | None],
-    caption: str | None = None,
-    wrap: bool = False,
-) -> Table:
-    """Build a table of ``rows``; None ends a section.
-
-    :param names: headings of the first columns, aligned left
-    :param values: headings of the other columns, aligned right
-    :param wrap: whether the columns of values may wrap
-    """
+    title: str, names: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[str] | None],
+    caption: str | None = None, wrap: bool = False,
+) -> Table:  # fmt: skip
+    """Build a table of ``rows`` (None ends a section): left-aligned ``names``, right-aligned ``values``."""
     table = Table(title=title, caption=caption)
     for heading in names:
         table.add_column(heading, no_wrap=True)
@@ -105,11 +94,8 @@ def pairs(difference: Difference | None) -> str:
     """Format the numbers of pairs that went better (+) and worse (-), and whether they are too few to tell."""
     if difference is None:
         return MISSING
-    counts = (
-        f"{difference.more}+ {difference.fewer}-"
-        if difference.more or difference.fewer
-        else f"0 of {difference.pairs} differ"
-    )
+    more, fewer = difference.more, difference.fewer
+    counts = f"{more}+ {fewer}-" if more or fewer else f"0 of {difference.pairs} differ"
     return f"{counts}; too few to tell" if difference.unclear else counts
 
 
@@ -130,25 +116,19 @@ def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
 
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
-    """Build the table of a run's outcome by task type."""
-
     def row(name: str, rates: Mapping[str, Any]) -> list[str]:
         return [name, str(rates["tasks"]), *(percent(rates[key]) for key in OUTCOMES)]
 
     types = (row(name, rates) for name, rates in summary["per_task_type"].items())
-    headings, rows = ["tasks", *OUTCOMES.values()], [*types, None, row("all", summary)]
-    return table_of(title, ["task type"], headings, rows, _caption(summary))
-
-
-def _caption(summary: Mapping[str, Any]) -> str:
-    interval, restarted = summary["success_interval"], summary["restarted_episodes"]
+    interval, restarted, episodes = (summary[k] for k in ("success_interval", "restarted_episodes", "episodes"))
     unclear = ", too few tasks to tell" if is_wide(interval) else ""
-    parts = [f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"]
+    caption = f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"
     if summary["crashed"]:
-        parts.append(f"{summary['crashed']} of {summary['episodes']} episodes crashed, which counts as failed")
+        caption += f"; {summary['crashed']} of {episodes} episodes crashed, which counts as failed"
     if restarted:
-        parts.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
-    return "; ".join(parts)
+        caption += f"; the simulator was restarted in {restarted} of {episodes} episodes"
+    rows = [*types, None, row("all", summary)]
+    return table_of(title, ["task type"], ["tasks", *OUTCOMES.values()], rows, caption)
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:

@@ -1,7 +1,6 @@
 """Overrides ``KEY=VALUE`` that a command accepts, and variants of methods.
 
-Overrides without effect are refused, because ignoring them would mislead. A variant is ``PLANNER``,
-``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+KEY=VALUE``, such as ``one_hop:keep+memory.recompute.max_hops=0``.
+A variant is ``PLANNER+KEY=VALUE+...`` or ``NAME:PLANNER+...``, such as ``one_hop:keep+memory.recompute.max_hops=0``.
 """
 
 from __future__ import annotations

@@ -14,19 +14,19 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from rich.progress import track
 
 from envs.alfred.data.trajectories import Corpus
 from envs.alfred.language.lessons import annotations
 from envs.setting import OBSERVABILITIES
 from envs.worlds import GENERATED, WORLDS, WorldSpec
+from eval.common.options import options
 from eval.common.resume import changed_settings, use_threads
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.config.compose import compose_settings
@@ -37,7 +37,6 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
 from keep_agent.guard import guarded
 from memory.files.atomic import write_atomic
-from planners.base import Planner
 from planners.training.lessons import ENDING, Lesson, write_lessons
 from planners.training.rollout_files import write_rollouts
 
@@ -48,10 +47,7 @@ ACTED_PER_FILE = 50  # a planner is slow, so that an interruption loses less
 
 
 def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
-    """Yield houses of a world's embedded train split, each with ``stream`` tasks.
-
-    :param stream: 0: two thirds of the houses have a single task, the others up to four
-    """
+    """Yield embedded houses with ``stream`` tasks each; 0: one task in two thirds, up to four in the others."""
     mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
@@ -71,38 +67,12 @@ def official(data: str) -> Iterator[Source]:
         number += count
 
 
-def lessons(data: str) -> Iterator[Lesson]:
-    """Yield all annotations of ALFRED's official train split, with their goals and steps."""
-    return (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(data), "train"))
-
-
-def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:
-    rollouts = [recorder.rollout(source) for source in sources]
-    rollouts = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
-    write_rollouts(out / f"{name}.jsonl.gz", rollouts)
-    return len(rollouts), sum(task.success for r in rollouts for task in r.tasks)
-
-
 def _setting(text: str) -> tuple[str, str]:
     skills, _, observability = text.partition("+")
     if skills not in SKILLS or observability not in OBSERVABILITIES:
         known = ", ".join(f"{s}+{o}" for s in SKILLS for o in OBSERVABILITIES)
         raise ConfigError(f"--settings {text} is unknown; choose from {known}")
     return skills, observability
-
-
-def _settings_of(overrides: Sequence[str]) -> DictConfig:
-    """Compose the settings of `eval.alfred` for the acting planner. Raises ConfigError for one without a model."""
-    config = compose_settings("alfred", expand_model(overrides))
-    if config.planner.kind != "kv":
-        raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
-    check_settings(config)
-    return config
-
-
-def _acting(config: DictConfig) -> Planner:
-    use_threads(config)
-    return make_planner(config)
 
 
 def _recorded_settings(file: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -131,7 +101,12 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     record = out / f"{args.name}.json"
-    recorded, config = _recorded_settings(record, args), _settings_of(args.acting) if args.acting else None
+    recorded, config, acting = _recorded_settings(record, args), None, " ".join(args.acting)
+    if args.acting:
+        config = compose_settings("alfred", expand_model(args.acting))
+        if config.planner.kind != "kv":
+            raise ConfigError(f"--acting {acting} names no planner with a model; give planner=NAME model=RUN")
+        check_settings(config)
     rng = random.Random(args.seed)
     worlds = [WORLDS[name].spec for name in args.worlds]
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
@@ -143,53 +118,51 @@ def run(args: argparse.Namespace) -> None:
     size = ACTED_PER_FILE if args.acting else PER_FILE
     jobs = [(s, number) for number in range(0, len(sources), size) for s in settings]
     with ExitStack() as stack:
-        planner = stack.enter_context(closing(_acting(config))) if config else None
+        planner = None
+        if config:
+            use_threads(config)
+            planner = stack.enter_context(closing(make_planner(config)))
         write_atomic(record, json.dumps(recorded, indent=1) + "\n")  # after all checks
         if args.data and not (file := out / f"{args.name}{ENDING}").exists():
-            print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
+            lessons = (Lesson(note.text, note.goal, note.steps) for note in annotations(Corpus(args.data), "train"))
+            print(f"{file.name}: {write_lessons(file, lessons)} annotations", flush=True)
         for (skills, observability), number in track(jobs, description="rollouts"):
             name = f"{args.name}-{skills}-{observability}-{number // size:03d}"
-            if (out / f"{name}.jsonl.gz").exists():
+            if (file := out / f"{name}.jsonl.gz").exists():
                 continue
             recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
-            houses, solved = _write(out, name, sources[number : number + size], recorder)
-            print(f"{name}: {houses} houses, {solved} tasks solved", flush=True)
+            rollouts = [recorder.rollout(source) for source in sources[number : number + size]]
+            rollouts = [r for r in rollouts if args.perturb or all(task.success for task in r.tasks)]
+            write_rollouts(file, rollouts)
+            solved = sum(task.success for r in rollouts for task in r.tasks)
+            print(f"{name}: {len(rollouts)} houses, {solved} tasks solved", flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
-    p.add_argument("--data", default="", help="official json_2.1.0 folder, whose train split is added")
-    p.add_argument("--trials", type=int, default=None, help="number of official trials, drawn at random (default: all)")
-    p.add_argument(
-        "--worlds", nargs="+", choices=GENERATED, default=list(GENERATED), help="generated worlds (default: all)"
-    )
-    p.add_argument("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
-    p.add_argument("--first", type=int, default=0, help="first generated house")
-    p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
-    p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
-    p.add_argument(
-        "--perturb",
-        type=float,
-        default=0.07,
-        help="share of steps at which random steps begin, in perturbed rollouts (default 0.07)",
-    )
-    p.add_argument(
-        "--acting",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="settings of an acting planner (see eval.alfred)",
-    )
-    p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
-    p.add_argument("--name", default="rollouts", help="prefix of the files")
-    p.add_argument("--seed", type=int, default=0)
+    p = options(__doc__)
+    add = p.add_argument
+    perturb = "share of steps at which random steps begin, in perturbed rollouts (default 0.07)"
+    acting = "settings of an acting planner (see eval.alfred)"
+    worlds = {"choices": GENERATED, "default": list(GENERATED), "help": "generated worlds (default: all)"}
+    add("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
+    add("--data", default="", help="official json_2.1.0 folder, whose train split is added")
+    add("--trials", type=int, default=None, help="number of official trials, drawn at random (default: all)")
+    add("--worlds", nargs="+", **worlds)
+    add("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
+    add("--first", type=int, default=0, help="first generated house")
+    add("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
+    add("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
+    add("--perturb", type=float, default=0.07, help=perturb)
+    add("--acting", nargs="+", default=[], metavar="KEY=VALUE", help=acting)
+    add("--wordings", type=int, default=4, help="phrasings of each generated task")
+    add("--name", default="rollouts", help="prefix of the files")
+    add("--seed", type=int, default=0)
     return p
 
 
 def main() -> None:
-    args = parser().parse_args()
-    sys.exit(guarded(lambda: run(args)))
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: run(arguments)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Recorder of episodes: observed facts, executed skills, and the expert's skill at every step.
 
-Either the expert acts, with some random steps, or a planner does and the expert only supplies the labels (DAgger, arXiv
-1011.0686), so that the planner learns to act in the states to which its own mistakes lead.
+The expert acts, with some random steps, or a planner does; the expert supplies the labels (DAgger, arXiv 1011.0686).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.fact import Fact
 from envs.outcome import DONE as SUCCESS
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, goal_reached
 from envs.worlds import WorldSpec
@@ -26,10 +24,7 @@ ASTRAY = 12  # steps that differ from the labels, after which the expert acts
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Episodes of one house to record, made on access, because a graph takes a megabyte.
-
-    Several episodes are one trial with the instructions of several annotators; a single episode is reworded.
-    """
+    """Episodes of one house, made on access: one trial with several annotators' instructions, or one to be reworded."""
 
     world: WorldSpec
     episodes: Sequence[Episode]
@@ -40,11 +35,9 @@ class Source:
         first = self.episodes[0]
         if len(self.episodes) > 1:
             return first, [[episode.tasks[0].instruction for episode in self.episodes]]
-        return first, [self._wordings(first, task, rng) for task in first.tasks]
-
-    def _wordings(self, episode: Episode, task: Task, rng: random.Random) -> list[str]:
-        reworded = (self.world.reword(episode, task, rng) for _ in range(self.wordings - 1))
-        return list(dict.fromkeys([task.instruction, *reworded]))
+        reworded = ([self.world.reword(first, task, rng) for _ in range(self.wordings - 1)] for task in first.tasks)
+        pairs = zip(first.tasks, reworded, strict=True)
+        return first, [list(dict.fromkeys([task.instruction, *texts])) for task, texts in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +59,9 @@ class Recorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """Create a recorder.
-
-        :param perturb: probability per step of a disturbed task that random steps begin
-        :param planner: acts instead of the expert
-        """
+        """Take the probability ``perturb`` per step that random steps begin, and a ``planner`` that acts."""
         self.skills, self.observability, self.perturb = skills, observability, perturb
-        self._planner = planner
-        self._rng = random.Random(seed)
+        self._planner, self._rng = planner, random.Random(seed)
         self._last_random = False  # whether the last step was random
 
     def rollout(self, source: Source) -> Rollout:
@@ -83,22 +71,15 @@ class Recorder:
         play = Play(setting, house, setting.knowledge(house), setting.expert())
         instructions = [] if self._planner is None else [self._rng.choice(texts) for texts in wordings]
         tasks: list[TaskRecord] = []
-        for task, texts in zip(episode.tasks, wordings, strict=True):
+        for number, (task, texts) in enumerate(zip(episode.tasks, wordings, strict=True)):
             house.begin_task()
-            self._begin(instructions, tasks)
+            if self._planner is not None and number:
+                result = TaskResult(instructions[number - 1], tasks[-1].success, len(tasks[-1].steps))
+                self._planner.finish_task(result, instructions[number])
+            elif self._planner is not None:
+                self._planner.reset(instructions[0], self.skills)
             tasks.append(self._task(play, task, texts, source.world.goal_text(task)))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
-
-    def _begin(self, instructions: Sequence[str], before: Sequence[TaskRecord]) -> None:
-        """Give the planner its next task, and the result of the last one."""
-        if self._planner is None:
-            return
-        if before:
-            number, last = len(before), before[-1]
-            result = TaskResult(instructions[number - 1], last.success, len(last.steps))
-            self._planner.finish_task(result, instructions[number])
-        else:
-            self._planner.reset(instructions[0], self.skills)
 
     def _task(self, play: Play, task: Task, texts: Sequence[str], goal: str) -> TaskRecord:
         first, steps, self._last_random = self._new_facts(play), [], False
@@ -118,11 +99,10 @@ class Recorder:
         return TaskRecord(tuple(texts), first, tuple(steps), success, goal)
 
     def _new_facts(self, play: Play) -> tuple[FactRecord, ...]:
-        """Return the facts observed since the last call."""
         facts = play.knowledge.update()
         if self._planner is not None:
             self._planner.observe(facts)
-        return _records(facts)
+        return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
 
     def _choice(self, play: Play, label: str, rate: float, astray: int) -> str:
         """Return the skill to execute where the expert's is ``label``. Only the expert ends a task.
@@ -147,7 +127,3 @@ class Recorder:
             if skill != DONE:
                 verbs[skill.split()[0]].append(skill)
         return self._rng.choice(verbs[self._rng.choice(sorted(verbs))]) if verbs else None
-
-
-def _records(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
-    return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)

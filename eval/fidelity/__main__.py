@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from eval.common.hydra_command import check_target
+from eval.common.options import options
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.variants import check_methods, check_overrides, compose_variants, key_of, names
@@ -34,16 +35,9 @@ from memory.engine.models.tiny_model_configs import FAMILIES
 BASELINE = "full_recompute"
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 METHODS = (
-    "full_recompute",
-    "prefix_cache",
-    "full_reuse",
-    "epic",
-    "cacheblend",
-    "sparsex",
-    "memart",
-    "keep",
+    "full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep",
     "keep_contextual",
-)
+)  # fmt: skip
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
 CURVE_SETTING = (*SETTING, "eval.episodes=20")  # the last value of a repeated override wins
 MODELS = ("model", "model.name")  # keys that name a model
@@ -55,16 +49,13 @@ TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot"
 
 def _shares(text: str) -> list[float]:
     """Parse numbers from 0 to 1; ``own`` is an empty list."""
-    if text == "own":
-        return []
-    shares = [_number(part) for part in text.split(",")]
+    shares = [] if text == "own" else [_number(part) for part in text.split(",")]
     if not all(0 <= share <= 1 for share in shares):
         raise argparse.ArgumentTypeError(f"{text} is invalid; give shares from 0 to 1, as in 0,0.1,0.5, or own")
     return shares
 
 
 def _share(text: str) -> float:
-    """Parse a percentage as a share."""
     if not 0 < _number(text) <= 100:
         raise argparse.ArgumentTypeError(f"{text} is invalid; give percent above 0, up to 100")
     return _number(text) / 100
@@ -79,20 +70,14 @@ def _number(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="keep-eval-fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
+    p = options(__doc__, "keep-eval-fidelity")
+    add = p.add_argument
+    overrides = f"of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}"
     families = f"tiny random models, or none (default: {','.join(FAMILIES)})"
     methods = f"skills are compared with the first (default: {','.join(METHODS)})"
     ratios = f"recomputed shares of the curve, or own: as configured (default: {','.join(map(str, RATIOS))})"
     reach = "name each method's cheapest point of the curve with this agreement"
-    add(
-        "overrides",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help=f"of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}",
-    )
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=overrides)
     add("--families", type=names, metavar="A,B", help=families)
     add("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
     add("--methods", type=names, metavar="A,B", help=methods)
@@ -101,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     add("--reach", type=_share, metavar="PERCENT", help=reach)
     add("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
     add("--json", type=Path, metavar="FILE", help="also write the tables there")
-    return parser
+    return p
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
@@ -112,17 +97,16 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     for option in TABLES if planners else CURVE:
         if getattr(arguments, option) is not None:
             raise ConfigError(f"--{option} is for {where}")
-    if planners:
-        methods = names(planners[-1])
-        if len(planners) > 1 or not methods:
-            raise ConfigError(f"{PLANNER}{' planner='.join(planners)} is no list of methods; use one planner=A,B")
-        curve(methods, overrides, arguments, console)
-    else:
+    if not planners:
         tables(overrides, arguments, console)
+        return
+    methods = names(planners[-1])
+    if len(planners) > 1 or not methods:
+        raise ConfigError(f"{PLANNER}{' planner='.join(planners)} is no list of methods; use one planner=A,B")
+    curve(methods, overrides, arguments, console)
 
 
 def check_outputs(arguments: argparse.Namespace) -> None:
-    """Check before the first episode that the output files can be written."""
     if arguments.json:
         check_target(arguments.json)
     if arguments.plot:
@@ -141,13 +125,12 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     methods = [BASELINE, *(method for method in methods if method != BASELINE)]
     configs = compose_variants(methods, overrides)
     check_methods(configs)
-    config = configs[BASELINE]
-    shares = RATIOS if arguments.ratios is None else arguments.ratios
     check_outputs(arguments)
-    use_threads(config)
+    use_threads(configs[BASELINE])
     from eval.fidelity.agreement import report_curve  # lazy, because it loads torch: typing errors are reported before
 
-    report_curve(methods, shares, config, overrides, arguments, console)
+    shares = RATIOS if arguments.ratios is None else arguments.ratios
+    report_curve(methods, shares, configs[BASELINE], overrides, arguments, console)
 
 
 def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
@@ -158,7 +141,13 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
     for family in random:
         check_choice("--families", family, FAMILIES)
-    _check_models(overrides, random, arguments)
+    for override in overrides:
+        if key_of(override) in MODELS:
+            raise ConfigError(f"{override} does not select a model here; use --model NAME_OR_FOLDER")
+        if key_of(override).startswith("model.") and not arguments.model:
+            raise ConfigError(f"{override} does not apply to random models; name a --model, or omit it")
+    if arguments.tokenizer is not None and not random:
+        raise ConfigError("--tokenizer applies to random models; name --families, or use model.tokenizer")
     for name in (*arguments.model, *([arguments.tokenizer] if arguments.tokenizer else [])):
         check_model(name)
     configs = compose_variants(methods, [*SETTING, *overrides])
@@ -168,17 +157,6 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
     from eval.fidelity.deviation import report_deviations  # lazy, because it loads torch
 
     report_deviations(random, configs, arguments, console)
-
-
-def _check_models(overrides: Sequence[str], random: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Refuse settings without effect: model overrides without a trained model, --tokenizer without a random one."""
-    for override in overrides:
-        if key_of(override) in MODELS:
-            raise ConfigError(f"{override} does not select a model here; use --model NAME_OR_FOLDER")
-        if key_of(override).startswith("model.") and not arguments.model:
-            raise ConfigError(f"{override} does not apply to random models; name a --model, or omit it")
-    if arguments.tokenizer is not None and not random:
-        raise ConfigError("--tokenizer applies to random models; name --families, or use model.tokenizer")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,19 +75,11 @@ class Variant:
         self.recomputed.append(prefill.counts.recomputed_ratio)
 
     def point(self) -> Point:
-        return Point(
-            self.method,
-            f"{self.method}_{self.value:g}:{self.base}+{self.knob}={self.value:g}" if self.knob else self.base,
-            self.knob,
-            self.value,
-            len(self.computed),
-            _mean(self.computed),
-            _mean(self.recomputed),
-            _mean([value for values in self.same_skill.values() for value in values]),
-            share_interval(self.same_skill),
-            _mean([value for values in self.kl.values() for value in values]),
-            mean_interval(self.kl),
-        )
+        variant = f"{self.method}_{self.value:g}:{self.base}+{self.knob}={self.value:g}" if self.knob else self.base
+        same, kl = (_mean([*chain.from_iterable(by.values())]) for by in (self.same_skill, self.kl))
+        intervals = share_interval(self.same_skill), mean_interval(self.kl)
+        ratios = len(self.computed), _mean(self.computed), _mean(self.recomputed)
+        return Point(self.method, variant, self.knob, self.value, *ratios, same, intervals[0], kl, intervals[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +104,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """Return a method at each value of its knob.
-
-    A method without a knob, or whose ``base`` sets it, is a single point; without ``ratios`` every method is.
-    """
+    """Return a method at each value of its knob; a single point without knob or ``ratios``."""
     target = config.memory.recompute["_target_"]
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
@@ -126,13 +115,9 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
 
 
 def measure_curve(
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerBase,
-    methods: Sequence[str],
-    ratios: Sequence[float],
-    overrides: Sequence[str],
-    watch: Callable[[int, int], None] | None = None,
-) -> list[Point]:
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, methods: Sequence[str], ratios: Sequence[float],
+    overrides: Sequence[str], watch: Callable[[int, int], None],
+) -> list[Point]:  # fmt: skip
     """Measure the points of all methods; the first leads. ``watch`` gets the number of finished and of all episodes."""
     configs = compose_variants(methods, overrides)
     variants = [
@@ -147,8 +132,7 @@ def measure_curve(
     for index in play(shadow, setting):
         for variant in variants:
             variant.episode = index
-        if watch is not None:
-            watch(index, setting.eval.episodes)
+        watch(index, setting.eval.episodes)
     return [variant.point() for variant in variants]
 
 
@@ -181,15 +165,11 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
 
 
 def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
-    """Return each method's point of least computation with at least this agreement with the first method.
-
-    A method without such a point is represented by its name.
-    """
-    results: list[Point | str] = []
-    for method, group in groupby(points[1:], key=lambda point: point.method):
-        enough = [point for point in group if point.same_skill >= agreement]
-        results.append(min(enough, key=lambda point: point.computed_ratio, default=method))
-    return results
+    """Return each method's cheapest point with this agreement with the first method, or its name without one."""
+    return [
+        min((p for p in group if p.same_skill >= agreement), key=lambda p: p.computed_ratio, default=method)
+        for method, group in groupby(points[1:], key=lambda point: point.method)
+    ]
 
 
 def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
@@ -198,19 +178,15 @@ def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
     successes = [point for point in results if isinstance(point, Point)]
     texts = [f"{p.variant} ({100 * p.same_skill:.1f} %, computes {p.computed_ratio:.2f})" for p in successes]
     texts += [f"{name} does not reach it" for name in results if isinstance(name, str)]
-    lines = [f"{100 * agreement:g} % agreement: {text}" for text in texts]
     planners = ",".join(f'"{point.variant}"' for point in successes)
-    return [*lines, f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"] if successes else lines
+    command = f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"
+    return [*(f"{100 * agreement:g} % agreement: {text}" for text in texts), *([command] if successes else [])]
 
 
 def report_curve(
-    methods: Sequence[str],
-    shares: Sequence[float],
-    config: DictConfig,
-    overrides: Sequence[str],
-    arguments: argparse.Namespace,
-    console: Console,
-) -> None:
+    methods: Sequence[str], shares: Sequence[float], config: DictConfig, overrides: Sequence[str],
+    arguments: argparse.Namespace, console: Console,
+) -> None:  # fmt: skip
     """Measure the curve with the model of ``config``, print it, and write the output files."""
     with (
         TransformersEngine(make_model(config.model, config.eval.seed)) as engine,

@@ -26,7 +26,6 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
-from memory.prompt.layout import Layout
 from memory.prompt.report import Prefill
 from memory.segments.sentence_encoder import make_encoder
 from planners.base import Decision, TaskResult
@@ -75,15 +74,13 @@ class Deviation:
         self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
 
     def summary(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in ("model", "method", "steps", "max_abs")}
-        return plain | {
-            "mean_abs": self.sum_abs / self.steps,
-            "relative": self.max_abs / self.largest,
-            "kl": self.sum_kl / self.steps,
-            "same_token": self.same_token / self.steps,
-            "same_skill": self.same_skill / self.steps,
+        steps = self.steps
+        return {
+            "model": self.model, "method": self.method, "steps": steps,
+            "max_abs": self.max_abs, "mean_abs": self.sum_abs / steps, "relative": self.max_abs / self.largest,
+            "kl": self.sum_kl / steps, "same_token": self.same_token / steps, "same_skill": self.same_skill / steps,
             "computed_ratio": self.token_layers / self.possible,
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +97,8 @@ class Choice:
 
 
 class Record(Protocol):
-    """Record of one method's steps."""
-
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
-        """Add a step; the prefill's logits are compared with the logits ``reference`` (vocabulary,)."""
-        ...
+        """Add a step of a method, whose logits are compared with the logits ``reference`` (vocabulary,)."""
 
 
 class Shadow:
@@ -113,13 +107,9 @@ class Shadow:
     name = "shadow"
 
     def __init__(
-        self,
-        engine: Engine,
-        planners: Mapping[str, KVPlanner],
-        records: Mapping[str, Record],
-        oracle: Oracle | None = None,
-        common: bool = False,
-    ) -> None:
+        self, engine: Engine, planners: Mapping[str, KVPlanner], records: Mapping[str, Record],
+        oracle: Oracle | None = None, common: bool = False,
+    ) -> None:  # fmt: skip
         """Create the planner; all skills are compared with those of the first of ``planners``.
 
         :param oracle: chooses the executed skill (default: the first planner does), and makes the plain forward of a
@@ -127,8 +117,8 @@ class Shadow:
         :param common: all planners continue the transcript of the first planner, whose logits are the reference
         """
         self.weights = engine.model_key
-        self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
-        self._common = common
+        self._engine, self._planners, self._records = engine, planners, records
+        self._oracle, self._common = oracle, common
 
     def reset(self, instruction: str, skills: str) -> None:
         for planner in self._planners.values():
@@ -149,21 +139,19 @@ class Shadow:
                 planner.adopt(leader)  # the leader's goals, so that this planner does not derive its own
             decisions[name] = planner.decide(admissible, info)
         first = next(iter(decisions.values()))
-        executed = self._oracle(info) if self._oracle else first.skill
+        executed, reference = self._oracle(info) if self._oracle else first.skill, first.prefill.logits[0]
         for name, decision in decisions.items():
-            use_plain = self._oracle and not self._common
-            reference = self._plain(decision.prefill.layout, plain) if use_plain else first.prefill.logits[0]
+            if self._oracle and not self._common:
+                layout = decision.prefill.layout
+                key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
+                if key not in plain:
+                    plain[key] = plain_logits(self._engine, layout)
+                reference = plain[key]
             self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
         if self._common:
             for planner in followers:
                 planner.adopt(leader)
         return Decision(executed)
-
-    def _plain(self, layout: Layout, cache: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
-        key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
-        if key not in cache:
-            cache[key] = plain_logits(self._engine, layout)
-        return cache[key]
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         for planner in self._planners.values():
@@ -189,10 +177,7 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Measure the deviations of the methods in ``configs`` (of one setting) with the engine's model.
-
-    :raises ConfigError: a method has no single prompt for a plain forward
-    """
+    """Measure methods of one setting. Raises ConfigError for one without a single prompt for the plain forward."""
     setting = next(iter(configs.values()))
     deviations = {name: Deviation(model, name) for name in configs}
     planners = make_planners(engine, tokenizer, configs)
@@ -209,10 +194,7 @@ def measure(
 
 
 def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
-    """Play the episodes of a setting from index ``first``; yield each index before its episode starts.
-
-    :raises KeepError: an episode crashed; the message is its traceback
-    """
+    """Play episodes from index ``first``; yield each index before it starts. Raises KeepError with the traceback."""
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index in range(first, len(episodes)):
@@ -230,12 +212,11 @@ def families(
     names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
 ) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
     """Measure deviations and laws of a tiny random float32 model of each family."""
-    deviations: list[Deviation] = []
-    laws: dict[str, dict[str, float]] = {}
+    deviations, laws = list[Deviation](), dict[str, dict[str, float]]()
     tokenizer = load_tokenizer(tokenizer_folder) if names else None
     for name in names:
-        shape = {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS}
-        with TransformersEngine(tiny_model(name, **shape), "inline") as engine:
+        model = tiny_model(name, vocab_size=len(tokenizer), max_position_embeddings=POSITIONS)
+        with TransformersEngine(model, "inline") as engine:
             laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
             deviations += measure(engine, tokenizer, configs, name)
     return deviations, laws
@@ -243,12 +224,11 @@ def families(
 
 def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
     """Measure deviations of trained models; ``names`` are names or folders, as in ``model=NAME``."""
-    deviations: list[Deviation] = []
-    seed = next(iter(configs.values())).eval.seed
+    deviations, setting = list[Deviation](), next(iter(configs.values()))
     for name in names:
-        model = next(iter(configs.values())).model.copy()
+        model = setting.model.copy()
         model.name = name
-        with TransformersEngine(make_model(model, seed)) as engine:
+        with TransformersEngine(make_model(model, setting.eval.seed)) as engine:
             deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
     return deviations
 
@@ -264,11 +244,6 @@ def deviation_table(deviations: Sequence[Deviation]) -> Table:
     return table_of(title, ["model", "method"], headings, rows, wrap=True)
 
 
-def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
-    rows = ([law, *(f"{figures[law]:.0e}" for figures in laws.values())] for law in LAWS)
-    return table_of("laws: largest difference / largest logit, float32", ["law"], [*laws], rows, wrap=True)
-
-
 def report_deviations(
     random: Sequence[str], configs: Mapping[str, DictConfig], arguments: argparse.Namespace, console: Console
 ) -> None:
@@ -276,7 +251,9 @@ def report_deviations(
     deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
     deviations += trained(arguments.model, configs)
     if laws:
-        console.print(law_table(laws))
+        rows = ([law, *(f"{figures[law]:.0e}" for figures in laws.values())] for law in LAWS)
+        title = "laws: largest difference / largest logit, float32"
+        console.print(table_of(title, ["law"], [*laws], rows, wrap=True))
     console.print(deviation_table(deviations))
     if arguments.json:
         record: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}

@@ -78,8 +78,7 @@ def recompute_nothing(engine: Engine) -> float:
 def reuse_a_prefix(engine: Engine) -> float:
     """Compare a prompt that reuses the first 48 rows of an earlier prompt with a plain forward."""
     prompt = RandomPrompt(engine, lengths=(48, 24))
-    whole = prompt.layout([None, None])
-    run = engine.prefill(whole, Full(), Serial(), keep_raw=True)
+    run = engine.prefill(prompt.layout([None, None]), Full(), Serial(), keep_raw=True)
     head = engine.harvest(run.cache, range(48))
     result = engine.prefill(prompt.layout([head, None]), Nothing(), Serial())
     return relative(result.logits[0], engine.forward_plain(prompt.ids)[-1])

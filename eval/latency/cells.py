@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import cycle, groupby, islice
-from typing import Any, Protocol
+from itertools import count, cycle, groupby, islice
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from eval.latency.contenders import Contender, PlainForward, PlannerContender
 from eval.latency.machine import Peak, RateMeter, Rates
 from eval.latency.report.rows import Cell, CellResult, Track
-from eval.latency.scripts import Recordings, Script, Step
+from eval.latency.scripts import Recordings, Script
 from eval.latency.settings import Composer, plan_of
 from eval.latency.workloads import make_workload
 from keep_agent.config.examples import make_examples
@@ -68,35 +68,34 @@ class InterleavedTiming:
         self._begin(script)
         for number, step in enumerate(script.steps):
             for contender in self._order(number):
-                self._attempt(contender, lambda c=contender, n=number, s=step: self._measure_memory(c, n, s))
+                with self._excluding(contender):
+                    peak, track = Peak(self.device), self.tracks[contender.name]
+                    contender.step(step)
+                    growth = peak.growth()
+                    if number == 0:
+                        track.peak_cold = growth
+                    elif growth is not None:
+                        track.peak = max(track.peak or 0, growth)
             self._count_step()
 
     def run(self, scripts: Sequence[Script]) -> None:
         """Time all steps, and sample the machine's rates between them."""
-        number = 0
+        number = count()
         for script in scripts:
             self._begin(script)
             for step in script.steps:
                 self.rates.append(self.meter.sample())
-                for contender in self._order(number):
-                    self._attempt(contender, lambda c=contender, s=step: self.tracks[c.name].steps.append(c.step(s)))
-                number += 1
+                for contender in self._order(next(number)):
+                    with self._excluding(contender):
+                        self.tracks[contender.name].steps.append(contender.step(step))
                 self._count_step()
         for contender in self._active():
             self.tracks[contender.name].stored = contender.stored()
 
     def _begin(self, script: Script) -> None:
         for contender in self._active():
-            self._attempt(contender, lambda c=contender: c.begin(script))
-
-    def _measure_memory(self, contender: Contender, number: int, step: Step) -> None:
-        peak, track = Peak(self.device), self.tracks[contender.name]
-        contender.step(step)
-        growth = peak.growth()
-        if number == 0:
-            track.peak_cold = growth
-        elif growth is not None:
-            track.peak = max(track.peak or 0, growth)
+            with self._excluding(contender):
+                contender.begin(script)
 
     def _count_step(self) -> None:
         self.steps += 1
@@ -117,18 +116,16 @@ class InterleavedTiming:
     def _is_active(self, contender: Contender) -> bool:
         return not self.tracks[contender.name].refusal
 
-    def _attempt(self, contender: Contender, work: Callable[[], None]) -> None:
+    @contextmanager
+    def _excluding(self, contender: Contender) -> Iterator[None]:
+        """Exclude the contender, and the plain forward of its prompt, if it cannot do its work."""
         try:
-            work()
+            yield
         except STEP_ERRORS as error:
-            self._exclude(contender, one_line(error))
-
-    def _exclude(self, contender: Contender, reason: str) -> None:
-        self.tracks[contender.name].refusal = reason
-        self.tracks[contender.name].steps.clear()
-        for follower in self._active():
-            if isinstance(follower, PlainForward) and follower.follows(contender):
-                self._exclude(follower, reason)
+            for excluded in self._active():
+                if excluded is contender or (isinstance(excluded, PlainForward) and excluded.follows(contender)):
+                    self.tracks[excluded.name].refusal = one_line(error)
+                    self.tracks[excluded.name].steps.clear()
 
 
 def one_line(error: BaseException) -> str:
@@ -137,16 +134,13 @@ def one_line(error: BaseException) -> str:
 
 REFERENCE = "full_recompute"  # the plain forward reads its prompt
 IndexedCell = tuple[int, Cell]
-
-
-class ReportProgress(Protocol):
-    def __call__(self, text: str, step: int = 0, /) -> None: ...
+Report = Callable[..., None]  # called with the current work, and its step if it has begun
 
 
 def run_cells(
-    config: DictConfig, composer: Composer, recordings: Recordings, cells: Sequence[IndexedCell], report: ReportProgress
+    config: DictConfig, composer: Composer, recordings: Recordings, cells: Sequence[IndexedCell], report: Report
 ) -> Iterator[CellResult]:
-    """Yield the results of ``cells`` in their order; ``report`` is called with the current work and its step."""
+    """Yield the results of ``cells`` in their order."""
     for _, group in groupby(cells, key=lambda pair: (pair[1].model, pair[1].device, pair[1].dtype)):
         todo = list(group)
         report(f"loading {todo[0][1].model}")
@@ -169,7 +163,7 @@ class CellRunner:
         self._device = engine.device
         self._meter = RateMeter(self._device, engine.info.dtype, composer.setting.engine.link_gigabytes)
 
-    def run(self, index: int, cell: Cell, report: ReportProgress) -> CellResult:
+    def run(self, index: int, cell: Cell, report: Report) -> CellResult:
         start, configs = time.perf_counter(), self._composer.of(cell)
         setting = next(iter(configs.values()))
         plan = plan_of(self._config, cell, setting.memory.grouping.window)
@@ -189,27 +183,21 @@ class CellRunner:
     def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, Track]]:
         """Make the contenders; return those that can be made, and tracks with the refusals of the others."""
         setting = next(iter(configs.values()))
-        prompt_format, planners = self._format(setting, cell), list[PlannerContender]()
+        tokenizer = make_tokenizer(setting.model, self._engine.model)
+        examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
+        inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
+        prompt_format, planners = FixedLengthFormat(inner, cell.segment_tokens), list[PlannerContender]()
         refusals: dict[str, Track] = {}
         for name, config in configs.items():
             try:
                 planners.append(PlannerContender(name, config, self._engine, prompt_format, self._encoder))
             except KeepError as error:
                 refusals[name] = Track(name, config.memory.layout, refusal=str(error))
-        return [*planners, *self._plain(planners)], refusals
-
-    def _plain(self, planners: Sequence[PlannerContender]) -> list[PlainForward]:
-        """Make the plain forward of full recomputation's prompt, or else of the first rebuilt prompt."""
         if not (self._composer.plain and planners):
-            return []
-        preference = sorted(planners, key=lambda planner: (planner.name != REFERENCE, planner.prompt != "memory"))
-        return [PlainForward(self._engine, preference[0])]
-
-    def _format(self, setting: DictConfig, cell: Cell) -> Format:
-        tokenizer = make_tokenizer(setting.model, self._engine.model)
-        examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
-        inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
-        return FixedLengthFormat(inner, cell.segment_tokens)
+            return [*planners], refusals
+        # the plain forward reads full recomputation's prompt, or else the first rebuilt one
+        reference = min(planners, key=lambda planner: (planner.name != REFERENCE, planner.prompt != "memory"))
+        return [*planners, PlainForward(self._engine, reference)], refusals
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:

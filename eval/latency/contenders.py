@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from eval.common.variants import PLAIN
@@ -24,34 +21,11 @@ from memory.segments.sentence_encoder import CachedEncoder, SentenceEncoder
 from planners.prompts.formats import Format
 
 
-class Contender(Protocol):
-    name: str
-    prompt: str  # kind of prompt, see `Track`
-
-    def begin(self, script: Script) -> None:
-        """Start an episode with an empty memory."""
-        ...
-
-    def step(self, step: Step) -> Timed: ...
-
-    def stored(self) -> int | None:
-        """Return the bytes in its storage, if it has one."""
-        ...
-
-
-class ContenderEncoder:
+class ContenderEncoder(CachedEncoder):
     """Sentence encoder with a cache for one contender alone; a shared cache would favour later contenders."""
 
-    def __init__(self, inner: SentenceEncoder) -> None:
-        self.name = inner.name
-        self._inner = inner
-        self.forget()
-
     def forget(self) -> None:
-        self._cached = CachedEncoder(self._inner)
-
-    def encode(self, texts: list[str]) -> NDArray[np.float32]:
-        return self._cached.encode(texts)
+        self._vectors.clear()
 
 
 class PlannerContender:
@@ -65,12 +39,13 @@ class PlannerContender:
         self._encoder = ContenderEncoder(encoder)
         method = make_method(config.memory)
         self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
-        self.prompt = method.layout
+        self.prompt = method.layout  # kind of prompt, see `Track`
         self._shape, self._compares = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
         self.token_ids = torch.zeros(0, dtype=torch.long)  # of the last prompt
         self.numbers = StepNumbers()
 
     def begin(self, script: Script) -> None:
+        """Start an episode with an empty memory."""
         self._encoder.forget()
         planner = self._planner
         planner.reset(script.instruction, script.skills)
@@ -92,6 +67,7 @@ class PlannerContender:
         return Timed(self.numbers, step_work(self._shape, decision.prefill, self._compares))
 
     def stored(self) -> int | None:
+        """Return the bytes in its storage, if it has one."""
         method = self._planner.session.method
         is_transcript = method.capabilities.keeps_cache  # its rows stay in a working cache, not in storage
         return None if is_transcript else method.storage.stats().get("bytes")
@@ -111,7 +87,6 @@ class PlainForward:
         self._reference, self._shape = reference, Shape.of(engine)
 
     def follows(self, contender: object) -> bool:
-        """Return whether ``contender`` is the reference."""
         return contender is self._reference
 
     def begin(self, script: Script) -> None:
@@ -122,18 +97,13 @@ class PlainForward:
         start = time.perf_counter()
         self._engine.run(lambda: self._forward(ids))
         milliseconds = 1e3 * (time.perf_counter() - start)
+        rows, layers = len(ids), self._shape.layers
         numbers = StepNumbers(
-            layers=self._shape.layers,
-            ttft_ms=milliseconds,
-            ttft_overlapped_ms=milliseconds,
-            prompt_tokens=len(ids),
-            memory_tokens=reference.memory_tokens,
-            fresh_tokens=len(ids),
-            token_layers=len(ids) * self._shape.layers,
-            cold=reference.cold,
-            flips=reference.flips,
-        )
-        return Timed(numbers, plain_work(self._shape, len(ids)))
+            layers=layers, ttft_ms=milliseconds, ttft_overlapped_ms=milliseconds, prompt_tokens=rows, fresh_tokens=rows,
+            memory_tokens=reference.memory_tokens, token_layers=rows * layers,
+            cold=reference.cold, flips=reference.flips,
+        )  # fmt: skip
+        return Timed(numbers, plain_work(self._shape, rows))
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -143,3 +113,6 @@ class PlainForward:
 
     def stored(self) -> int | None:
         return None
+
+
+Contender = PlannerContender | PlainForward

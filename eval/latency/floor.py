@@ -41,26 +41,20 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of a step: per piece, operations and bytes of device memory; bytes loaded from blocks.
+    """Work of a step."""
 
-    ``through``: operations per piece if all rows go through whole layers.
-    """
-
-    flops: tuple[int, ...] = ()
-    nbytes: tuple[int, ...] = ()
-    loaded: int = 0
-    through: tuple[int, ...] = ()
-
-    def floor_ms(self, rates: Rates) -> float:
-        """Return the least time in milliseconds."""
-        return self._ms(self.flops, rates)
+    flops: tuple[int, ...] = ()  # operations per piece
+    nbytes: tuple[int, ...] = ()  # of device memory, per piece
+    loaded: int = 0  # bytes from blocks
+    through: tuple[int, ...] = ()  # operations per piece if all rows go through whole layers
 
     def rows_ms(self, rates: Rates) -> float:
         """Return the least time of rows x layers in milliseconds."""
-        return self._ms(self.through, rates)
+        return self.floor_ms(rates, self.through)
 
-    def _ms(self, flops: Sequence[int], rates: Rates) -> float:
-        pieces = zip(flops, self.nbytes, strict=True)
+    def floor_ms(self, rates: Rates, flops: Sequence[int] | None = None) -> float:
+        """Return the least time in milliseconds; ``flops``: other operations per piece."""
+        pieces = zip(self.flops if flops is None else flops, self.nbytes, strict=True)
         computing = sum(max(flops / rates.flops, nbytes / rates.bandwidth) for flops, nbytes in pieces)
         link = rates.bandwidth / 2 if rates.link is None else rates.link  # shared memory: a copy reads and writes
         return 1e3 * max(computing, self.loaded / link)

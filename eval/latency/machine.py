@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,29 +38,20 @@ class Machine:
 def this_machine() -> Machine:
     import transformers
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return Machine(
-        cpu=_cpu(),
+        cpu=next(names, platform.processor() or platform.machine()),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        gpu=gpu,
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=torch.__version__,
         transformers=transformers.__version__,
     )
-
-
-def _cpu() -> str:
-    with_name = (line.partition(":")[2].strip() for line in _lines() if line.startswith("model name"))
-    return next(with_name, platform.processor() or platform.machine())
-
-
-def _lines() -> Iterable[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ()
 
 
 ROWS = {"cpu": 1024, "cuda": 4096}  # of a matrix product with twice as many inner and outer columns
@@ -136,19 +127,16 @@ class Peak:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        self._start = self._reset()
-
-    def _reset(self) -> int | None:
+        self._start: int | None = None
         if self._device is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
-            return torch.cuda.memory_allocated(self._device)
+            self._start = torch.cuda.memory_allocated(self._device)
+            return
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
-        try:
+        with suppress(OSError):
             CLEAR.write_text(RESET_MARK)
-            return _status("VmRSS")
-        except OSError:
-            return None
+            self._start = _status("VmRSS")
 
     def growth(self) -> int | None:
         """Return the peak growth in bytes since the constructor; None if the system does not report it."""
@@ -159,6 +147,5 @@ class Peak:
 
 
 def _status(key: str) -> int:
-    """Read a line of the process's status in bytes."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
     return 1024 * int(line.split()[1])

@@ -107,14 +107,11 @@ class Recordings:
         """Return episode ``number``, modulo the number of episodes."""
         number %= len(self._episodes)
         if number not in self._done:
-            self._done[number] = self._play(number)
+            config, episode = self._config, self._episodes[number]
+            recorder = ScriptRecorder(config.prompt.style, expert_oracle(config.env))
+            env, skills = make_env(config.env, self._episodes), config.env.skills
+            result, entries = run_episode(env, recorder, episode, index=number, skills=skills, seed=number)
+            if result.crashed:
+                raise DataError(f"episode {result.id} cannot be replayed: {entries[-1]['traceback']}")
+            self._done[number] = Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))
         return self._done[number]
-
-    def _play(self, number: int) -> Script:
-        config, episode = self._config, self._episodes[number]
-        recorder = ScriptRecorder(config.prompt.style, expert_oracle(config.env))
-        env, skills = make_env(config.env, self._episodes), config.env.skills
-        result, entries = run_episode(env, recorder, episode, index=number, skills=skills, seed=number)
-        if result.crashed:
-            raise DataError(f"episode {result.id} cannot be replayed: {entries[-1]['traceback']}")
-        return Script(episode.tasks[0].instruction, skills, tuple(recorder.steps))

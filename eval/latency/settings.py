@@ -26,14 +26,7 @@ from planners.tiny.checkpoint import PLANNERS
 
 METHOD_STORAGE = "own"  # tier: the storage of each method's preset
 LEAST_TOKENS = 8  # shorter lines would become equal
-COMMAND_KEYS = (
-    "latency",
-    "hydra",
-    "wandb",
-    "eval.out",
-    "eval.resume",
-    "eval.progress",
-)  # keys of the command, not of methods
+COMMAND_KEYS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # not of methods
 OPTION_INSTEAD = {
     "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
     "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
@@ -55,9 +48,8 @@ def check(config: DictConfig) -> None:
     settings = config.latency
     for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
         _check_counts(f"latency.{key}", as_list(settings[key]), least)
-    _check_counts(
-        "latency.churn", [value for value in as_list(settings.churn) if value != REPLAYED], 0, f", or {REPLAYED}"
-    )
+    changes = [value for value in as_list(settings.churn) if value != REPLAYED]
+    _check_counts("latency.churn", changes, 0, f", or {REPLAYED}")
     for key in ("planners", "models", "devices", "dtypes", "tiers", "segments", "segment_tokens", "churn"):
         values = as_list(settings[key])
         if not values or len(set(values)) < len(values):
@@ -80,17 +72,11 @@ def _check_counts(key: str, values: Sequence[Any], least: int, alternative: str 
 
 def cells_of(config: DictConfig) -> list[Cell]:
     """Return all combinations of settings, sorted by model."""
-    settings = config.latency
-    devices = [_device(name) for name in as_list(settings.devices)]
+    settings, auto = config.latency, "cuda" if torch.cuda.is_available() else "cpu"
+    devices = [auto if name == "auto" else name for name in as_list(settings.devices)]
     keys = as_list(settings.models), devices, as_list(settings.dtypes), as_list(settings.tiers)
     sizes = as_list(settings.segment_tokens), as_list(settings.churn), as_list(settings.segments)
     return [Cell(*values) for values in product(*keys, *sizes)]
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
 
 
 def method_overrides(overrides: Sequence[str]) -> list[str]:
@@ -130,16 +116,16 @@ class Composer:
         planners = [name for name in as_list(config.latency.planners) if name != PLAIN]
         if not planners:
             raise ConfigError(
-                f"latency.planners names no planner with a memory; add one, whose prompts {PLAIN} can read"
+                f"latency.planners names no planner with a memory; add one for {PLAIN} to read its prompts"
             )
         self.plain = len(planners) < len(as_list(config.latency.planners)) or bool(config.latency.plain)
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}
         for tier, model in product(as_list(config.latency.tiers), as_list(config.latency.models)):
-            common = [
-                *overrides,
-                *_model_overrides(model, overrides),
-                *([] if tier == METHOD_STORAGE else [f"memory/storage={tier}"]),
-            ]
+            storage = [] if tier == METHOD_STORAGE else [f"memory/storage={tier}"]
+            is_shape = model in SHAPES and model not in PLANNERS and not Path(model).exists()
+            needs_init = is_shape and "model.init" not in map(key_of, overrides)  # a shape without weights
+            init = ["model.init=random"] if needs_init else []
+            common = [*overrides, *choose_model(model), *init, *storage]
             with separate_hydra():
                 self._configs[tier, model] = compose_variants(planners, common, METHOD_KEYS)
 
@@ -158,27 +144,10 @@ class Composer:
         """Return the configs of a cell by contender."""
         configs = {}
         for name, config in self._configs[cell.tier, cell.model].items():
-            cell_config = deepcopy(config)
-            cell_config.model.device, cell_config.model.dtype, cell_config.prompt.budget = (
-                cell.device,
-                cell.dtype,
-                cell.segments,
-            )
-            _separate_folders(cell_config.memory.storage, self._scratch / name)
-            configs[name] = cell_config
+            configs[name] = changed = deepcopy(config)
+            changed.model.device, changed.model.dtype, changed.prompt.budget = cell.device, cell.dtype, cell.segments
+            storage = changed.memory.storage
+            for number, part in enumerate([storage, *storage.get("tiers", [])]):  # each on disk has its own folder
+                if "folder" in part and part.folder is None:
+                    part.folder = literal(str(self._scratch / name / str(number)))
         return configs
-
-
-def _model_overrides(name: str, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that choose a model; a shape without weights gets random weights."""
-    choice = choose_model(name)
-    is_shape = name in SHAPES and name not in PLANNERS and not Path(name).exists()
-    has_init = any(key_of(override) == "model.init" for override in overrides)
-    return [*choice, "model.init=random"] if is_shape and not has_init else choice
-
-
-def _separate_folders(storage: DictConfig, folder: Path) -> None:
-    """Give each storage on disk its own folder, unless one is set."""
-    for number, part in enumerate([storage, *storage.get("tiers", [])]):
-        if "folder" in part and part.folder is None:
-            part.folder = literal(str(folder / str(number)))

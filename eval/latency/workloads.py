@@ -19,25 +19,27 @@ NO_CANDIDATES = ("",)  # a single empty candidate, whose end token needs no scor
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Parameters of a workload.
+    """Parameters of a workload."""
 
-    ``segments`` enter a prompt, ``store`` are remembered, and ``churn`` of those change per step (or "alfred": replay).
-    ``candidates`` are scored per step: all if None, none if 0. ``age``: steps after which a group is static.
-    """
-
-    segments: int
-    store: int
-    churn: int | str
+    segments: int  # in a prompt
+    store: int  # segments in memory
+    churn: int | str  # segments that change per step, or "alfred": replay
     steps: int
-    candidates: int | None
-    age: int
+    candidates: int | None  # scored per step; None: all
+    age: int  # steps after which a group is static
     seed: int = 0
 
 
 def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
     """Return episodes with ``plan.steps`` steps in total."""
     scripts = replayed(plan, recordings) if plan.churn == REPLAYED else [synthetic(plan, recordings)]
-    return [replace(script, steps=tuple(_limit_candidates(step, plan) for step in script.steps)) for script in scripts]
+
+    def limited(step: Step) -> Step:
+        some = plan.candidates != 0
+        admissible = sample_candidates(step.admissible, step.skill, plan.candidates) if some else NO_CANDIDATES
+        return replace(step, admissible=admissible)
+
+    return [replace(script, steps=tuple(map(limited, script.steps))) for script in scripts]
 
 
 def synthetic(plan: Plan, recordings: Recordings) -> Script:
@@ -69,13 +71,6 @@ def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
         tasks = _finished_tasks(max(0, plan.store - len(known)), recordings)
         scripts.append(replace(real, aged=tuple(tasks), age=plan.age))
     return scripts
-
-
-def _limit_candidates(step: Step, plan: Plan) -> Step:
-    """Reduce the candidates to the number to score."""
-    if plan.candidates == 0:
-        return replace(step, admissible=NO_CANDIDATES)
-    return replace(step, admissible=sample_candidates(step.admissible, step.skill, plan.candidates))
 
 
 def _finished_tasks(number: int, recordings: Recordings) -> list[Edit]:

@@ -6,10 +6,12 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 
 from eval.common.tables import show
 from eval.loading.compare import StageRun, run_stages, sweep
@@ -51,21 +53,19 @@ def report_simulation(
     if points:
         show(sweep_table(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
-        settings = {**_settings(arguments), "device": asdict(device), "link": asdict(link)}
         record = {
-            "settings": settings,
             "times": asdict(work.times),
             "active_rows": [rows.numel() for rows in work.active],
             "row_bytes": work.row_bytes,
             "schedules": [run.record for run in runs],
             "sweep": [point.record for point in points],
         }
-        _write(arguments.out, record, runs, title, console)
+        _write(arguments, record, runs, title, console, device=asdict(device), link=asdict(link))
 
 
 def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: LayerTimes | None) -> Work:
     """Return the work of the options, or of measured ``times``."""
-    prompt, schedule, narrow = _prompt(arguments), _schedule(arguments), _narrow(arguments)
+    prompt, schedule, narrow = _plan(arguments)
     if arguments.layers is not None:
         shape = shape.cut(arguments.layers)
     layers = shape.layers if times is None else times.times.layers
@@ -76,25 +76,21 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, times: 
     return Work(prompt.layout(), times.active or active, times.times, times.row_bytes or shape.row_bytes, narrow)
 
 
-def _prompt(arguments: argparse.Namespace) -> Prompt:
-    return Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+def _plan(arguments: argparse.Namespace) -> tuple[Prompt, Schedule, str]:
+    """Return the prompt, the schedule of its recomputation, and the time of the choice of rows, as in `Work`."""
+    prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+    narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
+    return prompt, schedule_of(arguments.recompute, arguments.schedule, arguments.average), narrow
 
 
-def _schedule(arguments: argparse.Namespace) -> Schedule:
-    return schedule_of(arguments.recompute, arguments.schedule, arguments.average)
-
-
-def _narrow(arguments: argparse.Namespace) -> str:
-    return AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-
-
-def _write(out: Path, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console) -> None:
-    """Write all results as JSON, in seconds and bytes, and a chart of ``runs``."""
-    write_atomic(out / "pipeline.json", json.dumps(record, indent=1) + "\n")
+def _write(
+    arguments: argparse.Namespace, record: Mapping[str, Any], runs: Sequence[StageRun], title: str, console: Console,
+    **machine: Any,
+) -> None:  # fmt: skip
+    """Write settings and results as JSON, in seconds and bytes, and a chart of ``runs``; ``machine`` is a setting."""
+    out, options = arguments.out, vars(arguments).items()
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
+    write_atomic(out / "pipeline.json", json.dumps({"settings": settings | machine, **record}, indent=1) + "\n")
     gantt(runs, out / CHART, title)
     console.print(f"written to {out}")
 
@@ -114,17 +110,18 @@ class LinkResult:
 
 
 def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
-    """Measure all stages, print the tables, and write them if a folder is given.
-
-    :raises ConfigError: an option makes no link, no turn, or no prompt
-    """
+    """Measure all stages, print the tables, and write them if a folder is given. Raises ConfigError."""
     if arguments.repeats < 1:
         raise ConfigError(f"--repeats {arguments.repeats} is no number of repetitions; use 1 or more")
     with threads(arguments.threads) as count:
         bench = bench_of(arguments)
         seconds, nbytes = bench.alone()
-        links = _links(arguments, seconds, nbytes)
-        results = [_measure_link(bench, link, arguments, console, seconds) for link in links]
+        results = []
+        for link in _links(arguments, seconds, nbytes):
+            with console.status("") as status:
+                report = partial(_show_turn, status, link)
+                turns = bench.measure(arguments.loading, link, arguments.repeats, report)
+            results.append(LinkResult(link, turns[0].nbytes / link.bandwidth / seconds, turns))
     title = f"{arguments.model}, random weights, {count} threads, {bench.layout.rows} rows, {arguments.recompute}"
     for result in results:
         headline = f"{title}: {result.link.name}, loading {result.ratio:.2g} x computing"
@@ -133,27 +130,18 @@ def report_measurement(arguments: argparse.Namespace, console: Console) -> None:
         points = [(result.ratio, result.link, result.turns) for result in results]
         show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
-        links = [result.record for result in results]
-        record = {"settings": _settings(arguments), "computing": seconds, "links": links}
+        record = {"computing": seconds, "links": [result.record for result in results]}
         pairs = [turns.typical for turns in results[len(results) // 2].turns]  # of the middle link
-        runs = [run for pair in pairs for run in (pair.measured, pair.simulated)]
-        _write(arguments.out, record, runs, title, console)
+        _write(arguments, record, [run for pair in pairs for run in (pair.measured, pair.simulated)], title, console)
 
 
-def _measure_link(
-    bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float
-) -> LinkResult:
-    """Measure all turns over ``link``; ``seconds``: time of computing alone."""
-    with console.status("") as status:
-        turns = bench.measure(
-            arguments.loading, link, arguments.repeats, lambda turn: status.update(f"{link.name}: turn {turn}")
-        )
-    return LinkResult(link, turns[0].nbytes / link.bandwidth / seconds, turns)
+def _show_turn(status: Status, link: Link, turn: int) -> None:
+    status.update(f"{link.name}: turn {turn}")
 
 
 def bench_of(arguments: argparse.Namespace) -> Bench:
     """Make the model and the prompt of the options; the engine encodes each unit as a block."""
-    model, schedule = load_model(arguments.model, init="random"), _schedule(arguments)
+    model, (prompt, schedule, narrow) = load_model(arguments.model, init="random"), _plan(arguments)
     recompute = {
         "keep": lambda: MultiHop(schedule),
         "cacheblend": lambda: ValueDeviation(schedule.average, shape=schedule.shape),
@@ -162,9 +150,9 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
     }[arguments.recompute]
     recompute()  # raises ConfigError for an impossible schedule
     with TransformersEngine(model, "inline") as engine:
-        layout = _prompt(arguments).encoded(engine)
+        layout = prompt.encoded(engine)
     chunk = None if arguments.chunk is None else 1e6 * arguments.chunk
-    return Bench(model, layout, recompute, arguments.importance, _narrow(arguments), chunk)
+    return Bench(model, layout, recompute, arguments.importance, narrow, chunk)
 
 
 def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
@@ -174,9 +162,8 @@ def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[L
         return [fixed]
     if not nbytes:
         raise ConfigError("nothing has to be loaded, so no bandwidth gives a ratio; recompute fewer rows")
-    ratios: Sequence[float] = (
-        MEASURED_RATIOS if arguments.sweep else (1.0 if arguments.ratio is None else arguments.ratio,)
-    )
+    ratio = 1.0 if arguments.ratio is None else arguments.ratio
+    ratios = MEASURED_RATIOS if arguments.sweep else (ratio,)
     if min(ratios) <= 0:
         raise ConfigError(f"--ratio {min(ratios):g} does not work; use more than 0")
     speeds = [nbytes / (ratio * seconds) for ratio in ratios]

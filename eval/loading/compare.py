@@ -45,9 +45,8 @@ def bounds(work: Work, link: Link) -> Bounds:
     Let K_i be the earliest time at which the rows that rest from layer i on are known, A_m the earliest start of layer
     m, and T(i, m) the link's time for the slices of layers up to m of the rows that rest from layer i or a later one
     on. These slices move after K_i, one job after another, and before layer m starts. So A_m >= K_i + T(i, m) for all
-    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link that could interrupt a
-    job for a more urgent one at no cost would meet the bound: it moves every slice as soon as it is known, earliest
-    deadline first.
+    i <= m, and A_m >= A_(m-1) + computing of m - 1; K_i = A_(i-1) + time of the choice. A link whose jobs may be
+    interrupted at no cost, earliest deadline first, would meet the bound.
     """
     moving = _moving(work, link)
     starts, choice_known, ends = np.zeros(work.layers), np.zeros(work.layers), 0.0
@@ -56,15 +55,9 @@ def bounds(work: Work, link: Link) -> Bounds:
         ends = starts[layer] + work.to_end(layer)
         if layer + 1 < work.layers:
             choice_known[layer + 1] = starts[layer] + work.to_choice(layer)
-    compute = sum(map(work.to_end, range(work.layers)))
-    return Bounds(compute, float(moving[0, -1]), _first_dependency(work), float(ends))
-
-
-def _first_dependency(work: Work) -> float:
-    """Return the time at which the first rows to move are known."""
-    needing = np.flatnonzero(work.resting.any(1))
-    first = int(needing[0]) if needing.size else 0
-    return sum(map(work.to_end, range(first - 1))) + work.to_choice(first - 1) if first else 0.0
+    compute, first = sum(map(work.to_end, range(work.layers))), int(work.resting.any(1).argmax())
+    known = sum(map(work.to_end, range(first - 1))) + work.to_choice(first - 1) if first else 0.0
+    return Bounds(compute, float(moving[0, -1]), known, float(ends))
 
 
 def _moving(work: Work, link: Link) -> NDArray[np.float64]:
@@ -73,24 +66,19 @@ def _moving(work: Work, link: Link) -> NDArray[np.float64]:
     A row counts from the first layer at which it may move: it rests there, or lies in a gap that moves with its run. A
     run counts if any of its rows does.
     """
-    layers = work.layers
-    moves = np.array([work.layout.covered(work.layout.runs(resting)) for resting in work.resting])
+    layers, starts = work.layers, [placement.start for placement in work.layout.placements]
+    runs = [work.layout.runs(resting) for resting in work.resting]
+    moves = np.array([work.layout.covered(of_layer) for of_layer in runs])
     since = np.where(moves.any(0), moves.argmax(0), layers)  # (rows,)
     seconds = np.zeros((layers, layers))
     for layer in range(layers):
-        rows = np.bincount(since[work.resting[layer]], minlength=layers)
-        runs = np.bincount(_latest(work, layer, since), minlength=layers)
-        later_rows, later_runs = (np.cumsum(counts[::-1])[::-1] for counts in (rows, runs))
+        spans = [(starts[place] + first, starts[place] + last) for place, (first, last) in runs[layer]]
+        latest = [int(since[first:last].max()) for first, last in spans]  # the layer from which on a whole run may move
+        counts = np.bincount(since[work.resting[layer]], minlength=layers), np.bincount(latest, minlength=layers)
+        later_rows, later_runs = (np.cumsum(count[::-1])[::-1] for count in counts)
         for i in range(layer + 1):
             seconds[i, layer] = link.seconds(int(later_rows[i]) * work.row_bytes, int(later_runs[i]))
     return seconds.cumsum(1)
-
-
-def _latest(work: Work, layer: int, since: NDArray[np.int64]) -> list[int]:
-    """Return, for each run that rests at ``layer``, the layer from which on all of it may move."""
-    starts = [placement.start for placement in work.layout.placements]
-    runs = work.layout.runs(work.resting[layer])
-    return [int(since[starts[place] + first : starts[place] + last].max()) for place, (first, last) in runs]
 
 
 STAGES: Mapping[str, type[Loading]] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
@@ -141,7 +129,6 @@ def check_stages(names: Sequence[str]) -> None:
 
 
 def run_stages(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[StageRun]:
-    """Simulate each stage."""
     check_stages(names)
     limits = bounds(work, link)
     return [StageRun(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
@@ -166,15 +153,9 @@ class SweepPoint:
 def sweep(
     names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
 ) -> list[SweepPoint]:
-    """Simulate the stages over ``link`` with other bandwidths and its own latencies.
-
-    :raises ConfigError: there is nothing to compute or to move
-    """
+    """Simulate the stages over ``link`` with other bandwidths. Raises ConfigError if nothing is computed or moved."""
     nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute
     if link.shared or not nbytes or not compute:
         raise ConfigError(f"over link {link.name} there is nothing to sweep: give a --link with a bandwidth")
-    points = []
-    for ratio in ratios:
-        changed = replace(link, bandwidth=nbytes / (ratio * compute))
-        points.append(SweepPoint(ratio, changed, run_stages(names, work, changed, chunk)))
-    return points
+    links = [replace(link, bandwidth=nbytes / (ratio * compute)) for ratio in ratios]
+    return [SweepPoint(r, new, run_stages(names, work, new, chunk)) for r, new in zip(ratios, links, strict=True)]

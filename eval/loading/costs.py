@@ -40,28 +40,17 @@ class Shape:
     def of(cls, engine: Engine) -> Shape:
         """Read the shape of a loaded model."""
         spec, config = engine.info, engine.model.module.config
-        experts, active = _mixture(config)
+        experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
         width = getattr(config, "moe_intermediate_size", None) if experts else None
+        width = (width or config.intermediate_size) * (config.num_experts_per_tok if experts else 1)
         return cls(
-            spec.layers,
-            spec.hidden,
-            spec.heads,
-            spec.kv_heads,
-            spec.head_dim,
-            (width or config.intermediate_size) * active,
-            spec.vocab,
-            experts,
-            spec.dtype.itemsize,
-            spec.windows,
-            spec.parameter_bytes,
-        )
+            spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, width, spec.vocab, experts,
+            spec.dtype.itemsize, spec.windows, spec.parameter_bytes,
+        )  # fmt: skip
 
     @classmethod
     def from_name(cls, name: str) -> Shape:
-        """Return a shape of `model_shapes`, or of the ``config.json`` of a dense decoder; bfloat16, without windows.
-
-        :raises ConfigError: ``name`` is neither
-        """
+        """Return a shape of `model_shapes`, or of a dense decoder's config.json, in bfloat16. Raises ConfigError."""
         if name in SHAPES:
             return cls._dense(SHAPES[name])
         file = Path(name)
@@ -76,14 +65,8 @@ class Shape:
     @classmethod
     def _dense(cls, config: Mapping[str, Any]) -> Shape:
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
-        return cls(
-            config["num_hidden_layers"],
-            hidden,
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or hidden // heads,
-            config["intermediate_size"],
-        )
+        kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
+        return cls(config["num_hidden_layers"], hidden, heads, kv_heads, head_dim, config["intermediate_size"])
 
     def cut(self, layers: int) -> Shape:
         """Return the shape with its first ``layers`` layers."""
@@ -143,12 +126,6 @@ class Shape:
         if self.parameter_bytes is None:
             return nbytes
         return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
-
-
-def _mixture(config: Any) -> tuple[int, int]:
-    """Return the numbers of experts and of active experts per row: 0 and 1 for a dense model."""
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
-    return experts, (config.num_experts_per_tok if experts else 1)
 
 
 @dataclass(frozen=True)

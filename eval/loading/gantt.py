@@ -26,10 +26,7 @@ DASHES = {"color": INK, "linewidth": 1.1, "linestyle": (0, (4, 3))}
 
 
 def gantt(runs: Sequence[StageRun], file: Path, title: str = "") -> None:
-    """Draw all runs into ``file`` (PNG).
-
-    :raises ConfigError: as `check_figure`
-    """
+    """Draw all runs into ``file`` (PNG). Raises ConfigError as `check_figure` does."""
     check_figure(file)
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -44,7 +41,7 @@ def gantt(runs: Sequence[StageRun], file: Path, title: str = "") -> None:
         _panel(axis, run, lanes, colours, longest)
         axis.set_title(_headline(run, runs), loc="left", fontsize=9.5, color=INK)
     panels[-1].set_xlabel("ms", fontsize=8.5, color=INK)
-    _legend(canvas, colours, _last(runs[0]), title)
+    _legend(canvas, colours, max(1, *(event.layer for event in runs[0].timeline.events)), title)
     with replacing(file) as stream:
         canvas.savefig(stream, format="png", dpi=130)
 
@@ -60,8 +57,9 @@ def _panel(axis: Axes, run: StageRun, lanes: Sequence[str], colours: Colormap, l
     for side, spine in axis.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(GRID)
+    last = max(1, *(event.layer for event in run.timeline.events))
     for event in run.timeline.events:
-        _block(axis, event, lanes.index(event.lane), colours, _last(run), longest)
+        _block(axis, event, lanes.index(event.lane), colours, last, longest)
     axis.axvline(1e3 * run.bounds.tight, **DASHES)
 
 
@@ -74,11 +72,8 @@ def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, lo
     edge = 0.5 if event.seconds > 0.003 * longest else 0.0  # thin bars would be all edge
     axis.barh(lane, width, left=start, height=0.74, color=colour, edgecolor=PAPER, linewidth=edge)
     if event.kind in NUMBERED and event.seconds > 0.014 * longest:
-        dark = sum(colour[:3]) > 1.7
-        axis.text(
-            start + width / 2, lane, str(event.layer), ha="center", va="center_baseline", fontsize=7.5,
-            color=INK if dark else PAPER,
-        )  # fmt: skip
+        look = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
+        axis.text(start + width / 2, lane, str(event.layer), color=INK if sum(colour[:3]) > 1.7 else PAPER, **look)
 
 
 def _headline(run: StageRun, runs: Sequence[StageRun]) -> str:
@@ -92,13 +87,7 @@ def _headline(run: StageRun, runs: Sequence[StageRun]) -> str:
     return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"
 
 
-def _last(run: StageRun) -> int:
-    """Return the number of the last layer, at least 1."""
-    return max(1, *(event.layer for event in run.timeline.events))
-
-
 def _legend(canvas: Figure, colours: Colormap, last: int, title: str) -> None:
-    """Draw the legend of colours and of the dashed line."""
     from matplotlib.colors import to_rgb
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -114,7 +103,6 @@ def _legend(canvas: Figure, colours: Colormap, last: int, title: str) -> None:
 
 
 def _tint(colour: Sequence[float], tint: float) -> tuple[float, ...]:
-    """Mix ``colour`` with the paper's; 1 is the pure colour."""
     from matplotlib.colors import to_rgb
 
     return tuple(tint * value + (1 - tint) * white for value, white in zip(colour, to_rgb(PAPER), strict=False))

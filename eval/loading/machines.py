@@ -14,17 +14,12 @@ THIS_CPU = "cpu"
 
 @dataclass(frozen=True)
 class Device:
-    """Peak rates of a processor, of which a model attains a share.
-
-    :param flops: bfloat16 multiplications and additions per second, dense
-    :param memory: bytes per second from its own memory
-    :param link: name of the link from host memory to its own
-    """
+    """Peak rates of a processor, of which a model attains a share."""
 
     name: str
-    flops: float
-    memory: float
-    link: str
+    flops: float  # bfloat16 multiplications and additions per second, dense
+    memory: float  # bytes per second from its own memory
+    link: str  # name of the link from host memory to its own
 
 
 DEVICES = {

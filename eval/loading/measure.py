@@ -76,12 +76,18 @@ class PrefillPair:
         """Relative excess of the measured over the simulated makespan."""
         return self.measured.timeline.makespan / self.simulated.timeline.makespan - 1
 
+    def record(self, link: Link) -> dict[str, float]:
+        line, limits = self.measured.timeline, self.measured.bounds
+        return {
+            MEASURED: line.makespan, SIMULATED: self.simulated.timeline.makespan,
+            "bound": limits.simple, "tight_bound": limits.tight, "computing": line.busy(COMPUTE),
+            "waited": self.real.waiting, "between": self.real.between, "late": self.real.late(link),
+            "jobs": len(line.on(LINK)),
+        }  # fmt: skip
+
 
 def run_prefill(engine: Engine, layout: Layout, recompute: Recompute, loading: Loading, narrow: str) -> RealPrefill:
-    """Prefill a prompt whose units all have a block.
-
-    :param narrow: when the engine and the stage choose rows, see `Work`
-    """
+    """Prefill a prompt whose units all have a block; ``narrow``: the time of the choice of rows, as in `Work`."""
     recording = RecordingRecompute(recompute)
     trace = engine.prefill(layout, recording, loading).trace
     timeline = Timeline.of_trace(trace, beside=narrow == BESIDE)
@@ -130,44 +136,27 @@ class StageTurns:
 
     def record(self, link: Link) -> dict[str, Any]:
         """Return JSON data: seconds and bytes of all turns, and the events of the typical turn."""
+        typical = self.typical
         return {
             "loading": self.stage,
-            "turns": [_numbers(pair, link) for pair in self.pairs],
-            "times": asdict(self.typical.real.work.times),
-            "active_rows": [rows.numel() for rows in self.typical.real.work.active],
-            MEASURED: self.typical.measured.record,
-            SIMULATED: self.typical.simulated.record,
+            "turns": [pair.record(link) for pair in self.pairs],
+            "times": asdict(typical.real.work.times),
+            "active_rows": [rows.numel() for rows in typical.real.work.active],
+            MEASURED: typical.measured.record,
+            SIMULATED: typical.simulated.record,
         }
-
-
-def _numbers(pair: PrefillPair, link: Link) -> dict[str, float]:
-    return {
-        MEASURED: pair.measured.timeline.makespan,
-        SIMULATED: pair.simulated.timeline.makespan,
-        "bound": pair.measured.bounds.simple,
-        "tight_bound": pair.measured.bounds.tight,
-        "computing": pair.measured.timeline.busy(COMPUTE),
-        "waited": pair.real.waiting,
-        "between": pair.real.between,
-        "late": pair.real.late(link),
-        "jobs": len(pair.measured.timeline.on(LINK)),
-    }
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A model, a prompt with blocks, and the settings of its prefill.
-
-    :param importance: the engine's setting, ``before`` or ``beside``; ``narrow`` is the same for `Work`
-    :param chunk: bytes of a job that loads ahead; None: the engine's choice for the link
-    """
+    """A model, a prompt with blocks, and the settings of its prefill."""
 
     model: LoadedModel
     layout: Layout
     recompute: Callable[[], Recompute]
-    importance: str
-    narrow: str
-    chunk: float | None
+    importance: str  # the engine's setting, ``before`` or ``beside``
+    narrow: str  # the same for `Work`
+    chunk: float | None  # bytes of a job that loads ahead; None: the engine's choice for the link
 
     def alone(self) -> tuple[float, int]:
         """Return the seconds of computing without waiting for loads, and the bytes to load."""
@@ -179,36 +168,28 @@ class Bench:
     def measure(
         self, names: Sequence[str], link: Link, repeats: int, report: Callable[[int], None]
     ) -> list[StageTurns]:
-        """Run all stages in turn, in rotating order, so that noise affects all equally; the first turn is discarded.
-
-        :param report: called with the number of each turn at its start
-        """
-        turns = []
-        with TransformersEngine(self.model, "thread", throttle_of(link), self.importance, self.chunk) as engine:
+        """Run the stages in rotating order, so that noise affects all equally; the first turn is discarded."""
+        turns: list[dict[str, PrefillPair]] = []
+        throttle = throttle_of(link)
+        chunk = throttle.chunk if self.chunk is None else self.chunk
+        with TransformersEngine(self.model, "thread", throttle, self.importance, self.chunk) as engine:
             for turn in range(1 + repeats):
                 report(turn)
                 order = [names[(turn + i) % len(names)] for i in range(len(names))]
-                turns.append({name: self._pair(engine, name, link) for name in order})
+                turns.append({})
+                for name in order:
+                    real = self._run(engine, name)
+                    limits, line = bounds(real.work, link), simulate(STAGES[name](), real.work, link, chunk)
+                    runs = (real.timeline, MEASURED), (line, SIMULATED)
+                    turns[-1][name] = PrefillPair(*(StageRun(name, line, limits, of) for line, of in runs), real)
         return [StageTurns(name, tuple(turn[name] for turn in turns[1:])) for name in names]
-
-    def _pair(self, engine: Engine, name: str, link: Link) -> PrefillPair:
-        real = self._run(engine, name)
-        limits = bounds(real.work, link)
-        chunk = throttle_of(link).chunk if self.chunk is None else self.chunk
-        timeline = simulate(STAGES[name](), real.work, link, chunk)
-        return PrefillPair(
-            StageRun(name, real.timeline, limits, MEASURED), StageRun(name, timeline, limits, SIMULATED), real
-        )
 
     def _run(self, engine: Engine, name: str) -> RealPrefill:
         return run_prefill(engine, self.layout, self.recompute(), STAGES[name](), self.narrow)
 
 
 def throttle_of(link: Link) -> Throttle:
-    """Return the throttle that makes the engine's link behave like ``link``.
-
-    :raises ConfigError: the link is shared memory, or has a time per copy, which a throttle cannot imitate
-    """
+    """Return the throttle that imitates ``link``. Raises ConfigError for shared memory, or a time per copy."""
     if link.shared or link.per_copy:
         raise ConfigError(f"link {link.name} cannot be imitated by a throttle; use a bandwidth, and no time per copy")
     return Throttle(link.bandwidth / 1e9, 1e6 * link.latency)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from eval.loading.workload import METHODS
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
@@ -51,20 +50,22 @@ class Prompt:
         numbers = torch.arange(self.rows)
         spans = tuple(Span(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
         firsts = range(0, self.segments, self.together)
-        placements = tuple(self._place(spans[first : first + self.together]) for first in firsts)
+        placements = []
+        for first in firsts:
+            members = spans[first : first + self.together]
+            parts = [(span.segment, range(span.start, span.stop)) for span in members]
+            unit = Unit.of("static_group" if self.together > 1 else "segment", parts)
+            empty = torch.empty(0, 0, len(unit.token_ids), 0)
+            placements.append(Placement(unit, members[0].start, KVBlock(members[0].segment, empty, empty), hit=True))
         owner = torch.where(numbers < self.memory, numbers // self.tokens, -1)
         fresh = numbers >= self.memory
-        return Layout(numbers, numbers, 0, self.memory, placements, spans, owner, fresh)
+        return Layout(numbers, numbers, 0, self.memory, tuple(placements), spans, owner, fresh)
 
     def encoded(self, engine: Engine) -> Layout:
-        """Return the layout with blocks that ``engine`` encodes; row i is token i of the vocabulary.
-
-        :raises ConfigError: the vocabulary has fewer tokens than the prompt has rows
-        """
+        """Return the layout with encoded blocks; row i is token i of the vocabulary. Raises ConfigError."""
         if self.rows > engine.info.vocab:
-            raise ConfigError(
-                f"{self.rows} rows for a vocabulary of {engine.info.vocab}; use fewer or shorter segments"
-            )
+            size = engine.info.vocab
+            raise ConfigError(f"{self.rows} rows for a vocabulary of {size}; use fewer or shorter segments")
         layout = self.layout()
         blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
         places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
@@ -75,8 +76,6 @@ class Prompt:
 
         KEEP drops whole segments, CacheBlend single rows, by the ``schedule`` and in an order drawn with ``seed``;
         EPIC and full reuse choose before the first layer, without a schedule.
-
-        :raises ConfigError: an unknown method
         """
         ways: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
             "keep": lambda: self._falling(self.tokens, layers, schedule, seed),
@@ -84,20 +83,11 @@ class Prompt:
             "epic": lambda: (FirstTokens().first(self.layout(), layers),) * layers,
             "full_reuse": lambda: (torch.arange(self.memory, self.rows),) * layers,
         }
-        if method not in ways:
-            raise ConfigError(f"recompute {method!r} is unknown: use one of {', '.join(METHODS)}")
         return ways[method]()
 
     def _falling(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
         """Keep fewer and fewer pieces of ``grain`` rows, and the query."""
         pieces = self.memory // grain
         order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
-        rank = torch.argsort(order).repeat_interleave(grain)
-        rank = torch.cat([rank, torch.full((self.query,), -1)])
+        rank = torch.cat([torch.argsort(order).repeat_interleave(grain), torch.full((self.query,), -1)])
         return tuple((rank < count).nonzero()[:, 0] for count in schedule.counts(layers, pieces))
-
-    def _place(self, spans: tuple[Span, ...]) -> Placement:
-        parts = [(span.segment, range(span.start, span.stop)) for span in spans]
-        unit = Unit.of("static_group" if self.together > 1 else "segment", parts)
-        empty = torch.empty(0, 0, len(unit.token_ids), 0)
-        return Placement(unit, spans[0].start, KVBlock(spans[0].segment, empty, empty), hit=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
 from eval.loading.workload import BEFORE, BESIDE, Work
@@ -25,17 +26,12 @@ COPIES = 2  # keys and values are stored separately
 
 @dataclass(frozen=True)
 class Link:
-    """Link; a job takes ``latency + copies * per_copy + bytes / bandwidth``, one copy per run of keys or values.
-
-    :param bandwidth: bytes per second; infinite if host and device share memory
-    :param latency: seconds from the request to the first byte
-    :param per_copy: seconds to start one contiguous copy
-    """
+    """Link; a job takes ``latency + copies * per_copy + bytes / bandwidth``, one copy per run of keys or values."""
 
     name: str
-    bandwidth: float
-    latency: float = 0.0
-    per_copy: float = 0.0
+    bandwidth: float  # bytes per second; infinite if host and device share memory
+    latency: float = 0.0  # seconds from the request to the first byte
+    per_copy: float = 0.0  # seconds to start one contiguous copy
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0 or min(self.latency, self.per_copy) < 0:
@@ -89,21 +85,16 @@ class SimulatedTransfers:
 
     def _run_job(self) -> None:
         layer = next(layer for layer, runs in enumerate(self._queues) if runs)
-        job = self._next_job(layer)
+        runs = sorted(self._queues[layer])  # by row
+        limit = math.inf if layer <= self._turn else self._chunk
+        sizes = accumulate(_rows([run]) * self._row_bytes for run in runs)
+        count = 1 + sum(size < limit for size in islice(sizes, len(runs) - 1))
+        job, self._queues[layer] = runs[:count], runs[count:]
         nbytes = 0 if self._link.shared else _rows(job) * self._row_bytes
         copies = 1 + sum(a[0] != b[0] or a[2] != b[1] for a, b in pairwise(job))
         start, self._free = self._free, self._free + self._link.seconds(nbytes, copies)
         self._arrival_times[layer] = self._free
         self.jobs.append(Event(LINK, "load", layer, start, self._free, nbytes, copies))
-
-    def _next_job(self, layer: int) -> list[Run]:
-        """Return the runs of the next job in the order of rows."""
-        runs = sorted(self._queues[layer])
-        limit = math.inf if layer <= self._turn else self._chunk
-        sizes = accumulate(_rows([run]) * self._row_bytes for run in runs)
-        count = 1 + sum(size < limit for size in islice(sizes, len(runs) - 1))
-        self._queues[layer] = runs[count:]
-        return runs[:count]
 
 
 def _rows(runs: Iterable[Run]) -> int:
@@ -111,21 +102,19 @@ def _rows(runs: Iterable[Run]) -> int:
 
 
 def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:
-    """Simulate one prefill with ``loading``; jobs that load ahead end after ``chunk`` bytes.
-
-    :raises ConfigError: the stage leaves a row without keys at some layer
-    """
+    """Simulate a prefill; jobs that load ahead end after ``chunk`` bytes. Raises ConfigError for a row without keys."""
     transfers = SimulatedTransfers(link, work.layers, work.row_bytes, chunk)
-    stage = _CheckedLoading(loading, work)
+    covered = np.zeros(work.resting.shape, bool)
     events: list[Event] = []
-    transfers.submit(0, 0.0, stage.transfers(0))
+    transfers.submit(0, 0.0, _scheduled(loading, work, 0, covered))
     due = 0.0
     for layer in range(work.layers):
         start = max(due, transfers.arrival(layer))
         events += _pieces(work, layer, start)
         known, due = start + work.to_choice(layer), start + work.to_end(layer)
         if layer + 1 < work.layers:
-            transfers.submit(layer + 1, known if loading.overlaps else due, stage.transfers(layer + 1))
+            moment = known if loading.overlaps else due
+            transfers.submit(layer + 1, moment, _scheduled(loading, work, layer + 1, covered))
     return Timeline.sorted([*events, *transfers.jobs])
 
 
@@ -143,23 +132,16 @@ def _pieces(work: Work, layer: int, start: float) -> list[Event]:
     return [piece for piece in pieces if importance or piece.kind != "importance"]
 
 
-class _CheckedLoading:
-    """Loading stage that is asked layer by layer and checked for missing rows."""
-
-    def __init__(self, loading: Loading, work: Work) -> None:
-        self._loading, self._work = loading, work
-        self._covered = np.zeros(work.resting.shape, bool)
-
-    def transfers(self, layer: int) -> list[Transfer]:
-        work = self._work
-        transfers = self._loading.schedule(work.layout, layer, work.active[layer], work.layers)
-        for transfer in transfers:
-            start = work.layout.placements[transfer.placement].start
-            self._covered[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] = True
-        missing = np.flatnonzero(work.resting[layer] & ~self._covered[layer])
-        if missing.size:
-            raise ConfigError(
-                f"{type(self._loading).__name__} left {missing.size} rows without keys at layer {layer}, first row "
-                f"{missing[0]}; every row that is not active must be transferred"
-            )
-        return transfers
+def _scheduled(loading: Loading, work: Work, layer: int, covered: NDArray[np.bool_]) -> list[Transfer]:
+    """Return the transfers of ``layer``, and mark their rows in ``covered`` (layers, rows). Refuses missing rows."""
+    transfers = loading.schedule(work.layout, layer, work.active[layer], work.layers)
+    for transfer in transfers:
+        start = work.layout.placements[transfer.placement].start
+        covered[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] = True
+    missing = np.flatnonzero(work.resting[layer] & ~covered[layer])
+    if missing.size:
+        raise ConfigError(
+            f"{type(loading).__name__} left {missing.size} rows without keys at layer {layer}, first row "
+            f"{missing[0]}; every row that is not active must be transferred"
+        )
+    return transfers

@@ -57,13 +57,16 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
     """Build a table with one line per stage: medians over its turns, measured and simulated."""
     base = _baseline(measured)
 
+    def simulated(pair: PrefillPair) -> float:
+        return pair.simulated.timeline.makespan
+
     def median(form: Callable[[float], str], value: Callable[[PrefillPair], float]) -> Callable[[StageTurns], str]:
         return lambda turns: form(turns.median(value))
 
     columns: Sequence[Column] = (
         ("loading", lambda turns: turns.stage),
         ("measured ms", median(_ms, lambda pair: pair.measured.timeline.makespan)),
-        ("simulated ms", median(_ms, lambda pair: pair.simulated.timeline.makespan)),
+        ("simulated ms", median(_ms, simulated)),
         ("over simulated %", median(_share, lambda pair: pair.over)),
         ("over bound %", median(_share, lambda pair: pair.measured.over)),
         ("over tight %", median(_share, lambda pair: pair.measured.over_tight)),
@@ -72,7 +75,7 @@ def measured_table(measured: Sequence[StageTurns], link: Link, title: str) -> Ta
         ("late ms", median(_ms, lambda pair: pair.real.late(link))),
         ("jobs", median(lambda jobs: number(jobs, 0), lambda pair: len(pair.measured.timeline.on(LINK)))),
         ("speed-up", lambda turns: _faster(turns, base)),
-        ("simulated", lambda turns: _speed(base and _simulated(base), _simulated(turns))),
+        ("simulated", lambda turns: _speed(base and base.median(simulated), turns.median(simulated))),
     )
     caption = (
         "medians. simulated: with the measured times of each run's pieces; between: the compute worker's time between "
@@ -104,15 +107,10 @@ def _baseline(measured: Sequence[StageTurns]) -> StageTurns | None:
 
 
 def _faster(turns: StageTurns, base: StageTurns | None) -> str:
-    """Format the speed-up over ``base``, paired by turn, with its interval."""
     if base is None:
         return MISSING
     ratio, interval = turns.faster(base)
     return f"{ratio:.2f}x{bounds(interval if turns is not base else None)}"
-
-
-def _simulated(turns: StageTurns) -> float:
-    return turns.median(lambda pair: pair.simulated.timeline.makespan)
 
 
 def _makespan(runs: Sequence[StageRun], stage: str) -> float | None:

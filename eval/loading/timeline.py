@@ -38,8 +38,14 @@ class Timeline:
         """Read a measured run, with its first event at 0; ``beside``: a separate worker chose the rows."""
         loads = [Event(LINK, "load", load.first, load.start, load.end, load.nbytes, load.runs) for load in trace.loads]
         mlp_ends = {piece.layer: piece.end for piece in trace.computes if piece.kind == "mlp"}
-        pieces = [Event(COMPUTE, piece.kind, piece.layer, piece.start, piece.end) for piece in trace.computes]
-        return cls.sorted([*loads, *(_choice_event(p, mlp_ends.get(p.layer, p.start), beside) for p in pieces)])
+        pieces = []
+        for piece in trace.computes:
+            lane, start = COMPUTE, piece.start
+            if piece.kind == "importance":  # a choice that reads the layer's output starts at the MLP's end
+                lane, end = IMPORTANCE if beside else COMPUTE, mlp_ends.get(piece.layer, start)
+                start = end if start < end <= piece.end else start
+            pieces.append(Event(lane, piece.kind, piece.layer, start, piece.end))
+        return cls.sorted([*loads, *pieces])
 
     @classmethod
     def sorted(cls, events: list[Event]) -> Timeline:
@@ -54,11 +60,6 @@ class Timeline:
         return max((event.end for event in self.events), default=0.0)
 
     @property
-    def order(self) -> tuple[tuple[str, str, int], ...]:
-        """``(lane, kind, layer)`` of the events in the order of their start."""
-        return tuple((event.lane, event.kind, event.layer) for event in self.events)
-
-    @property
     def nbytes(self) -> int:
         return sum(event.nbytes for event in self.events)
 
@@ -71,11 +72,3 @@ class Timeline:
     def idle(self, lane: str) -> float:
         """Return the idle time of the lane's worker during the prefill."""
         return self.makespan - self.busy(lane)
-
-
-def _choice_event(event: Event, mlp_end: float, beside: bool) -> Event:
-    """Put a choice on its lane; a choice that reads the layer's output starts at the MLP's end."""
-    if event.kind != "importance":
-        return event
-    start = mlp_end if event.start < mlp_end <= event.end else event.start
-    return replace(event, lane=IMPORTANCE if beside else COMPUTE, start=start)

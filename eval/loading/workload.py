@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,27 +109,20 @@ def times_of(line: Timeline, layers: int) -> Times:
     for event in line.events:
         if event.kind in seconds:
             seconds[event.kind][event.layer] += event.seconds
-    return Times(*(tuple(seconds[kind]) for kind in KEYS[:3]))
+    return Times(*map(tuple, seconds.values()))
 
 
 def read_times(file: Path) -> LayerTimes:
-    """Read ``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, optionally ``active`` and ``row_bytes``.
-
-    :raises DataError: the file does not exist, or has another content
-    """
+    """Read a file of `LayerTimes`, in the format of the command's help. Raises DataError."""
     content = read_json(file, "name a file of times per layer")
     try:
-        return _parse(content)
+        import torch  # imported here, so that the command reports typing errors before it loads torch
+
+        if unknown := sorted(set(content) - set(KEYS)):
+            raise ValueError(f"unknown: {', '.join(unknown)}")
+        times = Times(*(tuple(map(float, content[key])) for key in KEYS[:3]))
+        active = content.get("active")
+        rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
+        return LayerTimes(times, rows, content.get("row_bytes"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} holds no times per layer ({error}); see --help for its format") from error
-
-
-def _parse(content: Mapping[str, Any]) -> LayerTimes:
-    import torch  # imported here, so that the command reports typing errors before it loads torch
-
-    if unknown := sorted(set(content) - set(KEYS)):
-        raise ValueError(f"unknown: {', '.join(unknown)}")
-    times = Times(*(tuple(map(float, content[key])) for key in KEYS[:3]))
-    active = content.get("active")
-    rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
-    return LayerTimes(times, rows, content.get("row_bytes"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from eval.common.options import options
 from eval.common.plots import check_figure
 from eval.common.resume import use_threads
 from eval.common.variants import MEMORY_KEYS, check_methods, check_overrides, compose_variants, key_of, names
@@ -49,10 +50,8 @@ FREE = ("out", "mark", "ranks")  # options that do not affect answers: they may 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="keep-eval-recall", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
+    p = options(__doc__, "keep-eval-recall")
+    add = p.add_argument
     kinds = f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}"
     out = "write answers, recall.json and figures there; the same command resumes the run"
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
@@ -68,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
     add("--out", type=Path, metavar="FOLDER", help=out)
-    return parser
+    return p
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -86,14 +85,9 @@ def check_options(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{option} is empty; name at least one value, or omit the option")
         if values is not None and len(set(map(int, values) if option == "segments" else values)) < len(values):
             raise ConfigError(f"--{option} {','.join(values)} names a value twice; name each once")
-    unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
-    if unknown:
+    if unknown := [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
-    _check_kinds(arguments, [kind for kind in arguments.kinds if kind in TASKS])
-
-
-def _check_kinds(arguments: argparse.Namespace, tasks: Sequence[str]) -> None:
-    """Refuse options and overrides that do not apply to a family of probes, given RULER's ``tasks`` among the kinds."""
+    tasks = [kind for kind in arguments.kinds if kind in TASKS]
     for option in ("ranks", "filler"):
         if getattr(arguments, option) and tasks:
             raise ConfigError(
@@ -131,8 +125,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     cells = cells_of(arguments)
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], MEMORY_KEYS)
     check_methods(configs)
-    settings = settings_of(arguments, configs)
-    with _resume(arguments.out, settings) or nullcontext() as run:
+    settings, run = settings_of(arguments, configs), None
+    if arguments.out is not None:
+        check_figure(arguments.out / ACCURACIES)
+        run = RecallFolder.find(arguments.out, settings)
+    with run or nullcontext():
         use_threads(next(iter(configs.values())))
         from eval.recall.run import run_probes  # lazy, because it loads torch: typing errors are reported before
 
@@ -141,19 +138,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
     """Return everything that affects the answers: the options and the configs composed from them."""
-    options = {key: value for key, value in vars(arguments).items() if key not in FREE}
-    options["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
+    relevant = {key: value for key, value in vars(arguments).items() if key not in FREE}
+    relevant["overrides"] = [text for text in arguments.overrides if not text.startswith("eval.")]  # eval.threads
     plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
-    return {"options": options, "configs": composed}
-
-
-def _resume(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | None:
-    """Return the run folder to resume, if there is one."""
-    if out is None:
-        return None
-    check_figure(out / ACCURACIES)
-    return RecallFolder.find(out, settings)
+    return {"options": relevant, "configs": composed}
 
 
 def main() -> None:

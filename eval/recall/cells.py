@@ -6,30 +6,15 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eval.common.resume import changed_settings
+from eval.recall.ruler_probes import RulerProbe
 from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, RunFolder, read_config
-from planners.training.recall_probes import Fact, make_probe
+from planners.training import recall_probes
 
-
-class Probe(Protocol):
-    """Segments, a question about them, and a grading function."""
-
-    front: str  # a complete line before the segments, or ""
-    facts: tuple[Fact, ...]
-    question: str  # the end of the prompt
-
-    def room(self, length: Callable[[str], int]) -> int:
-        """Return the maximum number of answer tokens; ``length`` counts the tokens of a text."""
-        ...
-
-    def grade(self, answer: str) -> float:
-        """Return a score from 0 to 1."""
-        ...
-
-
+Probe = recall_probes.Probe | RulerProbe
 Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 
@@ -41,7 +26,7 @@ class Cell:
     cue: str
     segments: int
 
-    def probe(self, trial: int, seed: int, make: Make = make_probe) -> Probe:
+    def probe(self, trial: int, seed: int, make: Make = recall_probes.make_probe) -> Probe:
         return make(self.kind, self.segments, self.cue, random.Random(f"{seed}/{self}/{trial}"))
 
 
@@ -80,25 +65,19 @@ class Row:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Row:
         """Parse the output of `to_json`. Raises KeyError or TypeError for anything else."""
-        values = {key: value for key, value in row.items() if key != "index"}
-        return cls(row["index"], Answer(**values | {"cell": Cell(**row["cell"])}))
+        values = {**row, "cell": Cell(**row["cell"])}
+        return cls(values.pop("index"), Answer(**values))
 
 
 class RecallFolder(RunFolder):
-    """Run folder of a recall run: settings and answers.
-
-    The settings have three parts: ``options`` of the command line, composed ``configs``, and the model's ``weights``.
-    """
+    """Run folder of answers; its settings are the command's ``options``, composed ``configs``, and ``weights``."""
 
     lines = PROBES
     result = Row
 
     @classmethod
     def find(cls, path: Path, settings: Mapping[str, Any]) -> RecallFolder | None:
-        """Open the run at ``path`` if it has the same ``settings`` (weights excluded); return None if there is no run.
-
-        :raises ConfigError: the folder belongs to another run
-        """
+        """Open the run at ``path``, or return None without one. Raises ConfigError for other settings."""
         if not (path / CONFIG).exists():
             for name in (PROBES, SUMMARY):
                 if (path / name).exists():

@@ -1,17 +1,16 @@
 """Rank of the needle per layer by three recompute signals, as in SparseX's figures 5 and 6.
 
-The memory's blocks are encoded line by line, and every row is recomputed. Three signals rank the memory rows at each
-layer: the deviation of fresh from cached values (CacheBlend), the attention of the last query row, and the attention
-of all new rows (Sparse-Q). There are two needles: the line that the question names and the line with the answer.
+Every row is recomputed. The signals at each layer: the deviation of fresh from cached values (CacheBlend), and the
+attention of the last query row, and of all new rows (Sparse-Q). Needles: the line of the question, and of the answer.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from rich.table import Table
@@ -62,11 +61,6 @@ class Ranks:
     question_line: list[float]  # the line that the question names
     answer_line: list[float]  # the line with the answer
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cell": asdict(self.cell), "signal": self.signal, "named": self.question_line, "holds": self.answer_line
-        }  # fmt: skip
-
 
 def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str, tuple[list[float], list[float]]]:
     """Return per signal the ranks of a probe's two needles in %, layer by layer: the rank of a line's best row."""
@@ -75,23 +69,16 @@ def needle_ranks(engine: Engine, format: Format, question: Question) -> dict[str
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]
     blocks = engine.encode([(context_block, unit.token_ids) for unit in units])
     front_units = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
-    placements = place(
-        [*front_units, *units],
-        len(context),
-        [*([None] * len(front_units)), *blocks],
-        [False] * (len(front_units + units)),
-    )
+    all_units, all_blocks = [*front_units, *units], [*([None] * len(front_units)), *blocks]
+    placements = place(all_units, len(context), all_blocks, [False] * len(all_units))
     layout = lay_out(context, placements, format.line(question.question), True, engine.device)
     stage = RecordSignals()
     engine.prefill(layout, stage, Serial(), context_block)
     first = len(context) + len(format.line(question.front))
     spans = {span.segment: (span.start - first, span.stop - first) for span in layout.segments}
-    first_needle, last_needle = (spans[question.needles[index]] for index in (0, -1))
+    needles = [spans[question.needles[index]] for index in (0, -1)]
     return {
-        signal: (
-            [_rank(values, *first_needle) for values in layers],
-            [_rank(values, *last_needle) for values in layers],
-        )
+        signal: tuple([_rank(values, *needle) for values in layers] for needle in needles)
         for signal, layers in stage.signals.items()
     }
 
@@ -110,12 +97,9 @@ def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials:
     for cell in largest.values():
         runs = [needle_ranks(engine, format, cell.probe(trial, seed)) for trial in range(trials)]
         for signal in SIGNALS:
-            medians.append(Ranks(cell, signal, *(_median(run[signal][needle] for run in runs) for needle in (0, 1))))
+            by_needle = (zip(*(run[signal][needle] for run in runs), strict=True) for needle in (0, 1))
+            medians.append(Ranks(cell, signal, *(list(map(statistics.median, layers)) for layers in by_needle)))
     return medians
-
-
-def _median(ranks: Sequence[list[float]]) -> list[float]:
-    return [statistics.median(layer) for layer in zip(*ranks, strict=True)]
 
 
 def rank_table(ranks: Sequence[Ranks]) -> Table:

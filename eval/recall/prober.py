@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping
 
 from omegaconf import DictConfig
 
 from eval.recall.cells import Answer, Cell, Make, Probe
+from eval.recall.ruler_probes import TextFormat
 from keep_agent.config.planner_factory import make_method
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.base import Engine
 from memory.prompt.report import Prefill
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
+from planners.prompts.formats import Format
 from planners.training.recall_probes import filler, make_probe
-
-
-class Format(Protocol):
-    """Conversion of a probe's texts to token ids; the subset of `planners.prompts.formats.Format` used here."""
-
-    def context(self) -> list[int]: ...
-    def line(self, text: str) -> list[int]: ...
-    def stops(self) -> set[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
-
 
 CHUNK = 200  # filler lines per turn
 
@@ -35,14 +26,9 @@ class Prober:
     """Memory sessions by method name, for one family of probes. Every probe starts and ends with an empty memory."""
 
     def __init__(
-        self,
-        engine: Engine,
-        format: Format,
-        configs: Mapping[str, DictConfig],
-        quiet: int = 0,
-        make: Make = make_probe,
-        filler_lines: int = 0,
-    ) -> None:
+        self, engine: Engine, format: Format | TextFormat, configs: Mapping[str, DictConfig], quiet: int = 0,
+        make: Make = make_probe, filler_lines: int = 0,
+    ) -> None:  # fmt: skip
         """Create one session per method.
 
         :param quiet: steps between the lines and the question, in which KEEP's groups may become static
@@ -50,14 +36,13 @@ class Prober:
             every method must retrieve stored blocks
         """
         self._budget = max(config.prompt.budget for config in configs.values())
-        self._format, self._make, self._quiet = format, make, quiet
+        self._format, self._make, self._quiet, self._filler_lines = format, make, quiet, filler_lines
         self._positions = engine.info.max_positions
         encoder, context = make_encoder(next(iter(configs.values())).prompt.encoder), format.context()
         self._sessions = {
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
-        self._filler_lines = filler_lines
         whole = [name for name, session in self._sessions.items() if not session.method.capabilities.latent]
         if filler_lines and whole:
             raise ConfigError(
@@ -65,11 +50,9 @@ class Prober:
                 "use other --methods, or omit it"
             )
 
-    def check(self, cell: Cell, seed: int) -> None:
-        """Check that a cell's first probe and its answer fit. Raises `CapacityError` or `ConfigError` otherwise."""
-        self._check(cell, cell.probe(0, seed, self._make))
-
-    def _check(self, cell: Cell, probe: Probe) -> None:
+    def check(self, cell: Cell, trial: int, seed: int) -> Probe:
+        """Return a probe, if it and its answer fit. Raises `CapacityError` or `ConfigError` otherwise."""
+        probe = cell.probe(trial, seed, self._make)
         for name in self._sessions:
             self._check_pool(name, probe)
         lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
@@ -80,6 +63,7 @@ class Prober:
                 f"a {cell.kind} probe takes {tokens} tokens including its answer ({len(lengths)} segments); the model "
                 f"has {self._positions} positions; use fewer --segments or a smaller --segment-tokens"
             )
+        return probe
 
     @property
     def methods(self) -> list[str]:
@@ -87,29 +71,24 @@ class Prober:
 
     def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
         """Yield the answers of ``methods`` (default: all) to one probe, in the order of the configs."""
-        probe = cell.probe(trial, seed, self._make)
-        self._check(cell, probe)  # the lengths of documents vary between probes
-        for name in self._sessions if methods is None else [name for name in self._sessions if name in methods]:
-            yield self._answer(cell, trial, name, probe)
+        probe = self.check(cell, trial, seed)  # the lengths of documents vary between probes
+        for name in self._sessions:
+            if methods is None or name in methods:
+                yield self._answer(cell, trial, name, probe)
 
     def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
         session = self._sessions[name]
         try:
             prefill = self.prefill(session, probe)
             answer = session.generate(prefill, probe.room(self._length), self._format.stops())
-        finally:
-            self._forget(session, probe)  # at most one method holds the memory of one probe at a time
-        counts = prefill.counts
-        return Answer(
-            cell,
-            trial,
-            name,
-            probe.grade(self._format.decode(answer)),
-            counts.memory_tokens,
-            counts.token_layers / counts.layers,
-            counts.computed_ratio,
-            counts.recomputed_ratio,
-        )
+        finally:  # at most one method holds the memory of one probe at a time
+            session.reset()
+            if _pins(session):  # pinned blocks survive a reset, and would evict the next probe's lines
+                for fact in probe.facts:
+                    session.unpin(self._format.line(fact.text))
+        counts, grade = prefill.counts, probe.grade(self._format.decode(answer))
+        sizes = counts.memory_tokens, counts.token_layers / counts.layers
+        return Answer(cell, trial, name, grade, *sizes, counts.computed_ratio, counts.recomputed_ratio)
 
     def _length(self, text: str) -> int:
         return len(self._format.line(text))
@@ -120,26 +99,20 @@ class Prober:
         for fact in probe.facts:
             session.store.put(fact.id, "object", fact.text, fact.parent)
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
-        self._prefill_lines(session, probe)
-        self._store_filler(session)
-        for _ in range(self._quiet):
-            session.advance()
-        return session.prefill(probe.question, question, front_ids=front)
-
-    def _prefill_lines(self, session: MemorySession, probe: Probe) -> None:
-        """Prefill the lines before the question, for methods that harvest computed rows."""
-        if session.method.layout == "append":
+        if session.method.layout == "append":  # methods that harvest computed rows prefill the lines first
             session.prefill("", self._format.line("\n"))
         elif _pins(session):
             for fact in probe.facts:
                 session.pin(self._format.line(fact.text))
-
-    def _forget(self, session: MemorySession, probe: Probe) -> None:
-        """Empty the memory, pinned blocks included: they survive a reset and would evict the next probe's lines."""
-        session.reset()
-        if _pins(session):
-            for fact in probe.facts:
-                session.unpin(self._format.line(fact.text))
+        lines = filler(self._filler_lines, random.Random(0))
+        for start in range(0, len(lines), CHUNK):
+            session.advance()
+            for number, text in enumerate(lines[start : start + CHUNK], start):
+                session.store.put(f"filler_{number}", "object", text)
+            session.prefill("", self._format.line("\n"))
+        for _ in range(self._quiet):
+            session.advance()
+        return session.prefill(probe.question, question, front_ids=front)
 
     def _check_pool(self, name: str, probe: Probe) -> None:
         """Check that a pool can hold all lines: one too small would silently evict some. Raises `ConfigError`."""
@@ -154,15 +127,6 @@ class Prober:
                 f"pool of {pool.capacity_bytes}; add +memory.pinned.capacity_bytes={math.ceil(nbytes / pool.watermark)}"
                 " or more to the method, or use fewer --segments"
             )
-
-    def _store_filler(self, session: MemorySession) -> None:
-        """Store the filler lines in turns of `CHUNK` lines."""
-        lines = filler(self._filler_lines, random.Random(0))
-        for start in range(0, len(lines), CHUNK):
-            session.advance()
-            for number, text in enumerate(lines[start : start + CHUNK], start):
-                session.store.put(f"filler_{number}", "object", text)
-            session.prefill("", self._format.line("\n"))
 
 
 def _pins(session: MemorySession) -> bool:

@@ -1,8 +1,7 @@
 """Four tasks of RULER (arXiv 2404.06654), implemented from its description: synthetic texts with a question.
 
-They are the four tasks that SparseX reports (its section 5.2): mq_niah, vt, cwe and fwe. Needles, chains and words are
-spread over all documents, so that no single document contains the answer. Unlike RULER, mq_niah hides more keys than
-the question names, and vt has a second chain, so that the model must select what the question asks for.
+SparseX reports these four (its section 5.2): mq_niah, vt, cwe and fwe. No single document contains the answer. Unlike
+RULER, mq_niah hides more keys than the question names, and vt has a second chain.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, Protocol
 
 from keep_agent.errors import ConfigError
@@ -57,17 +57,13 @@ class Task(Protocol):
 
     def write(self, count: int, documents: int, rng: random.Random) -> Instance:
         """Write ``count`` pieces. Raises `ConfigError` if the task needs more."""
-        ...
 
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys.
+    """mq_niah: needles that give a key its magic number; the question asks for the numbers of several keys."""
 
-    There are at least ``hidden`` needles, rounded up so that every document has the same number.
-    """
-
-    hidden: int = 8
+    hidden: int = 8  # at least; rounded up so that every document has the same number
     queries: int = 4
     about: ClassVar[str] = "Magic numbers are hidden in the documents below."
     reminder: ClassVar[str] = "Give the magic numbers of all the keys that were asked for."
@@ -97,11 +93,8 @@ class VariableTracking:
         words = Words(rng)
         values = rng.sample(range(10_000, 100_000), self.chains)
         chains = {value: [words.draw().upper() for _ in range(self.hops + 1)] for value in values}
-        needles = [
-            f"VAR {chain[hop]} = {f'VAR {chain[hop - 1]}' if hop else value}."
-            for hop in range(self.hops + 1)
-            for value, chain in chains.items()
-        ]
+        hops = product(range(self.hops + 1), chains.items())
+        needles = [f"VAR {chain[hop]} = {f'VAR {chain[hop - 1]}' if hop else value}." for hop, (value, chain) in hops]
         value = rng.choice(values)
         question = f"Which variables in the documents hold the value {value}, directly or through other variables?"
         return Instance(hide(needles, count, rng), question, tuple(chains[value]))
@@ -126,8 +119,7 @@ class CommonWords:
         rare = [words.draw() for _ in range(math.ceil(rest / self.rarely))]
         pieces = common * self.often + (rare * self.rarely)[:rest]
         rng.shuffle(pieces)
-        size = count // documents
-        numbered = [f"{place % size + 1}. {word}" for place, word in enumerate(pieces)]
+        numbered = [f"{place % (count // documents) + 1}. {word}" for place, word in enumerate(pieces)]
         question = f"What are the {self.queries} most common words of the list over all documents?"
         return Instance(numbered, question, tuple(common))
 

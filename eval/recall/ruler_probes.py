@@ -24,8 +24,8 @@ class TextFormat:
     """Format of a user turn followed by the beginning of the answer.
 
     ``turn`` is the text between the question and the first words of the answer. Without a chat template it is a
-    newline, and the prompt begins with the start token as in the `default` prompt format. A template defines both, with
-    thinking disabled where it is optional; the token ``start``, if set, precedes the template.
+    newline, and the prompt begins with the start token as in the `default` prompt format. The token ``start``, if set,
+    precedes a template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:
@@ -109,7 +109,8 @@ class Ruler:
         size, tokens = max(1, self.segment_tokens // PIECE), 0.0
         for _ in range(TRIES):
             instance = TASKS[kind].write(size * segments, segments, random.Random(seed))
-            facts = tuple(_document(number, instance.pieces[number * size :][:size]) for number in range(segments))
+            texts = (" ".join(instance.pieces[number * size :][:size]) for number in range(segments))
+            facts = tuple(Fact(f"document_{i}", f"Document {i}: {text}\n") for i, text in enumerate(texts, 1))
             tokens = sum(len(self.format.line(fact.text)) for fact in facts) / segments
             better = max(1, round(size * self.segment_tokens / tokens))
             if better == size:
@@ -121,7 +122,3 @@ class Ruler:
                 "use a larger value"
             )
         return instance, facts
-
-
-def _document(number: int, pieces: list[str]) -> Fact:
-    return Fact(f"document_{number + 1}", f"Document {number + 1}: {' '.join(pieces)}\n")

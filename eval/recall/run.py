@@ -19,7 +19,7 @@ from eval.recall.layer_signals import Ranks, measure_ranks, rank_figure, rank_ta
 from eval.recall.prober import Prober
 from eval.recall.ruler import TASKS
 from eval.recall.ruler_probes import Ruler, TextFormat
-from eval.recall.scores import ACCURACIES, Score, accuracy_figure, accuracy_table, mark_table, scores
+from eval.recall.scores import ACCURACIES, accuracy_figure, accuracy_table, mark_table, scores
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
@@ -32,23 +32,16 @@ if TYPE_CHECKING:
 
 
 def run_probes(
-    arguments: argparse.Namespace,
-    cells: Sequence[Cell],
-    configs: Mapping[str, DictConfig],
-    settings: Mapping[str, Any],
-    run: RecallFolder | None,
-    console: Console,
-) -> None:
-    """Answer the probes that ``run`` does not hold yet, then print and write all results.
-
-    :param settings: settings of the run folder that is created if ``run`` is None and --out is given
-    """
+    arguments: argparse.Namespace, cells: Sequence[Cell], configs: Mapping[str, DictConfig],
+    settings: Mapping[str, Any], run: RecallFolder | None, console: Console,
+) -> None:  # fmt: skip
+    """Answer the probes that ``run`` (or a new folder with ``settings``) lacks; print and write all results."""
     first = next(iter(configs.values()))
     with ExitStack() as stack, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
-            probers[cell.kind].check(cell, arguments.seed)
+            probers[cell.kind].check(cell, 0, arguments.seed)
         if run:
             run.check_weights(engine.info.model_key)
         elif arguments.out:
@@ -57,8 +50,7 @@ def run_probes(
         answers = ask(probers, cells, arguments, run, console)
         ranks: list[Ranks] = []
         if arguments.ranks:
-            format = line_format(tokenizer, first.prompt)
-            ranks = measure_ranks(engine, format, cells, arguments.ranks, arguments.seed)
+            ranks = measure_ranks(engine, line_format(tokenizer, first), cells, arguments.ranks, arguments.seed)
     table_scores = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
         console.print(accuracy_table(table_scores, kind, cue))
@@ -66,47 +58,47 @@ def run_probes(
     if ranks:
         console.print(rank_table(ranks))
     if arguments.out:
-        _write(arguments, table_scores, ranks)
+        options = {key: value for key, value in vars(arguments).items() if key != "out"}
+        keys = {"question_line": "named", "answer_line": "holds"}  # of ranks in the file
+        rows = [{keys.get(key, key): value for key, value in asdict(rank).items()} for rank in ranks]
+        record = {"settings": options, "scores": list(map(asdict, table_scores)), "ranks": rows}
+        write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
+        accuracy_figure(table_scores, arguments.out / ACCURACIES)
+        if ranks:
+            rank_figure(ranks, arguments.out / "ranks.png")
         console.print(f"written to {arguments.out}")
 
 
-def line_format(tokenizer: PreTrainedTokenizerBase, prompt: DictConfig) -> Format:
+def line_format(tokenizer: PreTrainedTokenizerBase, config: DictConfig) -> Format:
     """Return the prompt format of lines in planner-tiny's language."""
-    return make_format(prompt.format, tokenizer, (), prompt.start)
+    return make_format(config.prompt.format, tokenizer, (), config.prompt.start)
 
 
 def make_probers(
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerBase,
-    configs: Mapping[str, DictConfig],
-    arguments: argparse.Namespace,
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], arguments: argparse.Namespace
 ) -> dict[str, Prober]:
     """Return probers by kind; each of the two families of probes has its own prompt format."""
-    prompt, probers = next(iter(configs.values())).prompt, {}
+    first, quiet, probers = next(iter(configs.values())), arguments.quiet, {}
     if set(arguments.kinds) & set(KINDS):
-        prober = Prober(engine, line_format(tokenizer, prompt), configs, arguments.quiet, filler_lines=arguments.filler)
+        prober = Prober(engine, line_format(tokenizer, first), configs, quiet, filler_lines=arguments.filler)
         probers |= dict.fromkeys(KINDS, prober)
     if set(arguments.kinds) & set(TASKS):
-        ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
-        probers |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))
+        ruler = Ruler(TextFormat(tokenizer, first.prompt.start), arguments.segment_tokens)
+        probers |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, quiet, ruler.make))
     return probers
 
 
 def ask(
-    probers: Mapping[str, Prober],
-    cells: Sequence[Cell],
-    arguments: argparse.Namespace,
-    run: RecallFolder | None,
+    probers: Mapping[str, Prober], cells: Sequence[Cell], arguments: argparse.Namespace, run: RecallFolder | None,
     console: Console,
-) -> list[Answer]:
+) -> list[Answer]:  # fmt: skip
     """Return the answers of ``run`` and compute the missing ones, which are appended to it; in the order of probes."""
     rows: list[Row] = [] if run is None else list(run.results)
-    missing = _answers(probers, cells, arguments, {row.index for row in rows})
     total = len(cells) * arguments.trials * len(arguments.methods)
     with Progress(console=console, transient=True) as bar:
         line = bar.add_task("answers", total=total, completed=len(rows))
         try:
-            for row in missing:
+            for row in _answers(probers, cells, arguments, {row.index for row in rows}):
                 if run:
                     run.commit(row)
                 rows.append(row)
@@ -129,16 +121,3 @@ def _answers(
         if due := {name: index for name, index in indices.items() if index not in known}:
             for answer in prober.ask(cell, trial, arguments.seed, due):
                 yield Row(due[answer.method], answer)
-
-
-def _write(arguments: argparse.Namespace, table_scores: Sequence[Score], ranks: Sequence[Ranks]) -> None:
-    settings = {key: value for key, value in vars(arguments).items() if key != "out"}
-    record = {
-        "settings": settings,
-        "scores": list(map(asdict, table_scores)),
-        "ranks": [rank.to_json() for rank in ranks],
-    }
-    write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
-    accuracy_figure(table_scores, arguments.out / ACCURACIES)
-    if ranks:
-        rank_figure(ranks, arguments.out / "ranks.png")

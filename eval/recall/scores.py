@@ -36,20 +36,11 @@ class Score:
 def score(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Score:
     """Score one method's ``answers`` in one cell against the first method's answers to the same probes."""
     gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, baseline, strict=True)}
-    first = answers[0]
-
-    def mean(field: str) -> float:
-        return sum(getattr(answer, field) for answer in answers) / len(answers)
-
-    return Score(
-        first.cell,
-        first.method,
-        len(answers),
-        mean("right"),
-        wilson(mean("right"), len(answers)),
-        None if answers is baseline else paired_difference(gaps),
-        *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
-    )
+    first, count = answers[0], len(answers)
+    fields = "right", "memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio"
+    right, *means = (sum(getattr(answer, field) for answer in answers) / count for field in fields)
+    gap = None if answers is baseline else paired_difference(gaps)
+    return Score(first.cell, first.method, count, right, wilson(right, count), gap, *means)
 
 
 def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:

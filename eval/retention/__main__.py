@@ -12,7 +12,6 @@ KEY=VALUE are overrides of `python -m eval.alfred`; overrides of a single method
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from eval.common.hydra_command import check_target
 from eval.common.intervals import share_interval
+from eval.common.options import options
 from eval.common.resume import use_threads
 from eval.common.tables import bounds, number, percent, show, table_of
 from eval.common.variants import check_methods, check_overrides, compose_variants, names
@@ -40,12 +40,9 @@ METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
 QUALITY = ("steps", "same skill %", "95 % interval", "far steps", "far: same %", "expert's %", "KL, nats")
 COST = ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "ms p50", "wall s")
 SETTING = (  # task streams that fill the model's positions
-    "model=planner-tiny-long",
-    "env.skills=grounded",
-    "env.observability=partial",
-    "env.stream=16",
+    "model=planner-tiny-long", "env.skills=grounded", "env.observability=partial", "env.stream=16",
     "prompt.style=linked",
-)
+)  # fmt: skip
 READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
@@ -79,31 +76,21 @@ def summarise(
         return float(np.mean(values)) if values else None
 
     steps = [step for episode in episodes for step in episode]
-    late_by_episode = {
-        i: [step for step, leading in zip(*pair, strict=True) if leading.prompt >= history]
-        for i, pair in enumerate(zip(episodes, leader, strict=True))
-    }
-    late = [step for steps in late_by_episode.values() for step in steps]
+    late_by_episode = [
+        [step for step, leading in zip(*pair, strict=True) if leading.prompt >= history]
+        for pair in zip(episodes, leader, strict=True)
+    ]
+    late = [step for steps in late_by_episode for step in steps]
+    same = {i: [float(step.same_skill) for step in steps] for i, steps in enumerate(late_by_episode)}
     far = [step.same_skill for step in late if step.mention_distance > budget]
     return Row(
-        method,
-        len(late),
-        mean([step.same_skill for step in late]),
-        share_interval(
-            {i: [float(step.same_skill) for step in steps] for i, steps in late_by_episode.items() if steps}
-        ),
-        mean([step.right for step in late]),
-        len(far),
-        mean(far),
-        mean([step.kl for step in late]),
+        method, len(late), mean([step.same_skill for step in late]), share_interval(same),
+        mean([step.right for step in late]), len(far), mean(far), mean([step.kl for step in late]),
         sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
-        max(s.prompt for s in steps),
-        max(s.live for s in steps),
-        float(np.mean([s.raw_reads for s in steps])),
-        float(np.mean([s.live_reads for s in steps])),
-        float(np.median([s.ms for s in steps])),
-        sum(s.ms for s in steps) / 1e3,
-    )
+        max(s.prompt for s in steps), max(s.live for s in steps),
+        float(np.mean([s.raw_reads for s in steps])), float(np.mean([s.live_reads for s in steps])),
+        float(np.median([s.ms for s in steps])), sum(s.ms for s in steps) / 1e3,
+    )  # fmt: skip
 
 
 def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Table]:
@@ -117,10 +104,8 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
         times = number(row.ms_p50, 1), number(row.seconds, 1)
         cost.append([row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times])
     title = f"decisions after transcripts of {history} tokens or more, {budget} rows kept"
-    return (
-        table_of(title, ["method"], QUALITY, quality),
-        table_of("rows kept and read, and time, over all steps", ["method"], COST, cost),
-    )
+    costs = table_of("rows kept and read, and time, over all steps", ["method"], COST, cost)
+    return table_of(title, ["method"], QUALITY, quality), costs
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
@@ -133,23 +118,16 @@ def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> l
     return texts
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument(
-        "--methods", default=",".join(METHODS), help=f"in addition to full_cache (default {','.join(METHODS)})"
-    )
-    p.add_argument("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
-    p.add_argument(
-        "--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)"
-    )
-    p.add_argument("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")
-    p.add_argument("--markdown", action="store_true", help="print the table in Markdown")
-    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    return p
-
-
 def report(arguments: Sequence[str]) -> None:
-    args = parser().parse_intermixed_args(arguments)
+    p, methods = options(__doc__), ",".join(METHODS)
+    add = p.add_argument
+    add("--methods", default=methods, help=f"in addition to full_cache (default {methods})")
+    add("--budget", type=int, default=256, help="rows kept after a turn (default 256)")
+    add("--history", type=int, default=2048, help="minimum transcript of a counted step, in tokens (default 2048)")
+    add("--out", type=Path, help="JSONL file of episodes; the same command resumes a stopped run")
+    add("--markdown", action="store_true", help="print the table in Markdown")
+    add("overrides", nargs="*", metavar="KEY=VALUE")
+    args = p.parse_intermixed_args(arguments)
     if args.out is not None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]

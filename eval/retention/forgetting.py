@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from keep_agent.config.factory import expert_oracle, make_episodes
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.console import make_console
 from memory.engine.transformers.engine import TransformersEngine
-from memory.files.json_lines import LineFile
 from memory.prompt.report import Prefill
 from planners.prompts.text import entity_names
 
@@ -41,18 +41,18 @@ class Step:
     ms: float  # prefill up to the logits, plus eviction after them
 
 
+@dataclass
 class Recorder:
     """Recorder of one method's steps in the current episode."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
-        self._encode = encode
-        self.steps: list[tuple[Prefill, Step]] = []
+    encode: Callable[[str], Sequence[int]]
+    steps: list[tuple[Prefill, Step]] = field(default_factory=list)
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         counts = prefill.counts
         kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
         transcript = prefill.layout.token_ids.tolist()
-        distances = (distance(transcript, list(self._encode(name))) for name in entity_names(choice.executed))
+        distances = (distance(transcript, list(self.encode(name))) for name in entity_names(choice.executed))
         choices = choice.same, choice.skill == choice.executed, max(distances, default=0)
         sizes = counts.live_tokens, counts.prefix_tokens, prefill.reads.raw, prefill.reads.live
         self.steps.append((prefill, Step(counts.prompt_tokens, *choices, kl, *sizes, ms)))
@@ -92,21 +92,13 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         recorders = {name: Recorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)
-        for _ in play(shadow, setting, first=len(done)):
-            if any(recorder.steps for recorder in recorders.values()):
-                _close(out, recorders, episodes)
-                bar.advance(task)
-        _close(out, recorders, episodes)
-        bar.advance(task)
+        for _ in chain(play(shadow, setting, first=len(done)), [None]):  # the last one ends after the loop of `play`
+            steps_of = {name: recorder.take() for name, recorder in recorders.items()}
+            if not all(steps_of.values()):
+                continue  # before the first episode
+            for name, steps in steps_of.items():
+                episodes[name].append(steps)
+            if out is not None:
+                out.append([{name: [astuple(step) for step in steps] for name, steps in steps_of.items()}])
+            bar.advance(task)
     return episodes
-
-
-def _close(out: LineFile | None, recorders: Mapping[str, Recorder], episodes: dict[str, list[list[Step]]]) -> None:
-    """Store the steps of an episode that has ended."""
-    steps_of = {name: recorder.take() for name, recorder in recorders.items()}
-    if not all(steps_of.values()):
-        return
-    for name, steps in steps_of.items():
-        episodes[name].append(steps)
-    if out is not None:
-        out.append([{name: [astuple(step) for step in steps] for name, steps in steps_of.items()}])

@@ -13,6 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from eval.common.options import options
 from eval.suite.page import check, play, render
 from eval.suite.plan import pages, read_page
 from keep_agent.console import make_console
@@ -22,18 +23,15 @@ from memory.files.atomic import write_atomic
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="keep-eval-suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument(
-        "words", nargs="*", metavar="PAGE | KEY=VALUE", help=f"pages: {', '.join(pages())}; and overrides of all runs"
-    )
-    p.add_argument("--data", type=os.path.abspath, default=os.environ.get("KEEP_AGENT_DATA"),
-                   help="folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)")  # fmt: skip
-    p.add_argument("--out", type=Path, default=Path("outputs/suite"), help="folder for the run folders")
-    p.add_argument("--pages", type=Path, default=Path("docs/results"), help="folder for the pages")
-    p.add_argument("--show", action="store_true", help="write the pages of finished runs without playing any")
-    p.add_argument("--list", action="store_true", help="list the pages and their numbers of runs")
+    p, default = options(__doc__, "keep-eval-suite"), os.environ.get("KEEP_AGENT_DATA")
+    add, words = p.add_argument, f"pages: {', '.join(pages())}; and overrides of all runs"
+    data = "folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)"
+    add("words", nargs="*", metavar="PAGE | KEY=VALUE", help=words)
+    add("--data", type=os.path.abspath, default=default, help=data)
+    add("--out", type=Path, default=Path("outputs/suite"), help="folder for the run folders")
+    add("--pages", type=Path, default=Path("docs/results"), help="folder for the pages")
+    add("--show", action="store_true", help="write the pages of finished runs without playing any")
+    add("--list", action="store_true", help="list the pages and their numbers of runs")
     return p
 
 

@@ -1,7 +1,6 @@
 """Page of results: plays its runs, each in its own folder, and renders tables with paired differences in Markdown.
 
-Finished runs are kept, and interrupted ones resumed. The numbers do not depend on the load of the machine. Rows run one
-after the other, so the page has no times: `eval.latency` measures methods side by side.
+Finished runs are kept, and interrupted ones resumed. A page has no times, which depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,31 +35,27 @@ PAGE_KEYS = ("eval.out", "eval.resume", "eval.shard")  # set by the page itself
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Check overrides and existing runs before the first run.
-
-    :raises ConfigError: an override is unknown or set by the page, or an existing run has other settings
-    """
+    """Check before the first run. Raises ConfigError for an unknown override, or an existing run of other settings."""
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs to which {' '.join(extra)} could apply; leave it out")
     reserved = {*PAGE_KEYS, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
     rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
-    keys = {override: key_of(override) for override in extra}
-    if fixed := [word for word, key in keys.items() if within(key, reserved) or _distinguishes_rows(key, rows)]:
+
+    def is_fixed(key: str) -> bool:
+        """Return whether the page sets ``key``, or rows differ in it; parts of a planner or a memory are free."""
+        in_rows = key in CHOICES or within(key, rows - CHOICES) or any(within(row, {key}) for row in rows)
+        return within(key, reserved) or in_rows
+
+    if fixed := [word for word in extra if is_fixed(key_of(word))]:
         raise ConfigError(f"{' '.join(fixed)} cannot apply to every run of {page.name}: the page sets it itself")
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
-        folder = out / cell.place
-        if (folder / CONFIG).exists():
-            config, _ = _compose(cell, extra)
+        if (out / cell.place / CONFIG).exists():
+            folder, (config, _) = out / cell.place, _compose(cell, extra)
             if changes := differing_settings(config, read_config(folder)):
                 text = ", ".join(f"{key}={change}" for key, change in sorted(changes.items()))
                 raise ConfigError(f"{folder} was run with other settings: {text}; delete it, or give another --out")
-
-
-def _distinguishes_rows(key: str, rows: Collection[str]) -> bool:
-    """Return whether ``key`` overrides a setting in which rows differ; parts of a planner or a memory do not."""
-    return key in CHOICES or within(key, {*rows} - CHOICES) or any(within(row, {key}) for row in rows)
 
 
 def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
@@ -69,7 +64,10 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
     for number, cell in enumerate(cells, 1):
         folder = out / cell.place
         if (folder / SUMMARY).exists():
-            _check_played(folder)
+            summary = read_summary(folder)
+            if summary["episodes"] and summary["crashed"] == summary["episodes"]:
+                crashed = f"all {summary['episodes']} episodes of {folder} crashed"
+                raise KeepError(f"{crashed}; remove the cause and delete the folder")
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
         resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
@@ -79,16 +77,11 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         if command_output(title, words, out) is None:
             console.print(f"{page.name}: {title}", highlight=False)
             words = with_run_folder(words, out)
-            write_atomic(_output_file(title, out), f"{shlex.join(words)}\n{_run_command(words)}")
-
-
-def _check_played(folder: Path) -> None:
-    """Raises KeepError for a finished run in which all episodes crashed."""
-    summary = read_summary(folder)
-    if summary["episodes"] and summary["crashed"] == summary["episodes"]:
-        raise KeepError(
-            f"all {summary['episodes']} episodes of {folder} crashed; remove the cause and delete the folder"
-        )
+            done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                raise KeepError(f"python -m {' '.join(words)} ended with {done.returncode}: {lines[-1]}")
+            write_atomic(_output_file(title, out), f"{shlex.join(words)}\n{done.stdout}")
 
 
 def command_output(title: str, words: Sequence[str], out: Path) -> str | None:
@@ -112,18 +105,8 @@ def _output_file(title: str, out: Path) -> Path:
 
 
 def _compose(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
-    """Compose the config of a cell's run; return it with its overrides."""
     overrides = [*expand_model([*cell.overrides, *extra]), *resumed]
     return compose_settings(cell.setting.world, overrides), overrides
-
-
-def _run_command(words: Sequence[str]) -> str:
-    """Return the output of ``python -m WORDS``. Raises KeepError with the last line of its errors."""
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise KeepError(f"python -m {' '.join(words)} ended with {done.returncode}: {lines[-1]}")
-    return done.stdout
 
 
 COLUMNS: tuple[Column, ...] = (("run", lambda row: f"`{row.run}`"), *OUTCOME, *SUBGOALS, *SHARES)
@@ -162,15 +145,14 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
     """Return the finished rows by name, with the episodes that all rows have; seeds are joined into one run."""
-    runs = {}
+    runs = []
     for row in page.rows:
         cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
         if all((out / cell.place / SUMMARY).exists() for cell in cells):
             parts = [(cell.seed, load_runs([out / cell.place])[0]) for cell in cells]
             if len({run.config.get("weights") for _, run in parts}) > 1:
-                raise ConfigError(
-                    f"{out}: the seeds of {row} were played with different weights; delete the older runs"
-                )
+                problem = f"the seeds of {row} were played with different weights"
+                raise ConfigError(f"{out}: {problem}; delete the older runs")
             episodes = {f"{seed}/{key}": result for seed, run in parts for key, result in run.episodes.items()}
-            runs[row] = replace(parts[0][1], name=row, episodes=episodes)
-    return {run.name: run for run in paired(list(runs.values()))} if runs else {}
+            runs.append(replace(parts[0][1], name=row, episodes=episodes))
+    return {run.name: run for run in paired(runs)} if runs else {}

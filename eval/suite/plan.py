@@ -71,15 +71,11 @@ class Page:
 
 
 def pages() -> list[str]:
-    """Return the names of the package's pages."""
     return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.iterdir())
 
 
 def read_page(name: str, data: str | None) -> Page:
-    """Read a page of the package by name, or a YAML file; ``data``: folder with alfred/ and wah/.
-
-    :raises ConfigError: the page does not exist, has unknown keys, or needs ``data``
-    """
+    """Read a page of the package, or a YAML file; ``data``: folder with alfred/ and wah/. Raises ConfigError."""
     content = _read_yaml(name)
     rows = content["rows"]
     if isinstance(rows, str):  # names of pages whose rows are used
@@ -91,7 +87,11 @@ def read_page(name: str, data: str | None) -> Page:
     settings = tuple(_setting(key, value, data) for key, value in content["settings"].items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has only rows or only settings; a table needs both")
-    commands = {title: _command(title, value, data) for title, value in content["commands"].items()}
+    commands = {title: _overrides(value, data) for title, value in content["commands"].items()}
+    for title, words in commands.items():
+        if not words or not words[0].startswith(COMMAND_PREFIXES):
+            allowed = " and ".join(f"{prefix}NAME" for prefix in COMMAND_PREFIXES)
+            raise ConfigError(f"command {title!r} is {' '.join(words)!r}; a page runs only {allowed}")
     data = data if DATA in str(content) else None
     return Page(Path(name).stem, content["title"], content["about"].strip(), against, settings, rows, commands, data)
 
@@ -106,22 +106,18 @@ def _read_yaml(name: str) -> dict[str, Any]:
     content = parsed_yaml(read_text(path or _FOLDER.joinpath(f"{name}.yaml")), name, "correct it")
     if not isinstance(content, dict) or not content.keys() <= KEYS or not {"title", "about"} <= content.keys():
         raise ConfigError(f"{name} must have title and about, and no other keys than {', '.join(sorted(KEYS))}")
-    for key, kinds in {"rows": (dict, str), "settings": (dict,), "commands": (dict,)}.items():
-        if content.get(key) is not None and not isinstance(content[key], kinds):
-            raise ConfigError(
-                f"{name}: {key} must be a mapping by name, as in `{key}: {{name: ...}}`; got {content[key]!r}"
-            )
+    for key, kinds in {"rows": dict | str, "settings": dict, "commands": dict}.items():
+        if not isinstance(content.get(key), kinds | None):
+            example = f"a mapping by name, as in `{key}: {{name: ...}}`"
+            raise ConfigError(f"{name}: {key} must be {example}; got {content[key]!r}")
     return content | {key: content.get(key) or {} for key in ("rows", "settings", "commands")}
 
 
 def _setting(name: str, content: Any, data: str | None) -> Setting:
     fields = {"world": "alfred", "overrides": (), "seeds": [0], **(content if isinstance(content, Mapping) else {})}
     seeds = fields["seeds"]
-    if (
-        fields.keys() != {"title", "world", "overrides", "seeds"}
-        or fields["world"] not in GENERATED
-        or not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds))
-    ):
+    valid = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+    if fields.keys() != {"title", "world", "overrides", "seeds"} or fields["world"] not in GENERATED or not valid:
         raise ConfigError(
             f"setting {name} must have a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a "
             f"list of whole numbers; got {content!r}"
@@ -129,26 +125,14 @@ def _setting(name: str, content: Any, data: str | None) -> Setting:
     return Setting(str(name), fields["title"], fields["world"], _overrides(fields["overrides"], data), tuple(seeds))
 
 
-def _command(title: str, content: Any, data: str | None) -> tuple[str, ...]:
-    """Return the words of a command. Raises ConfigError for a command of another project."""
-    words = _overrides(content, data)
-    if not words or not words[0].startswith(COMMAND_PREFIXES):
-        allowed = " and ".join(f"{prefix}NAME" for prefix in COMMAND_PREFIXES)
-        raise ConfigError(f"command {title!r} is {' '.join(words)!r}; a page runs only {allowed}")
-    return words
-
-
 def _overrides(content: Any, data: str | None) -> tuple[str, ...]:
     """Split overrides, given as text or as a list of words, and fill in the data folder."""
-    words = tuple(map(str, content)) if isinstance(content, list | tuple) else str(content or "").split()
+    words = list(map(str, content)) if isinstance(content, list | tuple) else str(content or "").split()
     if data is None and any(DATA in word for word in words):
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
-    return tuple(_with_data_folder(word, str(data)) for word in words)
-
-
-def _with_data_folder(word: str, data: str) -> str:
-    """Replace `DATA` in a word by the folder, quoted for Hydra in overrides."""
-    key, is_override, value = word.partition("=")
-    if DATA in value and is_override and not key.startswith("-"):
-        return as_override(key, value.replace(DATA, data))
-    return word.replace(DATA, data)
+    for place, word in enumerate(words):
+        key, _, value = word.partition("=")
+        is_override = DATA in value and not key.startswith("-")  # quoted for Hydra
+        folder = value.replace(DATA, str(data))
+        words[place] = as_override(key, folder) if is_override else word.replace(DATA, str(data))
+    return tuple(words)

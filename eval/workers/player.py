@@ -16,10 +16,7 @@ from keep_agent.rollout.loop import run_episode
 
 
 class Player:
-    """World and planner of one config, which play any of its episodes.
-
-    :raises KeepError: data, model or method cannot be loaded
-    """
+    """World and planner of one config, which play any of its episodes. Raises KeepError if they cannot be loaded."""
 
     def __init__(self, config: DictConfig) -> None:
         self._config = config
@@ -34,7 +31,6 @@ class Player:
         self._timed_on = "" if weights is None else timed_on(config)  # without a model nothing is timed
 
     def play(self, index: int) -> EpisodeRecord:
-        """Play episode ``index``."""
         evaluation, episode = self._config.eval, self._episodes[index]
         image_format = evaluation.get("frames") if evaluation.trace else None  # older configs lack eval.frames
         frames = Frames(episode.id, image_format) if image_format else None

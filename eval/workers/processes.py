@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -38,8 +38,12 @@ class ProcessPool:
     def start(self) -> Worker:
         pipe, worker_pipe = self._context.Pipe()
         process = self._context.Process(target=_worker_main, args=(self._config, self._count, worker_pipe), daemon=True)
-        with worker_pipe, _block_interrupts():
-            process.start()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C must not reach the new process
+        try:
+            with worker_pipe:
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         worker = Worker(process, pipe)
         self._workers.append(worker)
         return worker
@@ -54,7 +58,11 @@ class ProcessPool:
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
-            return worker, self._reap(worker)
+            self._workers.remove(worker)
+            worker.pipe.close()
+            _terminate(worker.process)
+            code = worker.process.exitcode or 0
+            return worker, WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
         if isinstance(message, BaseException):
             raise message
         return worker, message
@@ -67,28 +75,11 @@ class ProcessPool:
         for worker in self._workers:
             _terminate(worker.process)
 
-    def _reap(self, worker: Worker) -> WorkerDeath:
-        self._workers.remove(worker)
-        worker.pipe.close()
-        _terminate(worker.process)
-        code = worker.process.exitcode or 0
-        return WorkerDeath(signal.Signals(-code).name if code < 0 else f"exit code {code}")
-
 
 def _terminate(process: BaseProcess) -> None:
     process.join(GRACE)
     process.kill()
     process.join()
-
-
-@contextmanager
-def _block_interrupts() -> Iterator[None]:
-    """Block SIGINT: Ctrl-C reaches every process of a terminal, but a process started here must not receive it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
@@ -98,19 +89,15 @@ def _worker_main(plain: Mapping[str, Any], count: int, pipe: Connection) -> None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):  # the supervisor is gone
         try:
-            _serve(plain, count, pipe)
+            config = as_config(plain)
+            use_threads(config, count)
+            with closing(Player(config)) as player:
+                pipe.send(player.setup)
+                while True:
+                    pipe.send(player.play(pipe.recv()))
         except EOFError:
             raise
         except (KeepError, OSError) as error:
             pipe.send(error)
         except Exception:
             pipe.send(RuntimeError(f"in a worker:\n{traceback.format_exc()}"))
-
-
-def _serve(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    config = as_config(plain)
-    use_threads(config, count)
-    with closing(Player(config)) as player:
-        pipe.send(player.setup)
-        while True:
-            pipe.send(player.play(pipe.recv()))

@@ -8,8 +8,7 @@ import platform
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,37 +120,22 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if that fails."""
     options = {} if address else {"include_dashboard": False}
     try:
-        if address not in (None, "auto"):
-            _check_reachable(address)
-        with _keep_sigterm_handler():
-            ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **options)
+        if address not in (None, "auto"):  # fails at once without an answer; Ray itself would retry for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
+        before = signal.getsignal(signal.SIGTERM)
+        ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # an interruption for `keep_agent.guard`; Ray's handler would exit
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, auto or null"
         ) from error
 
 
-def _check_reachable(address: str) -> None:
-    """Raises OSError or ValueError for an address that does not answer; Ray itself would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
-
-
-@contextmanager
-def _keep_sigterm_handler() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which `keep_agent.guard` treats as an interruption; Ray's would exit."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
-
-
 def _capacity(needs: Mapping[str, float]) -> float:
     """Return the number of workers that fit on the living nodes if nothing else runs there."""
-
-    def fit(resources: Mapping[str, float]) -> float:
-        return min(
-            (math.floor(resources.get(name, 0) / need + 1e-6) for name, need in needs.items() if need), default=math.inf
-        )
-
-    return sum(fit(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    needed = {name: need for name, need in needs.items() if need}
+    fits = ([math.floor(has.get(name, 0) / need + 1e-6) for name, need in needed.items()] for has in living)
+    return sum(min(counts, default=math.inf) for counts in fits)

@@ -35,24 +35,6 @@ class EpisodeRecord:
     frames: Frames | None
 
 
-class EpisodeRunner(Protocol):
-    """Runner of the episodes of one config. Every episode starts fresh, so its result does not depend on the worker."""
-
-    setup: Setup
-
-    def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
-        """Yield each episode once, in the order in which they finish.
-
-        :raises KeepError: the world cannot be reset
-        :raises WorkerError: workers die repeatedly
-        """
-        ...
-
-    def close(self) -> None:
-        """Release worlds, models and processes, even in the middle of an episode."""
-        ...
-
-
 W = TypeVar("W", bound=Hashable)
 MAX_DEATHS = 3  # during one episode, or in a row during setup
 
@@ -69,19 +51,15 @@ class WorkerPool(Protocol[W]):
 
     def start(self) -> W:
         """Start a worker. Its `Setup` is received when it is ready."""
-        ...
 
     def assign(self, worker: W, index: int) -> None:
         """Let an idle worker play an episode. If the worker is dead, its death is received later."""
-        ...
 
     def receive(self) -> tuple[W, Setup | EpisodeRecord | WorkerDeath]:
         """Wait for the next message of any worker. Raises the error that a player raised."""
-        ...
 
     def close(self, busy: Sequence[W]) -> None:
         """End all workers: busy ones at once, idle ones with time to clean up."""
-        ...
 
 
 class Supervisor(Generic[W]):
@@ -109,6 +87,7 @@ class Supervisor(Generic[W]):
         return self._setup
 
     def play(self, indices: Sequence[int]) -> Iterator[EpisodeRecord]:
+        """Yield each episode once, in the order in which they finish. Raises WorkerError if workers die repeatedly."""
         self._todo.extend(indices)
         for _ in indices:
             while (record := self._advance()) is None:
@@ -132,7 +111,13 @@ class Supervisor(Generic[W]):
         self._idle.append(worker)
         if isinstance(message, EpisodeRecord):
             return message
-        self._check_setup(message)
+        self._deaths[None] = 0
+        first = self._setup = self._setup or message
+        if message != first:
+            raise WorkerError(
+                f"{message.where} has {message.episodes} episodes and weights {message.weights}, but {first.where} has "
+                f"{first.episodes} and {first.weights}; put the same env.data and model on both"
+            )
         return None
 
     def _replace(self, worker: W, death: WorkerDeath) -> None:
@@ -141,26 +126,13 @@ class Supervisor(Generic[W]):
             self._idle.remove(worker)
         else:
             index = self._busy.pop(worker)
-            self._count(index, death)
+            self._deaths[index] += 1
+            if self._deaths[index] == MAX_DEATHS:
+                moment = "during setup" if index is None else f"during episode {index}"
+                raise WorkerError(
+                    f"workers have died {MAX_DEATHS} times {moment}, the last by {death.cause}; remove the cause: each "
+                    "worker holds a world and a model, so if memory is short, lower eval.workers"
+                )
             if index is not None:
                 self._todo.appendleft(index)
         self._busy[self._pool.start()] = None
-
-    def _count(self, index: int | None, death: WorkerDeath) -> None:
-        self._deaths[index] += 1
-        if self._deaths[index] == MAX_DEATHS:
-            moment = "during setup" if index is None else f"during episode {index}"
-            raise WorkerError(
-                f"workers have died {MAX_DEATHS} times {moment}, the last by {death.cause}; remove the cause: each "
-                "worker holds a world and a model, so if memory is short, lower eval.workers"
-            )
-
-    def _check_setup(self, setup: Setup) -> None:
-        """Raises WorkerError for a worker whose data or weights differ from the first worker's."""
-        self._deaths[None] = 0
-        first = self._setup = self._setup or setup
-        if setup != first:
-            raise WorkerError(
-                f"{setup.where} has {setup.episodes} episodes and weights {setup.weights}, but {first.where} has "
-                f"{first.episodes} and {first.weights}; put the same env.data and model on both"
-            )

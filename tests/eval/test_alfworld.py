@@ -18,6 +18,7 @@ from eval.games import why_not
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, find_runs
+from tests.eval.workers.runs import assert_refused
 
 Command = Callable[..., tuple[int, str, str]]
 HOUSES = 4  # first houses of the split `test`
@@ -86,14 +87,11 @@ def test_a_random_planner_plays_alfworld_commands(engine: None, call: Command) -
     ],
 )
 def test_bad_input_is_one_line(overrides: tuple[str, ...], sentence: str, call: Command, tmp_path: Path) -> None:
-    code, _, err = call(alfworld.main, "planner=random", *overrides)
-    assert (code, err.count("\n")) == (BAD_INPUT, 1) and sentence in err
+    assert_refused(call(alfworld.main, "planner=random", *overrides), sentence)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_extra_the_command_is_refused(
-    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_needs_its_extra(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "alfworld"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "alfworld", None)

@@ -11,16 +11,15 @@ import pytest
 from eval import alfred, anatomy
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
+from tests.eval.workers.runs import assert_refused
 
 Command = Callable[..., tuple[int, str, str]]
 
 
 def step(episode: str, edits: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:
-    facts = [
-        {"id": name.split("/")[0], "category": "object" if name.startswith("mug") else "receptacle"}
-        for name, _ in edits
-        if not name.startswith(("did", "task"))
-    ]
+    names = [name for name, _ in edits if not name.startswith(("did", "task"))]
+    kinds = ["object" if name.startswith("mug") else "receptacle" for name in names]
+    facts = [{"id": name.split("/")[0], "category": kind} for name, kind in zip(names, kinds, strict=True)]
     usual = {"token_ids": [0] * 10, "active_rows": [10, 4], "loads": [[0, 2, 0.0, 1.0, 600]]}
     return {"event": "step", "episode": episode, "facts": facts, "extra": {"written": edits}, **usual, **more}
 
@@ -38,9 +37,7 @@ def test_only_changes_of_existing_segments_count() -> None:
     mugs = kinds["object"]
     assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed)) == (2, 1, 3, 1)
     assert mugs.rate == pytest.approx(100 / 3)
-    assert (
-        kinds["executed skills"].alive == 3 and kinds["finished tasks"].alive == 1 and kinds["receptacle"].changes == 0
-    )
+    assert (kinds["executed skills"].alive, kinds["finished tasks"].alive, kinds["receptacle"].changes) == (3, 1, 0)
     assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
 
 
@@ -61,10 +58,8 @@ def test_tables_agree_with_the_trace(call: Command, tiny_model: Path) -> None:
 def test_a_run_without_a_model_is_one_line(call: Command) -> None:
     assert call(alfred.main, "planner=random", "eval.episodes=1", "eval.out=runs")[0] == 0
     (run,) = Path("runs").iterdir()
-    code, out, err = call(anatomy.main, str(run))
-    assert code == 2 and out == "" and err.count("\n") == 1 and "no step of a planner with a model" in err
-    code, _, err = call(anatomy.main, "nowhere")
-    assert code == 2 and "nowhere has no trace.jsonl" in err
+    assert_refused(call(anatomy.main, str(run)), "no step of a planner with a model")
+    assert_refused(call(anatomy.main, "nowhere"), "nowhere has no trace.jsonl")
 
 
 @pytest.mark.parametrize("field", ["facts", "token_ids", "active_rows", "loads", "extra"])

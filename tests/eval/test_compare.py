@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eval import compare as comparison
 from eval.common.intervals import unseen_share, wilson
 from eval.common.tables import markdown
-from eval.compare import (
-    Run,
-    by_length,
-    choose_baseline,
-    compare,
-    difference_of,
-    differences,
-    kv_table,
-    length_table,
-    load_runs,
-    paired,
-)
+from eval.compare import Run, by_length, choose_baseline, compare, differences, load_runs, paired
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.rollout.run_folder import RunFolder
@@ -43,15 +33,9 @@ def test_differences_are_paired() -> None:
     fast = run("keep", *(episode(i, i % 2 == 0 or i == 1, 25.0 * 2**i) for i in range(6)))
     row = compare(fast, base)
     difference = row.success_difference
-    assert difference.mean == pytest.approx(1 / 6) and difference.interval[0] == -unseen_share(
-        6
-    )  # a single one may be chance
-    assert (difference.more, difference.fewer, difference.pairs, difference.clusters) == (
-        1,
-        0,
-        6,
-        6,
-    ) and difference.unclear
+    assert difference.mean == pytest.approx(1 / 6) and difference.unclear
+    assert difference.interval[0] == -unseen_share(6), "a single one may be chance"
+    assert (difference.more, difference.fewer, difference.pairs, difference.clusters) == (1, 0, 6, 6)
     assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
     assert row.computed_ratio == 0.5
     assert compare(base, base).ttft_ratio is None
@@ -63,7 +47,7 @@ def test_annotations_of_one_trial_count_as_one_observation() -> None:
     separate = run("b", *(episode(i, i < 10, 1.0) for i in range(20)))
     trials = ["x" if i < 10 else "y" for i in range(20)]
     together = run("b", *(episode(i, i < 10, 1.0, trial=trials[i]) for i in range(20)))
-    narrow, wide = difference_of(separate, base).interval, difference_of(together, base).interval
+    narrow, wide = comparison.difference_of(separate, base).interval, comparison.difference_of(together, base).interval
     assert wide == (-unseen_share(2), 1.0) and narrow[1] - narrow[0] < 0.6 and narrow[0] > 0
 
 
@@ -76,11 +60,10 @@ def test_steps_are_binned_by_prompt_length() -> None:
 
 
 def test_only_common_episodes_are_compared() -> None:
-    first, second = (
-        run(name, *(episode(i, True, 1.0) for i in indices)) for name, indices in (("a", (0, 1)), ("b", (1, 2)))
-    )
+    zero, single, two = (episode(i, True, 1.0) for i in range(3))
+    first, second = run("a", zero, single), run("b", single, two)
     assert [list(r.episodes) for r in paired([first, second])] == [["e1"], ["e1"]]
-    subset = run("c", dataclasses.replace(episode(1, True, 1.0), index=0))
+    subset = run("c", replace(episode(1, True, 1.0), index=0))
     assert list(paired([first, subset])[1].episodes) == ["e1"]
     with pytest.raises(DataError, match="no episode in common"):
         paired([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
@@ -109,11 +92,9 @@ def test_the_speed_of_the_link_is_a_setting() -> None:
 
 
 def test_times_of_several_machines_are_named() -> None:
-    first, second = (
-        dataclasses.replace(episode(i, True, 1.0), timed_on=machine) for i, machine in ((0, "A"), (1, "B, 2"))
-    )
+    first, second = (replace(episode(i, True, 1.0), timed_on=machine) for i, machine in ((0, "A"), (1, "B, 2")))
     untimed = run("expert", episode(0, True, 0.0), episode(1, True, 0.0))
-    assert differences([untimed, run("a", first, dataclasses.replace(second, timed_on="A"))]) == []
+    assert differences([untimed, run("a", first, replace(second, timed_on="A"))]) == []
     resumed = run("b", first, second)
     assert differences([untimed, resumed]) == ["machines that measured the times (A | B, 2)"]
 
@@ -121,7 +102,7 @@ def test_times_of_several_machines_are_named() -> None:
 def test_an_episode_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in (0, 1):
-        folder.commit(dataclasses.replace(episode(index, True, 1.0), id="same"), [])
+        folder.commit(replace(episode(index, True, 1.0), id="same"), [])
     with pytest.raises(DataError, match="run: episode 'same' is there 2 times; play it again"):
         load_runs([tmp_path])
 
@@ -141,7 +122,7 @@ def test_runs_of_the_same_name_are_named_by_their_folder(tmp_path: Path) -> None
 
 def test_tables_are_printed_in_markdown() -> None:
     base, fast = run("a", episode(0, True, 10.0)), run("b", episode(0, True, 5.0))
-    table = length_table(by_length(fast, base))
+    table = comparison.length_table(by_length(fast, base))
     title, gap, heads, rule, *rows = markdown(table).splitlines()
     assert (title, gap) == ("by prompt length", "") and set(rule) == set("|-")
     assert heads.count("|") == rule.count("|") == rows[0].count("|") == 7
@@ -156,19 +137,16 @@ def test_tables_are_printed_in_markdown() -> None:
 def test_the_table_of_keys_and_values() -> None:
     numbers = {"prefix_tokens": 300, "live_tokens": 90, "raw_reads": 3000, "live_reads": 1600}
     first, second = episode(0, True, 10.0, 800), episode(1, True, 10.0, 400)
-    steps = [(dataclasses.replace(result.steps[0], **numbers),) for result in (first, second)]
-    changed = [
-        dataclasses.replace(result, steps=step, seconds=20.0)
-        for result, step in zip((first, second), steps, strict=True)
-    ]
+    changed = [replace(r, steps=(replace(r.steps[0], **numbers),), seconds=20.0) for r in (first, second)]
     base = run("a", first, second)
-    *_, row, base_row = markdown(kv_table([compare(run("b", *changed), base), compare(base, base)])).splitlines()
+    table = comparison.kv_table([compare(run("b", *changed), base), compare(base, base)])
+    *_, row, base_row = markdown(table).splitlines()
     assert row == "| b | 0.50 | 800 | 90 | 3,000 | 1,600 | 40 |"
     assert base_row == "| a | 0.00 | 800 | 0 | 0 | 0 | 0 |"
 
 
 def test_a_crashed_episode_stays_in_the_comparison() -> None:
-    bad = dataclasses.replace(episode(0, False, 1.0), steps=(), error="ValueError: no")
+    bad = replace(episode(0, False, 1.0), steps=(), error="ValueError: no")
     row = compare(run("b", bad, episode(1, True, 1.0)), run("a", episode(0, True, 2.0), episode(1, True, 2.0)))
     assert row.tasks == 2 and row.success_difference.mean == -0.5 and row.ttft_ratio == 0.5
 

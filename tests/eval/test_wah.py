@@ -16,6 +16,7 @@ from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find
 from keep_agent.rollout.trace import read_trace
 from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.graph_home import GraphHome
+from tests.eval.workers.runs import assert_refused
 from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
@@ -32,12 +33,8 @@ def test_the_expert_solves_the_embedded_tasks_and_a_random_planner_does_not(call
     expert, random = summaries("both")
     assert expert["subgoal_success_rate"] == expert["success_rate"] == 1.0 and random["success_rate"] == 0.0
     assert set(expert["per_task_type"]) <= {
-        "prepare_snack",
-        "prepare_food",
-        "setup_table",
-        "put_dishwasher",
-        "put_fridge",
-    }
+        "prepare_snack", "prepare_food", "setup_table", "put_dishwasher", "put_fridge",
+    }  # fmt: skip
     code, out, _ = call(compare.main, "both")
     assert code == 0 and "sub-goals %" in out and "-100.0" in out
 
@@ -86,8 +83,7 @@ def test_a_run_is_resumed_in_another_simulator(call: Command) -> None:
         (f"env.simulator={server.url}", "env.record=b.jsonl"): "start the simulator",
     }
     for overrides, message in refusals.items():
-        code, _, err = call(wah.main, f"eval.resume={folder}", *overrides)
-        assert code == BAD_INPUT and message in err
+        assert_refused(call(wah.main, f"eval.resume={folder}", *overrides), message)
     with FakeSimulator(home) as server:
         code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
         assert code == BAD_INPUT and "a.jsonl is there already" in err
@@ -98,18 +94,12 @@ def test_a_run_is_resumed_in_another_simulator(call: Command) -> None:
 
 def write_tasks(path: Path, count: int) -> list[dict]:
     """Write embedded tasks in WAH-NL's format, for scenes 0, 1, ... of a simulator."""
-    records = [
-        {
-            "task_id": number,
-            "task_name": episode.tasks[0].type,
-            "env_id": number,
-            "init_graph": episode.scene.graph,
-            "init_room": episode.scene.room,
-            "task_goal": dict(episode.tasks[0].goal),
-            "nl_instructions": [episode.tasks[0].instruction],
-        }
-        for number, episode in enumerate(load_episodes(None, "test", limit=count))
-    ]
+    records = []
+    for number, episode in enumerate(load_episodes(None, "test", limit=count)):
+        (task,), scene = episode.tasks, episode.scene
+        names = {"task_id": number, "task_name": task.type, "env_id": number, "nl_instructions": [task.instruction]}
+        scene_parts = {"init_graph": scene.graph, "init_room": scene.room, "task_goal": dict(task.goal)}
+        records.append(names | scene_parts)
     path.write_text(json.dumps(records))
     return records
 
@@ -134,6 +124,5 @@ def steps_of(under: str) -> list[tuple]:
     ],
 )
 def test_bad_input_is_one_line_and_no_folder(call: Command, arguments: tuple[str, ...], words: str) -> None:
-    code, _, err = call(wah.main, "planner=expert", "eval.episodes=1", *arguments)
-    assert code == BAD_INPUT and words in err and len(err.strip().splitlines()) == 1
+    assert_refused(call(wah.main, "planner=expert", "eval.episodes=1", *arguments), words)
     assert not Path("outputs").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.common.plots import INK, PAPER, figure, style
-from eval.latency.report.summary import CellSummary, GroupSummary, Spread
+from eval.latency.report.summary import GroupSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,19 +19,24 @@ def draw(groups: Sequence[GroupSummary], file: Path) -> None:
     """Draw one panel per group. Raises ConfigError as `eval.common.plots.check_figure` does."""
     panels = [group for group in groups if any(standing.times for cell in group.cells for standing in cell.standings)]
     with figure(file, panels=len(panels)) as axes:
-        names = list(
-            dict.fromkeys(contender.name for group in panels for cell in group.cells for contender in cell.standings)
-        )
+        standings = [standing for group in panels for cell in group.cells for standing in cell.standings]
         for axis, group in zip(axes, panels, strict=True):
-            _panel(axis, group, names)
+            _panel(axis, group, list(dict.fromkeys(standing.name for standing in standings)))
         axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
 
 
 def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
+    from matplotlib.ticker import LogLocator
+
     for number, name in enumerate(names):
-        points = [(cell.cell.segments, spread) for cell in group.cells if (spread := _spread(cell, name))]
+        standings = ((cell.cell.segments, standing) for cell in group.cells for standing in cell.standings)
+        points = [(size, s.spread()) for size, s in standings if s.name == name and s.spread()]
         if points:
-            _line(axis, name, points, number)
+            sizes, spreads = zip(*points, strict=True)
+            ends = [(s.p50 - s.interval[0], s.interval[1] - s.p50) if s.interval else (0.0, 0.0) for s in spreads]
+            bars, middles = list(zip(*ends, strict=True)), [spread.p50 for spread in spreads]
+            label = f"{name} (label: times faster than {BASE})" if name == LABEL_METHOD else name
+            axis.errorbar(sizes, middles, bars, label=label, capsize=2.5, elinewidth=0.9, **style(number))
     if LABEL_METHOD in names:
         _label(axis, group, names.index(LABEL_METHOD))
     sizes = [cell.cell.segments for cell in group.cells]
@@ -42,20 +47,11 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
     if len(set(sizes)) == 1:
         axis.set_xlim(sizes[0] / 8, 2 * sizes[0])  # room for the legend on the left
     axis.minorticks_off()
-    axis.yaxis.set_major_locator(_ticks())
+    axis.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_xlabel("segments in the prompt", fontsize=8, color=INK)
     axis.set_ylabel("ms to the first token, p50", fontsize=8, color=INK)
     axis.set_title(group.title.replace(", segments", ",\nsegments"), fontsize=9, color=INK)
-
-
-def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: int) -> None:
-    sizes, middles = [size for size, _ in points], [spread.p50 for _, spread in points]
-    ends = [spread.interval or (spread.p50, spread.p50) for _, spread in points]
-    bars = [[spread.p50 - low for (_, spread), (low, _) in zip(points, ends, strict=True)]]
-    bars += [[high - spread.p50 for (_, spread), (_, high) in zip(points, ends, strict=True)]]
-    label = f"{name} (label: times faster than {BASE})" if name == LABEL_METHOD else name
-    axis.errorbar(sizes, middles, bars, label=label, capsize=2.5, elinewidth=0.9, **style(number))
 
 
 def _label(axis: Axes, group: GroupSummary, number: int) -> None:
@@ -63,20 +59,8 @@ def _label(axis: Axes, group: GroupSummary, number: int) -> None:
     frame = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
     look = {"fontsize": 7.5, "fontweight": "bold", "color": style(number)["color"], "bbox": frame}
     for cell in group.cells:
-        contender = next(
-            (candidate for candidate in cell.standings if candidate.name == LABEL_METHOD and candidate.ratios), None
-        )
-        if contender is not None and contender.ratios[BASE] is not None:
-            place = cell.cell.segments, contender.spread().p50
-            text = f"{contender.ratios[BASE].paired:.1f}x"
-            axis.annotate(text, place, (5, -12), textcoords="offset points", **look)
-
-
-def _ticks() -> object:
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(10, subs=(1, 2, 5))
-
-
-def _spread(cell: CellSummary, name: str) -> Spread | None:
-    return next((contender.spread() for contender in cell.standings if contender.name == name), None)
+        for standing in cell.standings:
+            if standing.name == LABEL_METHOD and standing.ratios and standing.ratios[BASE] is not None:
+                place = cell.cell.segments, standing.spread().p50
+                text = f"{standing.ratios[BASE].paired:.1f}x"
+                axis.annotate(text, place, (5, -12), textcoords="offset points", **look)

@@ -27,14 +27,10 @@ class Timed:
     numbers: StepNumbers
     work: Work = field(default_factory=Work)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**self.numbers.to_json(), "work": astuple(self.work)}
-
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Timed:
-        values = dict(row)
-        flops, nbytes, loaded, through = values.pop("work")
-        return cls(StepNumbers(**values), Work(tuple(flops), tuple(nbytes), loaded, tuple(through)))
+    def from_json(cls, work: Sequence[Any], **numbers: Any) -> Timed:
+        flops, nbytes, loaded, through = work
+        return cls(StepNumbers(**numbers), Work(tuple(flops), tuple(nbytes), loaded, tuple(through)))
 
 
 @dataclass
@@ -51,12 +47,12 @@ class Track:
 
     def to_json(self) -> dict[str, Any]:
         fields = {JSON_KEYS.get(key, key): value for key, value in vars(self).items()}
-        return {**fields, "steps": [step.to_json() for step in self.steps]}
+        return {**fields, "steps": [{**s.numbers.to_json(), "work": astuple(s.work)} for s in self.steps]}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Track:
-        fields = {key: value for key, value in row.items() if key != "refused"}
-        return cls(**{**fields, "refusal": row["refused"], "steps": [Timed.from_json(step) for step in row["steps"]]})
+        fields = {**row, "refusal": row["refused"], "steps": [Timed.from_json(**step) for step in row["steps"]]}
+        return cls(**{key: value for key, value in fields.items() if key != "refused"})
 
 
 @dataclass(frozen=True, slots=True)

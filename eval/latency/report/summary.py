@@ -58,10 +58,7 @@ LEAST = 2  # sizes for a line; a parabola needs one more
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``.
-
-    ``error`` is the largest relative deviation of the fit.
-    """
+    """Milliseconds: ``fixed`` + ``linear`` n + ``quadratic`` n², over ``sizes`` from ``low`` to ``high``."""
 
     fixed: float
     linear: float
@@ -69,7 +66,7 @@ class Growth:
     sizes: int
     low: int
     high: int
-    error: float
+    error: float  # largest relative deviation of the fit
 
     def at(self, segments: float) -> float:
         return self.fixed + self.linear * segments + self.quadratic * segments**2
@@ -85,10 +82,7 @@ class Growth:
 
 
 def fit(segments: Sequence[int], ms: Sequence[float]) -> Growth | None:
-    """Fit by least squares of relative errors, so that large prompts do not dominate; None for a single size.
-
-    The best fit without negative coefficients is the best of all fits with some coefficients fixed at zero.
-    """
+    """Fit coefficients >= 0 by least squares of relative errors, so that no size dominates; None for a single size."""
     sizes, times = np.asarray(segments, float), np.asarray(ms, float)
     different = len(set(segments))
     if different < LEAST:
@@ -173,62 +167,48 @@ def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
     """Summarize cells in groups, in the order of their first cells."""
     groups: dict[str, list[CellSummary]] = {}
     for result in sorted(results, key=lambda result: result.index):
-        groups.setdefault(result.cell.group, []).append(summarize_cell(result))
+        rates = Rates.median(result.rates) if result.rates else None
+        ran = {track.name: track for track in result.tracks if track.steps and not track.refusal}
+        standings = [_contender_summary(track, ran, rates) for track in result.tracks]
+        first = next(iter(ran.values()), None)
+        kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
+        cell = CellSummary(result.id, result.cell, rates, standings, result.refusal, kinds)
+        groups.setdefault(result.cell.group, []).append(cell)
     return [GroupSummary(title, cells, _growths(cells)) for title, cells in groups.items()]
-
-
-def summarize_cell(result: CellResult) -> CellSummary:
-    rates = Rates.median(result.rates) if result.rates else None
-    ran = {track.name: track for track in result.tracks if track.steps and not track.refusal}
-    standings = [_contender_summary(track, ran, rates) for track in result.tracks]
-    first = next(iter(ran.values()), None)
-    kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
-    return CellSummary(result.id, result.cell, rates, standings, result.refusal, kinds)
 
 
 def _contender_summary(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> ContenderSummary:
     if track.name not in ran or rates is None:
         return ContenderSummary(track.name, track.prompt, track.refusal)
-    steps = track.steps
-    ttft = [step.numbers.ttft_ms for step in steps]
+    median, mean, numbers = statistics.median, statistics.fmean, [step.numbers for step in track.steps]
+    parts = [dict.fromkeys(PARTS, 0.0) | dict(number.parts or {}) for number in numbers]
+    steps = {kind: list(filter(test, track.steps)) for kind, test in KINDS.items()}
+    spreads = ((time, {kind: [getattr(s.numbers, time) for s in of] for kind, of in steps.items()}) for time in TIMES)
     bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASELINES}
     return ContenderSummary(
         name=track.name,
         prompt=track.prompt,
-        times={time: {kind: _spread(steps, time, test) for kind, test in KINDS.items()} for time in TIMES},
-        parts={part: statistics.median(_part(step, part) for step in steps) for part in PARTS},
-        overhead=statistics.median(sum(_part(step, part) for part in ("update", "retrieve", "ask")) for step in steps),
-        counts={name: statistics.fmean(getattr(step.numbers, name) for step in steps) for name in COUNTS},
-        computed_ratio=statistics.fmean(step.numbers.computed_ratio for step in steps),
-        encoded_rows=statistics.fmean(step.numbers.encoded_token_layers / step.numbers.layers for step in steps),
-        ratios={base: Ratio.of(times, ttft) for base, times in bases.items()},
-        floor={kind: _distance(steps, rates, test) for kind, test in KINDS.items()},
+        times={time: {kind: Spread.of(values) for kind, values in by_kind.items()} for time, by_kind in spreads},
+        parts={part: median(values[part] for values in parts) for part in PARTS},
+        overhead=median(values["update"] + values["retrieve"] + values["ask"] for values in parts),
+        counts={name: mean(getattr(number, name) for number in numbers) for name in COUNTS},
+        computed_ratio=mean(number.computed_ratio for number in numbers),
+        encoded_rows=mean(number.encoded_token_layers / number.layers for number in numbers),
+        ratios={base: Ratio.of(times, [number.ttft_ms for number in numbers]) for base, times in bases.items()},
+        floor={kind: _distance(of, rates) for kind, of in steps.items()},
         peak=track.peak,
         peak_cold=track.peak_cold,
         stored=track.stored,
     )
 
 
-def _part(step: Timed, part: str) -> float:
-    return (step.numbers.parts or {}).get(part, 0.0)
-
-
-def _spread(steps: Sequence[Timed], time: str, test: Callable[[Timed], bool]) -> Spread | None:
-    return Spread.of([getattr(step.numbers, time) for step in steps if test(step)])
-
-
-def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool]) -> Distance | None:
-    selected = [step for step in steps if test(step)]
-    if not selected:
+def _distance(steps: Sequence[Timed], rates: Rates) -> Distance | None:
+    if not steps:
         return None
-    floors = [step.work.floor_ms(rates) for step in selected]
-    rows = [step.work.rows_ms(rates) for step in selected]
-    return Distance(statistics.median(floors), _median_multiple(selected, floors), _median_multiple(selected, rows))
-
-
-def _median_multiple(steps: Sequence[Timed], least: Sequence[float]) -> float:
-    """Return the median of TTFT / ``least``."""
-    return statistics.median(step.numbers.ttft_ms / ms for step, ms in zip(steps, least, strict=True))
+    floors = [step.work.floor_ms(rates) for step in steps]
+    of_floor = [step.numbers.ttft_ms / ms for step, ms in zip(steps, floors, strict=True)]
+    of_rows = [step.numbers.ttft_ms / step.work.rows_ms(rates) for step in steps]
+    return Distance(*map(statistics.median, (floors, of_floor, of_rows)))
 
 
 def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from eval.common.tables import MISSING, bounds, number
 from eval.latency.machine import Rates
-from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary, Ratio, Spread
+from eval.latency.report.summary import BASELINES, KINDS, ContenderSummary, GroupSummary, Spread
 from keep_agent.rollout.results import PARTS
 
 READS = {"memory": "memory", "append": "transcript", "plain": "same prompt"}
@@ -20,16 +20,38 @@ Cells = Sequence[str]
 
 def group_tables(group: GroupSummary, scored: bool) -> list[Table]:
     """Build all tables of a group of cells."""
-    ran = [times_table(group, scored), ratios_table(group), kinds_table(group), parts_table(group), floor_table(group)]
-    more = growth_table(group), refusal_table(group)
-    return [table for table in (*ran, *more) if table is not None and table.row_count]
-
-
-def times_table(group: GroupSummary, scored: bool) -> Table:
-    """Build the table of time to the first token and to the decision, over all steps."""
-    headings = ("reads", "tokens", "ttft p50", "95 %", "p95", "decision p50", "95 %", "p95")
     note = "decision: ttft and scoring" if scored else "no candidates were scored: the decision ends with the prompt"
-    return _table("time to the first token", f"ms, all steps; {note}", headings, group, _times)
+    kinds = [KIND_NAMES.get(kind, kind) for kind in KINDS]
+    contents: Sequence[tuple[str, str, Sequence[str], Callable[[ContenderSummary], Cells]]] = (
+        ("time to the first token", f"ms, all steps; {note}", TIMES, _times),
+        ("times faster", RATIOS_CAPTION, [f"than {base}" for base in BASELINES], _ratios),
+        ("ttft by kind of step", KINDS_CAPTION, (*kinds, "overlapped"), _kinds),
+        ("parts of a step", PARTS_CAPTION, ("planner", *PARTS, "score"), _parts),
+        ("work and memory", f"{WORK_CAPTION} {_rates(group)}", WORK, _work),
+    )
+    tables = [_table(*content, group) for content in contents]
+    more = growth_table(group), refusal_table(group)
+    return [table for table in (*tables, *more) if table is not None and table.row_count]
+
+
+TIMES = ("reads", "tokens", "ttft p50", "95 %", "p95", "decision p50", "95 %", "p95")
+RATIOS_CAPTION = (
+    "ttft of the baseline / ttft: median over paired steps with 95 % interval; in brackets the ratio of both p50"
+)
+KINDS_CAPTION = (
+    "p50 in ms (steps); cold: first step after a reset, warm: all others; flip: a group became static or dynamic; "
+    "overlapped: all steps, without encoding that can run while the robot moves"
+)
+PARTS_CAPTION = "p50 in ms, all steps; planner: update + retrieve + ask, without model and sentence encoder"
+WORK = (
+    "computed %", "encoded", "floor ms", "x floor, no flip", "x floor, all", "x rows", "peak", "cold peak",
+    "stored MiB",
+)  # fmt: skip
+WORK_CAPTION = (
+    "computed: share of the prompt's rows x layers; encoded: rows per step; floor: least time for the work of the "
+    "method at the machine's rates, p50; x floor: ttft / floor; x rows: ttft / time of its rows through whole layers, "
+    "no flip; peak: growth of memory within a step, MiB."
+)
 
 
 def _times(summary: ContenderSummary) -> Cells:
@@ -38,37 +60,15 @@ def _times(summary: ContenderSummary) -> Cells:
     return [*read, *_spread(summary.spread()), *_spread(decision)]
 
 
-def ratios_table(group: GroupSummary) -> Table:
-    """Build the table of speed-ups over the baselines."""
-    caption = (
-        "ttft of the baseline / ttft: median over paired steps with 95 % interval; in brackets the ratio of both p50"
-    )
-    return _table("times faster", caption, [f"than {base}" for base in BASELINES], group, _ratios)
-
-
 def _ratios(summary: ContenderSummary) -> Cells:
-    return [_ratio(summary.ratios[base]) for base in BASELINES]
-
-
-def kinds_table(group: GroupSummary) -> Table:
-    """Build the table of TTFT by kind of step: cold, warm, and with or without a flip."""
-    caption = (
-        "p50 in ms (steps); cold: first step after a reset, warm: all others; flip: a group became static or dynamic; "
-        "overlapped: all steps, without encoding that can run while the robot moves"
-    )
-    names = [KIND_NAMES.get(kind, kind) for kind in KINDS]
-    return _table("ttft by kind of step", caption, (*names, "overlapped"), group, _kinds)
+    ratios = (summary.ratios[base] for base in BASELINES)
+    return [f"{r.paired:.2f}{bounds(r.interval)} ({r.medians:.2f})" if r else MISSING for r in ratios]
 
 
 def _kinds(summary: ContenderSummary) -> Cells:
-    cells = (_p50_and_count(summary.spread(kind=kind)) for kind in KINDS)
+    spreads = (summary.spread(kind=kind) for kind in KINDS)
+    cells = (f"{number(spread.p50, 1)} ({spread.count})" if spread else MISSING for spread in spreads)
     return [*cells, number(summary.spread("ttft_overlapped_ms").p50, 1)]
-
-
-def parts_table(group: GroupSummary) -> Table:
-    """Build the table of the parts of a step; the planner's part excludes the sentence encoder."""
-    caption = "p50 in ms, all steps; planner: update + retrieve + ask, without model and sentence encoder"
-    return _table("parts of a step", caption, ("planner", *PARTS, "score"), group, _parts)
 
 
 def _parts(summary: ContenderSummary) -> Cells:
@@ -78,24 +78,13 @@ def _parts(summary: ContenderSummary) -> Cells:
     return [number(summary.overhead, 2), *parts, number(summary.spread("score_ms").p50, 2)]
 
 
-def floor_table(group: GroupSummary) -> Table:
-    """Build the table of work, multiples of the floor, and memory."""
-    caption = (
-        "computed: share of the prompt's rows x layers; encoded: rows per step; floor: least time for the work "
-        "of the method at the machine's rates, p50; x floor: ttft / floor; x rows: ttft / time of its rows through "
-        f"whole layers, no flip; peak: growth of memory within a step, MiB. {_rates(group)}"
-    )
-    floor = "floor ms", "x floor, no flip", "x floor, all", "x rows"
-    headings = ("computed %", "encoded", *floor, "peak", "cold peak", "stored MiB")
-    return _table("work and memory", caption, headings, group, _floor)
-
-
-def _floor(summary: ContenderSummary) -> Cells:
+def _work(summary: ContenderSummary) -> Cells:
     no_flip, overall = summary.floor["no_flip"], summary.floor["all"]
     work = number(100 * summary.computed_ratio, 1), number(summary.encoded_rows, 0), number(overall.ms, 1)
-    multiples = [MISSING if distance is None else f"{distance.times:.2f}" for distance in (no_flip, overall)]
-    rows = MISSING if no_flip is None else f"{no_flip.of_rows:.2f}"
-    return [*work, *multiples, rows, *(_mib(size) for size in (summary.peak, summary.peak_cold, summary.stored))]
+    multiples = no_flip and no_flip.times, overall.times, no_flip and no_flip.of_rows
+    sizes = (size and size / MIB for size in (summary.peak, summary.peak_cold, summary.stored))
+    texts = (MISSING if multiple is None else f"{multiple:.2f}" for multiple in multiples)
+    return [*work, *texts, *(number(size, 1) for size in sizes)]
 
 
 def growth_table(group: GroupSummary) -> Table | None:
@@ -118,30 +107,23 @@ def growth_table(group: GroupSummary) -> Table | None:
 
 def refusal_table(group: GroupSummary) -> Table | None:
     """Build the table of cells and contenders that could not run; None if all did."""
-    rows = [(cell.cell.segments, "all", cell.refusal) for cell in group.cells if cell.refusal]
-    rows += [
-        (c.cell.segments, contender.name, contender.refusal)
-        for c in group.cells
-        for contender in c.standings
-        if contender.refusal
-    ]
-    if not rows:
+    rows = [(cell, "all", cell.refusal) for cell in group.cells]
+    rows += [(cell, contender.name, contender.refusal) for cell in group.cells for contender in cell.standings]
+    if not any(reason for *_, reason in rows):
         return None
     table = Table(title=f"refused: {group.title}")
     for heading in ("segments", "", "reason"):
         table.add_column(heading, overflow="fold")
-    for segments, name, reason in rows:
-        table.add_row(str(segments), name, reason)
+    for cell, name, reason in rows:
+        if reason:
+            table.add_row(str(cell.cell.segments), name, reason)
     return table
 
 
 def _table(
-    title: str,
-    caption: str,
-    headings: Sequence[str],
+    title: str, caption: str, headings: Sequence[str], cells_of: Callable[[ContenderSummary], Cells],
     group: GroupSummary,
-    cells_of: Callable[[ContenderSummary], Cells],
-) -> Table:
+) -> Table:  # fmt: skip
     """Build a table with a row for every contender that ran, cell by cell."""
     table = Table(title=f"{title}: {group.title}", caption=caption)
     table.add_column("segments", justify="right", no_wrap=True)
@@ -156,26 +138,12 @@ def _table(
 
 
 def _spread(spread: Spread | None) -> Cells:
-    """Format the median, its interval, and the 95th percentile."""
     if spread is None:
         return [MISSING] * 3
     return [number(spread.p50, 1), bounds(spread.interval, digits=1).strip() or MISSING, number(spread.p95, 1)]
 
 
-def _p50_and_count(spread: Spread | None) -> str:
-    return MISSING if spread is None else f"{number(spread.p50, 1)} ({spread.count})"
-
-
-def _ratio(ratio: Ratio | None) -> str:
-    return MISSING if ratio is None else f"{ratio.paired:.2f}{bounds(ratio.interval)} ({ratio.medians:.2f})"
-
-
-def _mib(size: int | None) -> str:
-    return MISSING if size is None else number(size / MIB, 1)
-
-
 def _rates(group: GroupSummary) -> str:
-    """Name the median rates of the cells."""
     known = [cell.rates for cell in group.cells if cell.rates is not None]
     if not known:
         return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, check_unit, draw, pieces
+from eval.chat.conversation import ADVERSARIAL, Conversation, Piece, Question, Session, Turn, check_unit, draw, pieces
 from eval.chat.generated import BY_NAME, PEOPLE, Relation, debates, generate_conversations
 from eval.chat.loader import load_conversations
 from keep_agent.errors import ConfigError, DataError
@@ -41,18 +41,14 @@ def locomo_row() -> dict:
 
 def longmemeval_row() -> dict:
     return {
-        "question_id": "abc",
-        "question_type": "knowledge-update",
-        "question": "How many?",
-        "answer": 3,
-        "question_date": "2023/06/01 (Thu) 10:00",
-        "haystack_session_ids": ["s2", "s1"],
+        "question_id": "abc", "question_type": "knowledge-update", "question": "How many?", "answer": 3,
+        "question_date": "2023/06/01 (Thu) 10:00", "haystack_session_ids": ["s2", "s1"],
         "haystack_dates": ["2023/05/30 (Tue) 09:00", "2023/05/20 (Sat) 02:21"],
         "haystack_sessions": [
             [{"role": "user", "content": "Now three.", "has_answer": True}, {"role": "assistant", "content": "Fine."}],
             [{"role": "user", "content": "I have two."}],
         ],
-    }
+    }  # fmt: skip
 
 
 def write(path: Path, value: object) -> Path:
@@ -62,22 +58,14 @@ def write(path: Path, value: object) -> Path:
 
 
 def personamem_files(folder: Path, **changes: str) -> Path:
-    messages = [
-        {"role": "system", "content": "Persona: a gardener."},
-        {"role": "user", "content": "I like roses."},
-        {"role": "system", "content": "Later."},
-        {"role": "user", "content": "Now I like tulips."},
-    ]
+    texts = "Persona: a gardener.", "I like roses.", "Later.", "Now I like tulips."
+    messages = [{"role": role, "content": text} for role, text in zip(("system", "user") * 2, texts, strict=True)]
     (folder / "shared_contexts_32k.jsonl").write_text(json.dumps({"c1": messages}) + "\n")
     row = {
-        "question_id": "q",
-        "question_type": "recall",
-        "user_question_or_message": "Which flowers?",
-        "correct_answer": "(b)",
-        "all_options": "['(a) Roses (red).', \"(b) It's tulips.\"]",
-        "shared_context_id": "c1",
-        "end_index_in_shared_context": "4",
-    } | changes
+        "question_id": "q", "question_type": "recall", "user_question_or_message": "Which flowers?",
+        "correct_answer": "(b)", "all_options": "['(a) Roses (red).', \"(b) It's tulips.\"]",
+        "shared_context_id": "c1", "end_index_in_shared_context": "4",
+    } | changes  # fmt: skip
     path = folder / "questions_32k.csv"
     with path.open("w", newline="") as stream:
         table = csv.DictWriter(stream, row)
@@ -140,54 +128,38 @@ def test_lines_of_personamem_end_at_line_feeds_alone(tmp_path: Path, separator: 
     assert load_conversations(tmp_path)[1].sessions[0].turns[-1].text.endswith("like roses.")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"qa": None}, "field 'qa' should be list"),
-        ({"session_2": [{"speaker": "Ada", "dia_id": "D2:1"}]}, r"session_2, turn 1: the field 'text' is missing"),
-        ({"session_2": ["Bye."]}, r"session_2, turn 1: an object with the field 'text' was expected, not str"),
-        ({"session_10_date_time": 9}, "field 'session_10_date_time' should be str, but it is int"),
-        ({"qa": [{"question": "?", "category": 9}]}, "qa 1: category 9 is unknown"),
-        ({"qa": [{"question": "?", "category": 1, "evidence": []}]}, "qa 1: the field 'answer' is missing"),
-        ({"session_2": [{"speaker": "A", "dia_id": "D1:1", "text": "Bye."}]}, "have the id 'D1:1'"),
-    ],
-)
-def test_an_invalid_locomo_file_is_refused_with_place_and_field(tmp_path: Path, change: dict, message: str) -> None:
+INVALID_LOCOMO = [
+    ({"qa": None}, "field 'qa' should be list"),
+    ({"session_2": [{"speaker": "Ada", "dia_id": "D2:1"}]}, r"session_2, turn 1: the field 'text' is missing"),
+    ({"session_2": ["Bye."]}, r"session_2, turn 1: an object with the field 'text' was expected, not str"),
+    ({"session_10_date_time": 9}, "field 'session_10_date_time' should be str, but it is int"),
+    ({"qa": [{"question": "?", "category": 9}]}, "qa 1: category 9 is unknown"),
+    ({"qa": [{"question": "?", "category": 1, "evidence": []}]}, "qa 1: the field 'answer' is missing"),
+    ({"session_2": [{"speaker": "A", "dia_id": "D1:1", "text": "Bye."}]}, "have the id 'D1:1'"),
+]
+INVALID_LONGMEMEVAL = [
+    ({"haystack_dates": ["2023/05/30"]}, "2 haystack_sessions but 1 haystack_dates"),
+    ({"haystack_sessions": [[{"role": "user"}], []]}, "sessions 1, turn 1: the field 'content' is missing"),
+    ({"haystack_sessions": ["a", "b"]}, "a list of turns was expected, not str"),
+    ({"answer": None}, "field 'answer' should be"),
+]
+INVALID_PERSONAMEM = [
+    ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
+    ({"end_index_in_shared_context": "x"}, "should be a number"),
+    ({"all_options": "roses"}, "'all_options' should be a list"),
+    ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [*INVALID_LOCOMO, *INVALID_LONGMEMEVAL, *INVALID_PERSONAMEM])
+def test_an_invalid_file_is_refused_with_place_and_field(tmp_path: Path, change: dict, message: str) -> None:
+    if (change, message) in INVALID_PERSONAMEM:
+        file = personamem_files(tmp_path, **change)
+    else:
+        is_locomo = (change, message) in INVALID_LOCOMO
+        file = write(tmp_path / "26.json", locomo_row() | change if is_locomo else [longmemeval_row() | change])
     with pytest.raises(DataError, match=message):
-        load_conversations(write(tmp_path / "26.json", locomo_row() | change))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"haystack_dates": ["2023/05/30"]}, "2 haystack_sessions but 1 haystack_dates"),
-        (
-            {"haystack_sessions": [[{"role": "user"}], []]},
-            "haystack_sessions 1, turn 1: the field 'content' is missing",
-        ),
-        ({"haystack_sessions": ["a", "b"]}, "a list of turns was expected, not str"),
-        ({"answer": None}, "field 'answer' should be"),
-    ],
-)
-def test_an_invalid_longmemeval_file_is_refused_with_place_and_field(
-    tmp_path: Path, change: dict, message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        load_conversations(write(tmp_path / "l.json", [longmemeval_row() | change]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
-        ({"end_index_in_shared_context": "x"}, "should be a number"),
-        ({"all_options": "roses"}, "'all_options' should be a list"),
-        ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
-    ],
-)
-def test_an_invalid_personamem_file_is_refused_with_place_and_field(tmp_path: Path, change: dict, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        load_conversations(personamem_files(tmp_path, **change))
+        load_conversations(file)
 
 
 def test_files_without_conversations_are_refused(tmp_path: Path) -> None:
@@ -222,12 +194,13 @@ def test_the_published_locomo_is_loaded_completely(data_root: Path) -> None:
 
 
 def test_a_session_becomes_a_date_and_turns_or_a_single_segment() -> None:
-    session = Session(
-        "D1", "8 May", (Turn("D1:1", "Ada", "Look\n here!"), Turn("D1:2", "Ben", " "), Turn("D1:3", "B", "x"))
-    )
-    header, first, second = pieces(session, "turn")
-    assert (header.text, header.category, header.parent) == ("conversation on 8 May\n", "session", None)
-    assert (first.text, first.category, first.parent) == ("Ada: Look here!\n", "turn", "D1") and second.id == "D1:3"
+    turns = Turn("D1:1", "Ada", "Look\n here!"), Turn("D1:2", "Ben", " "), Turn("D1:3", "B", "x")
+    session = Session("D1", "8 May", turns)
+    *lines, last = pieces(session, "turn")
+    assert lines == [
+        Piece("D1", "session", "conversation on 8 May\n"), Piece("D1:1", "turn", "Ada: Look here!\n", "D1")
+    ]  # fmt: skip
+    assert last.id == "D1:3"
     (whole,) = pieces(session, "session")
     assert whole.text == "conversation on 8 May | Ada: Look here! | B: x\n"
     assert [piece.parent for piece in pieces(Session("D1", "", session.turns), "turn")] == [None, None]
@@ -253,12 +226,8 @@ def test_a_limit_draws_the_same_questions_in_order() -> None:
 
 
 def test_generated_conversations_are_a_function_of_their_seed() -> None:
-    assert (
-        generate_conversations(2, 3, 8, 3, seed=1)
-        == generate_conversations(2, 3, 8, 3, seed=1)
-        != generate_conversations(2, 3, 8, 3, seed=2)
-    )
-    assert generate_conversations(2, 3, 8, 3, seed=1)[:1] == generate_conversations(1, 3, 8, 3, seed=1)
+    first, again, different = (generate_conversations(2, 3, 8, 3, seed) for seed in (1, 1, 2))
+    assert first == again != different and first[:1] == generate_conversations(1, 3, 8, 3, seed=1)
     (talk,) = generate_conversations(1, 5, 7, 4, seed=0)
     assert len(talk.sessions) == 5 and {len(session.turns) for session in talk.sessions} == {7}
     with pytest.raises(ConfigError, match=r"generated\.speakers=9"):

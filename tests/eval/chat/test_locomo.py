@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,6 +35,7 @@ from memory.engine.base import Engine
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import HashedNgrams, make_encoder
+from tests.eval.workers.runs import assert_refused
 from tests.rewriting import change_lines, change_object
 from tests.waiting import FakeTime
 
@@ -172,9 +172,7 @@ def test_the_latency_split_adds_up_and_removes_its_hooks(answers: Answers, tiny_
         assert not engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" not in vars(engine.decoder.rope)
 
 
-def test_rotation_within_a_transfer_counts_once(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime
-) -> None:
+def test_rotation_in_a_transfer_counts_once(answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime) -> None:
     slow_down(monkeypatch, RopeTables, "rotate_layers", clock, 0.05)
     monkeypatch.setattr(blocks, "FUSED", 0)  # all blocks are encoded before the prefill, and transferred
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
@@ -249,36 +247,32 @@ def test_the_chat_template_encloses_memory_and_question(chat: PreTrainedTokenize
 
 
 def test_scores_of_each_kind_of_question() -> None:
-    encoder = HashedNgrams()
-    open_ = Question("q", "Which?", "red cup", "single-hop")
-    assert score("red cup", open_, encoder).f1 == 1.0 and not score("red cup", open_, encoder).abstained
-    assert score("No information.", open_, encoder).abstained
+    of, open_ = partial(score, encoder=HashedNgrams()), Question("q", "Which?", "red cup", "single-hop")
+    assert of("red cup", open_).f1 == 1.0 and not of("red cup", open_).abstained
+    assert of("No information.", open_).abstained
     adversarial = replace(open_, answer="", category=ADVERSARIAL)
-    assert score("I don't know", adversarial, encoder).correct is True
-    assert score("red cup", adversarial, encoder).correct is False and score("", adversarial, encoder).correct is False
-    assert score("No", replace(adversarial, answer="No"), encoder).correct is True
-    choice = replace(open_, choices=("red cup", "tea"))
-    assert score("tea", choice, encoder).correct is False and score("tea", choice, encoder).f1 is None
+    assert [of(text, adversarial).correct for text in ("I don't know", "red cup", "")] == [True, False, False]
+    assert of("No", replace(adversarial, answer="No")).correct is True
+    choice = of("tea", replace(open_, choices=("red cup", "tea")))
+    assert choice.correct is False and choice.f1 is None
 
 
 def test_the_summary_separates_adversarial_questions(answers: Answers) -> None:
-    rows = [
-        replace(row, scores=score(row.gold or "no information", question(row), HashedNgrams())) for row in answers()
-    ]
+    def question(row: AnswerRow) -> Question:
+        return Question("q", row.question, row.gold, row.category, (row.gold,) if row.choice else ())
+
+    golds = [(row, row.gold or "no information") for row in answers()]
+    rows = [replace(row, scores=score(text, question(row), HashedNgrams())) for row, text in golds]
     summary = summarize(rows, {})
-    assert summary["answerable"]["questions"] + summary["adversarial"]["questions"] == summary["questions"] == len(rows)
-    assert summary["answerable"]["f1"] == 1.0 and summary["answerable"]["average"] == pytest.approx(1.0)
-    assert summary["adversarial"]["accuracy"] == summary["adversarial"]["abstained"] == 1.0
-    assert summary["adversarial"]["f1"] is None and summary["answerable"]["abstained"] == 0.0
+    text, adversarial = summary["answerable"], summary["adversarial"]
+    assert text["questions"] + adversarial["questions"] == summary["questions"] == len(rows)
+    assert (text["f1"], text["average"], text["abstained"]) == (1.0, pytest.approx(1.0), 0.0)
+    assert (adversarial["accuracy"], adversarial["abstained"], adversarial["f1"]) == (1.0, 1.0, None)
     talks = len({row.conversation for row in rows if row.scores.correct is not None})
-    assert summary["adversarial"]["accuracy_interval"] == (wilson(1.0, talks) if talks > 1 else None)
+    assert adversarial["accuracy_interval"] == (wilson(1.0, talks) if talks > 1 else None)
     bert = {row.index: 0.4 for row in rows if row.scores.f1 is not None}
     assert summarize(rows, bert)["answerable"]["average"] == pytest.approx((3 + 0.4) / 4)
     assert summary["prefill_tokens"]["mean"] == pytest.approx(sum(row.prefill_tokens for row in rows) / len(rows))
-
-
-def question(row: AnswerRow) -> Question:
-    return Question("q", row.question, row.gold, row.category, (row.gold,) if row.choice else ())
 
 
 @pytest.fixture
@@ -311,15 +305,14 @@ def test_a_resumed_run_gives_the_same_answers_as_an_uninterrupted_run(
     call(*arguments, "eval.out=whole")
     calls: list[int] = []
 
-    def ask_and_interrupt(*args: object) -> AnswerRow:
+    def answer_and_interrupt(*args: object) -> AnswerRow:
         calls.append(0)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return ask(*args)
+        return answer_row(*args)
 
-    ask = runs._ask
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "_ask", ask_and_interrupt)
+        patch.setattr(runs, "answer_row", answer_and_interrupt)
         code, out, _ = call(*arguments, "eval.out=part")
     folder = the_run("part")
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
@@ -336,20 +329,16 @@ def test_a_run_with_other_weights_or_questions_is_not_resumed(call: Command, tin
     def change(row: dict[str, Any]) -> None:
         row[key] = f"x{row[key]}"
 
-    if key == "weights":
-        change_object(the_run() / "config.json", change)
-    else:
-        change_lines(the_run() / ANSWERS, change)
-    code, _, err = call(f"eval.resume={the_run()}")
-    assert code == BAD_INPUT
-    assert {"weights": "other weights", "question": "the data have changed"}[key] in err
+    edit, name = {"weights": (change_object, "config.json"), "question": (change_lines, ANSWERS)}[key]
+    edit(the_run() / name, change)
+    message = {"weights": "other weights", "question": "the data have changed"}[key]
+    assert_refused(call(f"eval.resume={the_run()}"), message)
 
 
 def test_a_run_of_another_command_is_refused(call: Command, tmp_path: Path) -> None:
     for name, text in (("config.json", '{"options": {}}'), ("probes.jsonl", "{}\n")):
         (tmp_path / name).write_text(text)
-        code, _, err = call(f"eval.resume={tmp_path}")
-        assert code == BAD_INPUT and "another command" in err
+        assert_refused(call(f"eval.resume={tmp_path}"), "another command")
 
 
 def without_times(row: AnswerRow) -> dict[str, object]:
@@ -358,9 +347,7 @@ def without_times(row: AnswerRow) -> dict[str, object]:
     return plain | {"numbers": numbers, "reading": row.reading.tokens}
 
 
-def test_a_failing_bertscore_keeps_the_answers(
-    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_bertscore_keeps_answers(call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def scores(answers: list[str], _: list[str], model: str) -> list[float]:
         if model == "typo":
             raise ConfigError("bertscore=typo cannot be loaded")
@@ -381,32 +368,19 @@ def test_a_failing_bertscore_keeps_the_answers(
     assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("limit=0", "limit=0"),
-        ("unit=word", "unit=word"),
-        ("choices=numbers", "choices=numbers"),
-        ("replay=maybe", "replay=maybe"),
-        ("profile=1", "profile=1"),
-        ("data=nowhere.json", "nowhere.json does not exist"),
-        ("generated.speakers=20", "generated.speakers=20"),
-        ("prompt.budget=0", "prompt.budget=0"),
-        ("model.name=nowhere", "nowhere"),
-        ("bertscore=x", "bertscore"),
-    ],
-)
-def test_invalid_input_gives_a_one_line_error_and_no_folder(
-    call: Command, tiny_model: Path, argument: str, message: str
-) -> None:
-    code, _, err = call(f"model={tiny_model}", *SMALL, argument)
-    assert code == BAD_INPUT and message in err and err.count("\n") == 1
+SETTINGS = "limit=0", "unit=word", "choices=numbers", "replay=maybe", "profile=1", "prompt.budget=0"
+INVALID = {setting: setting for setting in (*SETTINGS, "generated.speakers=20")}
+INVALID |= {"data=nowhere.json": "nowhere.json does not exist", "model.name=nowhere": "nowhere"}
+
+
+@pytest.mark.parametrize(("argument", "message"), [*INVALID.items(), ("bertscore=x", "bertscore")])
+def test_invalid_input_is_one_line_and_no_folder(call: Command, tiny_model: Path, argument: str, message: str) -> None:
+    assert_refused(call(f"model={tiny_model}", *SMALL, argument), message)
     assert not Path("outputs").exists()
 
 
 def test_a_planner_without_memory_is_refused(call: Command) -> None:
-    code, _, err = call("planner=expert")
-    assert code == BAD_INPUT and "planner=expert reads no conversations" in err
+    assert_refused(call("planner=expert"), "planner=expert reads no conversations")
 
 
 def test_the_help_shows_an_example(call: Command) -> None:
@@ -424,19 +398,11 @@ def test_a_question_of_the_published_locomo(call: Command, tiny_model: Path, dat
     assert row.conversation == "30" and row.numbers.memory_tokens > 0 and row.question.endswith("?")
 
 
-def test_the_comparison_lists_runs_of_the_same_questions(
-    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = f"model={tiny_model}", *SMALL
+def test_the_comparison_lists_runs_of_the_same_questions(call: partial, tiny_model: Path) -> None:
+    base, show = (f"model={tiny_model}", *SMALL), partial(call.func, compare.main)
     call(*base, "limit=4", "planner=full_recompute", "prompt.budget=3", "memory.retrieval.mixed=false", "eval.out=a")
     call(*base, "limit=6", "planner=keep", "eval.out=b")
     call(*base, "limit=6", "planner=keep", "memory/recompute=none", "eval.out=c")
-
-    def show(*paths: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["compare", *paths])
-        with pytest.raises(SystemExit) as stop:
-            compare.main()
-        return (stop.value.code or 0, *capsys.readouterr())
 
     code, out, _ = show("a", "b")
     first, second = ({row.id for row in AnswerFolder.resume(the_run(run)).results} for run in "ab")
@@ -449,8 +415,7 @@ def test_the_comparison_lists_runs_of_the_same_questions(
     call(*base, "limit=2", "planner=keep", "unit=session", "profile=true", "eval.out=d")
     code, out, _ = show("b", "d")
     assert code == 0 and "note: these runs differ in more than their method: profile, unit" in out
-    code, _, err = show("a", "nowhere")
-    assert code == BAD_INPUT and "no answered questions under nowhere" in err
+    assert_refused(show("a", "nowhere"), "no answered questions under nowhere")
 
 
 def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:

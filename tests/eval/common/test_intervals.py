@@ -12,13 +12,10 @@ from eval.common.tables import difference, summary_table
 @pytest.mark.parametrize(
     ("right", "count", "low", "high"),  # scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
     [
-        (0, 4, 0.0, 0.4899),
-        (4, 4, 0.5101, 1.0),
-        (1, 10, 0.0179, 0.4042),
-        (10, 20, 0.2993, 0.7007),
+        (0, 4, 0.0, 0.4899), (4, 4, 0.5101, 1.0), (1, 10, 0.0179, 0.4042), (10, 20, 0.2993, 0.7007),
         (18, 32, 0.3932, 0.7183),
     ],
-)
+)  # fmt: skip
 def test_wilson(right: int, count: int, low: float, high: float) -> None:
     assert wilson(right / count, count) == pytest.approx((low, high), abs=1e-4)
     single_values = {i: [float(i < right)] for i in range(count)}
@@ -59,10 +56,8 @@ def test_the_share_interval_covers_with_few_clusters(clusters: int) -> None:
 
 def test_equal_clusters_of_unequal_values_have_a_bound() -> None:
     result = paired_difference({i: [1.0, -1.0] for i in range(12)})
-    assert result.interval == pytest.approx((-unseen_share(12), unseen_share(12))) and (result.more, result.fewer) == (
-        12,
-        12,
-    )
+    assert result.interval == pytest.approx((-unseen_share(12), unseen_share(12)))
+    assert (result.more, result.fewer) == (12, 12)
 
 
 def test_the_share_interval_covers() -> None:
@@ -126,12 +121,9 @@ def test_a_summary_warns_of_too_few_tasks(interval: tuple[float, float] | None) 
     assert summary_table(summary, "").caption.endswith("; 3 of 4 episodes crashed, which counts as failed")
 
 
-def test_an_interval_of_equal_values_is_a_point() -> None:
+def test_equal_values_have_a_point_and_one_cluster_no_interval() -> None:
     assert mean_interval({"a": [2.0, 2.0], "b": [2.0]}) == (2.0, 2.0)
     assert ratio_interval({"a": [4.0], "b": [2.0]}, {"a": [2.0], "b": [1.0]}) == (2.0, 2.0)
-
-
-def test_one_cluster_has_no_interval() -> None:
     assert mean_interval({"a": [0.0, 1.0]}) is None
     assert ratio_interval({"a": [4.0, 5.0], "b": [1.0]}, {"a": [2.0, 3.0]}) is None
 

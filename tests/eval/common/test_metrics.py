@@ -1,23 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from eval.common.metrics import (
-    cluster_of,
-    goal_condition_rate,
-    path_weighted_success,
-    subgoal_success_rate,
-    success_rate,
-    summarize,
-)
+from eval.common import metrics
+from eval.common.metrics import summarize
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
 
 
-def task(
-    success: bool, steps: int, expert: int, type_: str = "a", met: int = 1, total: int = 2, id_: str = "t"
-) -> TaskOutcome:
-    stop = "success" if success else "done"
-    return TaskOutcome(id_, type_, "Do it.", success, total if success else met, total, steps, expert, stop)
+def task(success: bool, steps: int, expert: int, **more: Any) -> TaskOutcome:
+    stop, more = "success" if success else "done", {"type": "a", "id": "t", "met": 1, "total": 2} | more
+    more["met"] = more["total"] if success else more["met"]
+    return TaskOutcome(instruction="Do it.", success=success, steps=steps, expert_steps=expert, stop=stop, **more)
 
 
 def step(**values: object) -> StepNumbers:
@@ -26,29 +21,29 @@ def step(**values: object) -> StepNumbers:
 
 def test_rates_calculated_by_hand() -> None:
     tasks = [task(True, 10, 5), task(False, 4, 5, met=1, total=3), task(True, 5, 5, total=1)]
-    assert success_rate(tasks) == pytest.approx(2 / 3)
-    assert goal_condition_rate(tasks) == pytest.approx((2 + 1 + 1) / (2 + 3 + 1))
-    assert subgoal_success_rate(tasks) == pytest.approx((1 + 1 / 3 + 1) / 3) and subgoal_success_rate([]) == 0.0
-    assert path_weighted_success(tasks) == pytest.approx((0.5 * 5 + 0 + 1 * 5) / 15)
+    assert metrics.success_rate(tasks) == pytest.approx(2 / 3)
+    assert metrics.goal_condition_rate(tasks) == pytest.approx((2 + 1 + 1) / (2 + 3 + 1))
+    assert metrics.subgoal_success_rate(tasks) == pytest.approx((1 + 1 / 3 + 1) / 3)
+    assert metrics.subgoal_success_rate([]) == 0.0
+    assert metrics.path_weighted_success(tasks) == pytest.approx((0.5 * 5 + 0 + 1 * 5) / 15)
 
 
 def test_a_path_shorter_than_the_demonstration_has_weight_one() -> None:
-    assert path_weighted_success([task(True, 3, 6)]) == 1.0
+    assert metrics.path_weighted_success([task(True, 3, 6)]) == 1.0
 
 
 def test_unknown_lengths_have_the_mean_weight() -> None:
-    assert path_weighted_success([task(True, 4, 4), task(False, 0, 0)]) == pytest.approx(0.5)
-    assert path_weighted_success([task(True, 4, 4), task(True, 4, 0)]) == pytest.approx(0.5), (
-        "success with an unknown length counts as failed"
-    )
-    assert path_weighted_success([task(True, 4, 0)]) is None
+    assert metrics.path_weighted_success([task(True, 4, 4), task(False, 0, 0)]) == pytest.approx(0.5)
+    unknown = task(True, 4, 0)  # counts as failed
+    assert metrics.path_weighted_success([task(True, 4, 4), unknown]) == pytest.approx(0.5)
+    assert metrics.path_weighted_success([task(True, 4, 0)]) is None
 
 
 def test_ratios_are_of_sums_and_crashed_episodes_count() -> None:
     cold = step(cold=True, flips=1, token_layers=1000, ttft_ms=50.0, parts={"encode": 30.0, "prefill": 20.0})
     warm = step(token_layers=200, hit_tokens=60, ttft_ms=10.0, recomputed_token_layers=72, prompt_tokens=300, flips=1)
     good = EpisodeResult(0, "e0", (task(True, 2, 2),), (cold, warm), 1.0)
-    bad = EpisodeResult(1, "e1", (task(False, 0, 2, type_="b"),), (), 1.0, error="ValueError: no")
+    bad = EpisodeResult(1, "e1", (task(False, 0, 2, type="b"),), (), 1.0, error="ValueError: no")
     summary = summarize([good, bad])
     assert summary["success_rate"] == 0.5 and summary["crashed"] == 1 and summary["episodes"] == 2
     assert summary["per_task_type"]["b"]["success_rate"] == 0.0
@@ -87,5 +82,5 @@ def test_a_run_without_a_model_has_no_costs() -> None:
 
 
 def test_annotations_of_a_trial_form_one_cluster() -> None:
-    results = [EpisodeResult(i, f"trial-7/{i}", (task(True, 1, 1, id_="trial-7"),), (), 0.1) for i in range(3)]
-    assert len({cluster_of(result) for result in results}) == 1
+    results = [EpisodeResult(i, f"trial-7/{i}", (task(True, 1, 1, id="trial-7"),), (), 0.1) for i in range(3)]
+    assert len({metrics.cluster_of(result) for result in results}) == 1

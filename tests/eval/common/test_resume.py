@@ -26,9 +26,8 @@ NEW = ("backend", "render", "thor")  # keys of env that are missing in older con
 
 
 def config(thor: Any = None, **env: Any) -> DictConfig:
-    return OmegaConf.create(
-        {"eval": {"resume": "RUN", "progress": True}, "env": {"skills": "lota", **env, "thor": thor}}
-    )
+    parts = {"eval": {"resume": "RUN", "progress": True}, "env": {"skills": "lota", **env, "thor": thor}}
+    return OmegaConf.create(parts)
 
 
 def test_the_machine_of_the_simulator_may_change() -> None:
@@ -51,9 +50,7 @@ def test_a_run_without_worker_settings_takes_them_all() -> None:
 
 
 @pytest.mark.parametrize(("installed", "encoder"), [(object(), "minilm"), (None, "hashed")])
-def test_a_run_saves_the_encoder_that_auto_chose(
-    monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str
-) -> None:
+def test_a_run_saves_the_choice_of_auto(monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str) -> None:
     monkeypatch.setattr("memory.segments.sentence_encoder.find_spec", lambda _: installed)
     with initialize_config_module("configs", version_base="1.3"):
         resumed = config_of("planner=expert")
@@ -105,12 +102,8 @@ def whole_config() -> dict[str, Any]:
 
 def config_of(*overrides: str) -> DictConfig:
     """Return the config of a command line of ``eval.alfred``; Hydra must be initialized."""
-    with begin(RunFolder, compose("alfred", list(overrides)), Path("run"), overrides, check_settings) as (
-        _,
-        resumed,
-        _,
-    ):
-        return resumed
+    with begin(RunFolder, compose("alfred", list(overrides)), Path("run"), overrides, check_settings) as start:
+        return start[1]
 
 
 def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) -> DictConfig:

@@ -15,10 +15,8 @@ from keep_agent.errors import ConfigError
 
 
 def test_a_variant_has_its_own_overrides() -> None:
-    overrides = (
-        "memory.recompute.max_hops=0+memory/loading=serial+prompt.budget=9+prompt.style=linked+planner.policy=generate"
-    )
-    plain, changed = compose_variants(["keep", f"other:keep+{overrides}"], ["prompt.budget=5"]).values()
+    variant = "other:keep+memory.recompute.max_hops=0+memory/loading=serial+prompt.budget=9+prompt.style=linked"
+    plain, changed = compose_variants(["keep", f"{variant}+planner.policy=generate"], ["prompt.budget=5"]).values()
     assert changed.memory.recompute.max_hops == 0 and "serial" in changed.memory.loading["_target_"]
     assert (plain.prompt.budget, changed.prompt.budget) == (5, 9)
     assert (changed.prompt.style, changed.planner.policy) == ("linked", "generate")
@@ -56,7 +54,7 @@ MISTYPED = [
 
 
 @pytest.mark.parametrize(("command", "words", "meant"), MISTYPED, ids=[f"{c.__name__} {w}" for c, w, _ in MISTYPED])
-def test_a_mistyped_value_loads_no_model(
+def test_typing_errors_load_no_model(
     command: ModuleType, words: str, meant: str, call: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from envs.worlds import WORLDS
 from eval.dataset import __main__ as dataset
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError, ModelError
-from keep_agent.guard import BAD_INPUT
 from planners.base import DONE, Decision, ExpertPlanner
 from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from tests.envs.alfred import trials
+from tests.eval.workers.runs import assert_refused
 
 
 def write(out: Path, *arguments: str) -> list[Rollout]:
@@ -64,24 +63,20 @@ def test_an_acting_planner_decides_before_every_step() -> None:
     (episode,) = alfred.training(None, stream=2, limit=1)
     rollout = recorder.rollout(Source(alfred, [episode]))
     decisions, outcomes = planner.calls[::2], planner.calls[1::2]
-    assert set(decisions) == {"decide"} and len(decisions) == len(outcomes) == sum(
-        len(task.steps) for task in rollout.tasks
-    )
+    steps = sum(len(task.steps) for task in rollout.tasks)
+    assert set(decisions) == {"decide"} and len(decisions) == len(outcomes) == steps
     assert outcomes.count("done") == sum(task.steps[-1].skill == DONE for task in rollout.tasks) == 2
 
 
 @pytest.mark.parametrize("messages", ["reasons", "lota"])
-def test_a_failure_is_written_as_one_whatever_its_message(
-    messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_written_with_any_message(messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wah = WORLDS["wah"].spec
     setting = wah.setting(messages=messages)
     monkeypatch.setattr(type(wah), "recorded", lambda *arguments: setting)
     source = Source(wah, wah.training(None, limit=1))
-    write_rollouts(
-        tmp_path / "rollouts.jsonl.gz", [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)]
-    )
-    steps = [step for r in read_rollouts(tmp_path / "rollouts.jsonl.gz") for task in r.tasks for step in task.steps]
+    file = tmp_path / "rollouts.jsonl.gz"
+    write_rollouts(file, [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)])
+    steps = [step for r in read_rollouts(file) for task in r.tasks for step in task.steps]
     failed = [step for step in steps if not step.ok]
     assert failed and {bool(step.message) for step in failed} == {messages == "reasons"}
     assert all("failed" in step.turn.text for step in failed)
@@ -128,12 +123,8 @@ def test_settings_are_recorded_and_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
     settings = json.loads((tmp_path / "rollouts.json").read_text())
     assert "stream" not in settings  # as it was before there was such a setting
-    assert (settings["houses"], settings["seed"], settings["settings"], settings["official"]) == (
-        6,
-        4,
-        ["lota+full"],
-        False,
-    )
+    assert settings.items() >= {"houses": 6, "seed": 4, "official": False}.items()
+    assert settings["settings"] == ["lota+full"]
     with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")
     write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred", "wah")
@@ -183,16 +174,6 @@ def test_official_trials_bring_all_their_annotations(tmp_path: Path, monkeypatch
         (("--trials", "-1"), ["--trials -1", "0 or more"]),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: tuple[str, ...],
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dataset", "--out", str(tmp_path / "out"), "--houses", "1", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        dataset.main()
-    err = capsys.readouterr().err
-    assert stop.value.code == BAD_INPUT and err.count("\n") == 1 and all(word in err for word in words)
-    assert not (tmp_path / "out").exists()
+def test_bad_input_is_one_line(arguments: tuple[str, ...], words: list[str], call: Callable[..., Any]) -> None:
+    assert_refused(call(dataset.main, "--out", "out", "--houses", "1", *arguments), *words)
+    assert not Path("out").exists()

@@ -23,12 +23,16 @@ from memory.recompute.full import Full
 EXACT = 1e-5
 
 
+def fidelity(*arguments: str) -> None:
+    report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
 @pytest.fixture(scope="module")
 def table(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     file = tmp_path_factory.mktemp("fidelity") / "table.json"
     overrides = ["prompt.encoder=hashed", "env.stream=1", "env.max_steps=8", "model.dtype=bfloat16"]
     arguments = [*overrides, "--families", "qwen3", "--tokenizer", str(tiny_model)]
-    report(parser().parse_args([*arguments, "--model", str(tiny_model), "--json", str(file)]), make_console())
+    fidelity(*arguments, "--model", str(tiny_model), "--json", str(file))
     return json.loads(file.read_text())
 
 
@@ -82,7 +86,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
 )
 def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        report(parser().parse_intermixed_args([*arguments]), make_console())
+        fidelity(*arguments)
 
 
 def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +94,8 @@ def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypat
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     overrides = ["prompt.encoder=hashed", "env.stream=1", "env.max_steps=1", "eval.threads=3"]
     options = ["--families", "none", "--model", str(tiny_model), "--methods", "full_recompute"]
-    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
-    report(parser().parse_intermixed_args([*overrides, "planner=full_recompute", *options[2:4]]), make_console())
+    fidelity(*overrides, *options)
+    fidelity(*overrides, "planner=full_recompute", *options[2:4])
     assert threads == [3, 3]
 
 
@@ -110,7 +114,7 @@ def test_unwritable_outputs_are_refused_before_the_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ConfigError, match=message):
-        report(parser().parse_intermixed_args([*options, "--model", "no-such/model"]), make_console())
+        fidelity(*options, "--model", "no-such/model")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -135,14 +139,14 @@ def test_methods_without_a_single_prompt_are_refused(tiny_model: Path) -> None:
     per_layer = "memart+memory.retrieval.layers=each"
     arguments = ["prompt.encoder=hashed", "--families", "none", "--model", str(tiny_model), "--methods", per_layer]
     with pytest.raises(ConfigError, match=r"--methods memart.*layers=each.*planner=NAME"):
-        report(parser().parse_args(arguments), make_console())
+        fidelity(*arguments)
 
 
 def test_the_curve_compares_methods_whose_prompts_differ(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     methods = "planner=full_reuse,prefix_cache,memart+memory.retrieval.layers=each"
     overrides = [methods, "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
-    report(parser().parse_intermixed_args([*overrides, "--ratios", "own", "--json", str(file)]), make_console())
+    fidelity(*overrides, "--ratios", "own", "--json", str(file))
     baseline, *methods = json.loads(file.read_text())["curve"]
     assert baseline["kl"] == 0 and all(point["kl"] > 1e-6 for point in methods), "a transcript is another prompt"
 
@@ -150,14 +154,10 @@ def test_the_curve_compares_methods_whose_prompts_differ(tmp_path: Path) -> None
 def test_the_curve_compares_methods_with_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
     file, plot = tmp_path / "new" / "curve.json", tmp_path / "newer" / "curve.png"
     overrides = [
-        "planner=full_reuse,keep",
-        "env.stream=1",
-        "eval.episodes=2",
-        "env.max_steps=6",
-        "prompt.encoder=hashed",
-    ]
+        "planner=full_reuse,keep", "env.stream=1", "eval.episodes=2", "env.max_steps=6", "prompt.encoder=hashed",
+    ]  # fmt: skip
     options = ["--model", str(tiny_model), "--ratios", "0.1,0.5", "--json", str(file), "--plot", str(plot)]
-    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
+    fidelity(*overrides, *options)
     points = json.loads(file.read_text())["curve"]
     assert [(point["method"], point["value"]) for point in points] == [
         ("full_recompute", 0), ("full_reuse", 0), ("keep", 0.1), ("keep", 0.5)
@@ -190,10 +190,7 @@ def test_reach_names_the_cheapest_point_with_enough_agreement() -> None:
     assert reach_lines(points[:1], 0.98) == [] and len(reach_lines(points[:2], 0.98)) == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--reach", "0"), ("--reach", "101"), ("--reach", "much"), ("--ratios", "0.1,7")],
-)
+@pytest.mark.parametrize("options", [("--reach", "0"), ("--reach", "101"), ("--reach", "much"), ("--ratios", "0.1,7")])
 def test_values_out_of_range_are_refused(options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(options)
@@ -210,7 +207,7 @@ def test_with_own_ratios_every_method_is_used_as_configured(tiny_model: Path, tm
     file = tmp_path / "points.json"
     overrides = ["planner=epic,keep", "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
     options = ["--model", str(tiny_model), "--ratios", "own", "--json", str(file)]
-    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
+    fidelity(*overrides, *options)
     points = json.loads(file.read_text())["curve"]
     labels = [(point["method"], point["knob"]) for point in points]
     assert labels == [("full_recompute", ""), ("epic", ""), ("keep", "")]
@@ -220,8 +217,7 @@ def test_a_knob_that_the_method_sets_is_not_varied() -> None:
     texts = ["epic", "fixed:cacheblend+memory.recompute.ratio=0.2", "keep+memory.recompute.max_hops=0"]
     configs = compose_variants(texts, CURVE_SETTING).items()
     bases = [text.partition(":")[2] or text for text in texts]
-    epic, cacheblend, keep = (
-        variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in zip(bases, configs, strict=True)
-    )
+    pairs = zip(bases, configs, strict=True)
+    epic, cacheblend, keep = (variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in pairs)
     assert [variant.text for variant in cacheblend] == ["fixed:cacheblend+memory.recompute.ratio=0.2"]
     assert len(epic) > 2 and [variant.value for variant in keep] == [0.1, 0.2]

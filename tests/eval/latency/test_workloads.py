@@ -45,9 +45,7 @@ def memories(script: Script) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("churn", "size"), [(0, 12), (1, 12), (4, 12), (16, 40), (9, 12), (16, 10)])
-def test_exactly_churn_segments_change_and_the_memory_keeps_its_size(
-    churn: int, size: int, recordings: Recordings
-) -> None:
+def test_churn_segments_change_and_the_memory_keeps_its_size(churn: int, size: int, recordings: Recordings) -> None:
     (script,) = make_workload(plan(churn=churn, store=size, steps=PROGRESS + 4), recordings)
     states = memories(script)
     assert {len(memory) for memory in states} == {size}
@@ -97,9 +95,8 @@ def test_candidates_are_spread_and_include_the_executed_skill() -> None:
 def test_without_candidates_nothing_is_scored(recordings: Recordings) -> None:
     (script,) = make_workload(plan(candidates=0), recordings)
     assert {step.admissible for step in script.steps} == {NO_CANDIDATES}
-    assert len(PlainFormat(load_tokenizer(str(BUNDLED))).candidate(NO_CANDIDATES[0])) == 1, (
-        "the prompt's logits score it"
-    )
+    plain = PlainFormat(load_tokenizer(str(BUNDLED)))
+    assert len(plain.candidate(NO_CANDIDATES[0])) == 1, "the prompt's logits score it"
 
 
 @pytest.mark.parametrize("tokens", [8, 40])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eval.pipeline import SCHEDULE_METHODS, main, parser, report
 from keep_agent.console import make_console
+from tests.eval.workers.runs import assert_done
+
+Command = Callable[..., tuple[int, str, str]]
 
 SMALL = ["--model", "planner-tiny", "--layers", "6", "--segments", "8", "--segment-tokens", "5", "--query", "4"]
 SLOW = [*SMALL, "--device", "orin", "--link", "0.05", "--schedule", "linear", "--average", "0.5"]
@@ -18,13 +22,10 @@ def run(*options: str) -> None:
     report(parser().parse_args(options), make_console())
 
 
-def error_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """Return the error message of a command that ends with exit code 2."""
-    monkeypatch.setattr("sys.argv", ["pipeline", *options])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    return capsys.readouterr().err
+def error_of(call: Command, *options: str) -> str:
+    code, _, err = call(main, *options)
+    assert code == 2
+    return err
 
 
 def test_all_stages_on_one_time_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,23 +61,20 @@ def test_a_sweep_shows_the_gain_of_balancing(tmp_path: Path, capsys: pytest.Capt
     assert "| load / compute |" in capsys.readouterr().out
 
 
-def test_measured_times_replace_a_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_measured_times_replace_a_device(tmp_path: Path, call: Command) -> None:
     file = tmp_path / "times.json"
     file.write_text(json.dumps({"attention": [1, 1, 1], "importance": [0, 0, 0], "mlp": [2, 2, 0]}))
     prompt = SMALL[4:]  # without options of a model
-    run("--model", "planner-tiny", *prompt, "--times", str(file), "--link", "shared", "--out", str(tmp_path))
+    options = "--model", "planner-tiny", *prompt, "--times", str(file), "--link", "shared", "--out", str(tmp_path)
+    assert_done(call(main, *options))
     record = json.loads((tmp_path / "pipeline.json").read_text())
     assert [stage["makespan"] for stage in record["schedules"]] == [7, 7, 7]
     assert len(record["active_rows"]) == 3
-    file.write_text(
-        json.dumps(
-            {"attention": [1, 1], "importance": [0, 0], "mlp": [2, 0], "active": [[0, 1], [1]], "row_bytes": 100}
-        )
-    )
+    times = {"attention": [1, 1], "importance": [0, 0], "mlp": [2, 0], "active": [[0, 1], [1]], "row_bytes": 100}
+    file.write_text(json.dumps(times))
     for options in (["--average", "0.5"], ["--seed", "5"], ["--model", "planner-tiny"]):
-        assert f"{options[0]} has no effect" in error_of(monkeypatch, capsys, *prompt, "--times", str(file), *options)
+        assert f"{options[0]} has no effect" in error_of(call, *prompt, "--times", str(file), *options)
+    assert "nowhere.json does not exist" in error_of(call, "--times", "nowhere.json")
 
 
 @pytest.mark.parametrize(
@@ -106,17 +104,13 @@ def test_every_method_is_simulated(method: str, importance: str, tmp_path: Path)
         (["--recompute", "cacheblend", "--importance", "beside"], "--importance has no effect: cacheblend does not"),
         (["--times", "t.json"], "--layers has no effect: --times sets the times"),
         (["--recompute", "epic", "--seed", "7"], "--seed has no effect: epic computes the same rows at every layer"),
-        (
-            ["--times", "t.json", "--link", "5", "--device", "h200"],
-            "--device has no effect: --times and --link replace",
-        ),
+        (["--times", "t.json", "--link", "5", "--device", "h200"], "--device has no effect: --times and --link"),
         (["--sweep", "--link", "shared"], "nothing to sweep"),
+        (["--ratio", "2"], "--ratio has no effect: it needs --measure"),
     ],
 )
-def test_invalid_simulations_are_refused(
-    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in error_of(monkeypatch, capsys, *SMALL, *options)
+def test_invalid_simulations_are_refused(options: list[str], message: str, call: Command) -> None:
+    assert message in error_of(call, *SMALL, *options)
 
 
 REAL = ["--measure", "--model", "planner-tiny", "--segments", "6", "--segment-tokens", "8", "--query", "4"]
@@ -177,15 +171,5 @@ def test_every_method_is_measured(method: str, importance: str, tmp_path: Path) 
         (["--recompute", "keep", "--average", "1"], "nothing has to be loaded"),
     ],
 )
-def test_invalid_measurements_are_refused(
-    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in error_of(monkeypatch, capsys, *REAL, *options)
-
-
-def test_a_missing_file_of_times_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nowhere.json does not exist" in error_of(monkeypatch, capsys, "--times", "nowhere.json")
-
-
-def test_options_of_measuring_need_measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--ratio has no effect: it needs --measure" in error_of(monkeypatch, capsys, *SMALL, "--ratio", "2")
+def test_invalid_measurements_are_refused(options: list[str], message: str, call: Command) -> None:
+    assert message in error_of(call, *REAL, *options)

@@ -139,7 +139,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("recompute", "loading", "importance", "chunk"), CASES)
-def test_the_loader_follows_the_simulator(
+def test_the_loader_obeys_the_simulator(
     recompute: str, loading: str, importance: str, chunk: float, model: LoadedModel
 ) -> None:
     narrow = AFTER if recompute == "deviation" else WHEN[importance]

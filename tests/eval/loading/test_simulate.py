@@ -52,10 +52,10 @@ def test_layer_balanced_loads_rows_that_were_dropped() -> None:
     assert loads(line) == [(1, 1, 3), (2, 3, 5), (3, 5, 7), (4, 7, 9), (3, 13, 15), (4, 15, 17)]
     assert starts(line, "attention") == [0, 6, 12, 15, 17]
     assert line.makespan == 18
-    assert line.order[:6] == (
+    assert [(event.lane, event.kind, event.layer) for event in line.events[:6]] == [
         (COMPUTE, "attention", 0), (LINK, "load", 1), (COMPUTE, "mlp", 0), (LINK, "load", 2), (LINK, "load", 3),
         (COMPUTE, "attention", 1),
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_bounds_of_the_balanced_example() -> None:

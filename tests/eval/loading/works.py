@@ -21,14 +21,9 @@ STAGES = (Serial, NextLayer, LayerBalanced)
 
 
 def work(
-    drops: Sequence[int],
-    attention: Sequence[float],
-    mlp: Sequence[float],
-    importance: Sequence[float] | None = None,
-    tokens: int = 1,
-    narrow: str = BEFORE,
-    together: int = 1,
-) -> Work:
+    drops: Sequence[int], attention: Sequence[float], mlp: Sequence[float], importance: Sequence[float] | None = None,
+    tokens: int = 1, narrow: str = BEFORE, together: int = 1,
+) -> Work:  # fmt: skip
     """Make a work: segment i is not active from layer ``drops[i]`` on; one query row; one byte per row and layer."""
     prompt = Prompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])

@@ -13,12 +13,11 @@ import torch
 
 from eval.common.intervals import wilson
 from eval.common.variants import compose_variants
-from eval.recall.__main__ import SETTING, cells_of, parser, report
+from eval.recall.__main__ import SETTING, cells_of, parser
 from eval.recall.cells import Cell, Probe
 from eval.recall.layer_signals import SIGNALS, needle_ranks
 from eval.recall.prober import Prober
 from eval.recall.scores import Score, mark_table
-from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
@@ -28,6 +27,7 @@ from memory.session import MemorySession
 from planners.prompts.formats import make_format
 from planners.tiny.checkpoint import BUNDLED
 from planners.training.recall_probes import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
+from tests.eval.recall.conftest import recall
 
 METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory.recompute.schedule.average=1"
 
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     """Run the bundled planner on a few needle probes; return recall.json and the folder."""
     folder = tmp_path_factory.mktemp("recall")
     options = ["--methods", METHODS, "--kinds", "needle", "--cues", "after", "--segments", "8,24", "--trials", "12"]
-    report(parser().parse_intermixed_args([*options, "--ranks", "3", "--out", str(folder)]), make_console())
+    recall(*options, "--ranks", "3", "--out", str(folder))
     return json.loads((folder / "recall.json").read_text()), folder
 
 
@@ -62,7 +62,7 @@ def test_memory_beyond_the_models_positions_is_retrieved_only_with_decoupled_pos
     top = "memory.retrieval.top_k=24"
     methods = f"memart:memart+{top},coupled:memart+{top}+memory.construction.positions=coupled"
     options = ["--methods", methods, "--kinds", "needle", "--cues", "after", "--segments", "12", "--trials", "4"]
-    report(parser().parse_intermixed_args([*options, "--filler", "1050", "--out", str(tmp_path)]), make_console())
+    recall(*options, "--filler", "1050", "--out", str(tmp_path))
     rates = {score["method"]: score for score in json.loads((tmp_path / "recall.json").read_text())["scores"]}
     assert rates["memart"]["accuracy"] >= rates["coupled"]["accuracy"] + 0.3
     assert rates["memart"]["prefill_tokens"] == 2
@@ -88,7 +88,7 @@ def test_a_pool_too_small_for_the_lines_is_refused_before_any_probe_runs(method:
 
     def ask(capacity: int) -> None:
         variant = f"{method}+memory.pinned.capacity_bytes={capacity}"
-        report(parser().parse_args(["--methods", variant, *options]), make_console())
+        recall("--methods", variant, *options)
 
     with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.pinned.capacity") as error:
         ask(100_000)
@@ -134,10 +134,7 @@ def test_the_mark_table_lists_a_cue_at_which_the_first_method_never_reaches_the_
 
     table = mark_table([at("after", 20, 1.0), at("after", 40, 0.8), at("before", 20, 0.3), at("before", 40, 0.1)], 0.9)
     cues, segments, right = (list(table.columns[column].cells) for column in (1, 2, 4))
-    assert list(zip(cues, segments, right, strict=True)) == [
-        ("after", "20", "100.0 [72.2, 100.0]"),
-        ("before", "none", "≤ 30.0"),
-    ]
+    assert (cues, segments, right) == (["after", "before"], ["20", "none"], ["100.0 [72.2, 100.0]", "≤ 30.0"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -233,15 +230,12 @@ def test_signals_rank_only_memory_rows() -> None:
             ("--methods", "keep,one:keep+prompt.encoder=nonsense"),
             "one: methods may differ only in memory, prompt.budget, not in 'prompt.encoder=nonsense'",
         ),
-        (
-            ("--methods", "keep,one:keep+planner.policy=generate"),
-            "one: .*budget, not in 'planner.policy",
-        ),
+        (("--methods", "keep,one:keep+planner.policy=generate"), "one: .*budget, not in 'planner.policy"),
     ],
 )
 def test_invalid_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        report(parser().parse_intermixed_args([*arguments]), make_console())
+        recall(*arguments)
 
 
 def test_cells_are_sorted_by_size() -> None:
@@ -256,13 +250,12 @@ ONE_PROBE = ("--methods", "full_recompute", "--kinds", "needle", "--cues", "afte
 def test_ranks_use_the_configured_prompt_start(tiny_model: Path, tmp_path: Path) -> None:
     overrides = [f"model={tiny_model}", "model.dtype=float32", "prompt.start=mug_1"]
     options = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
-    report(parser().parse_intermixed_args(options), make_console())
+    recall(*options)
     probe = Cell("needle", "after", 8).probe(0, 0)
     with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         tokenizer = load_tokenizer(str(tiny_model))
-        with_start, plain = (
-            needle_ranks(engine, make_format("default", tokenizer, (), start), probe) for start in ("mug_1", None)
-        )
+        formats = (make_format("default", tokenizer, (), start) for start in ("mug_1", None))
+        with_start, plain = (needle_ranks(engine, form, probe) for form in formats)
     ranks = {row["signal"]: row["named"] for row in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
     assert ranks == {signal: first for signal, (first, _) in with_start.items()}
     assert ranks != {signal: first for signal, (first, _) in plain.items()}
@@ -271,5 +264,5 @@ def test_ranks_use_the_configured_prompt_start(tiny_model: Path, tmp_path: Path)
 def test_the_number_of_torch_threads_is_configurable(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    report(parser().parse_intermixed_args([f"model={tiny_model}", "eval.threads=3", *ONE_PROBE]), make_console())
+    recall(f"model={tiny_model}", "eval.threads=3", *ONE_PROBE)
     assert threads == [3]

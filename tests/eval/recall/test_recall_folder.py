@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 
-from eval.recall.__main__ import parser, report
-from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.rollout.run_folder import read_committed
+from tests.eval.recall.conftest import recall
 from tests.rewriting import change_lines, change_object
 
 OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")
 METHODS = ("--methods", "full_recompute,sparsex")
 ANSWERS = 2 * 2 * 2  # kinds, trials, methods
-
-
-def recall(*arguments: str) -> None:
-    report(parser().parse_intermixed_args([*arguments]), make_console())
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +60,7 @@ def test_the_same_command_resumes_the_run(tiny_model: Path, whole: Path, interru
         (("prompt.start=next",), r"overrides=\[.*prompt.start=next.*\] \(was"),
     ],
 )
-def test_a_run_with_other_settings_is_not_resumed(
+def test_other_settings_are_refused(
     tiny_model: Path, interrupted: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     before = (interrupted / "probes.jsonl").read_bytes()

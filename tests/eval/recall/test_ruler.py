@@ -16,18 +16,17 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from eval.common.variants import compose_variants
-from eval.recall.__main__ import parser, report
 from eval.recall.cells import Cell
 from eval.recall.prober import Prober
 from eval.recall.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
 from eval.recall.ruler_probes import TOLERANCE, Ruler, RulerProbe, TextFormat
-from keep_agent.console import make_console
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from planners.tiny.checkpoint import BUNDLED
 from planners.training.recall_probes import CUES
+from tests.eval.recall.conftest import recall
 
 TOKENS = 1024
 DOCUMENTS = 3
@@ -75,9 +74,7 @@ def test_answers_are_unique_and_depend_on_the_seed(ruler: Ruler, kind: str) -> N
 
 
 @pytest.mark.parametrize(("documents", "count"), [(1, 8), (3, 3), (4, 2), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)])
-def test_every_document_hides_magic_numbers_and_the_question_names_several(
-    ruler: Ruler, documents: int, count: int
-) -> None:
+def test_every_document_hides_numbers_and_the_question_names_several(ruler: Ruler, documents: int, count: int) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
     hidden = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
     assert list(map(len, hidden)) == [count] * documents and documents * count >= MultiQuery().hidden
@@ -173,7 +170,7 @@ def test_all_methods_are_evaluated_and_reported(tiny_model: Path, tmp_path: Path
     kinds = ["needle", "vt", "fwe"]
     options = ["--methods", METHODS, "--kinds", ",".join(kinds), "--cues", "after", "--segments", "8", "--trials", "1"]
     sizes = ["--segment-tokens", "250", "--out", str(tmp_path)]
-    report(parser().parse_intermixed_args([f"model={tiny_model}", *options, *sizes]), make_console())
+    recall(f"model={tiny_model}", *options, *sizes)
     record = json.loads((tmp_path / "recall.json").read_text())
     scores = {(score["cell"]["kind"], score["method"]): score for score in record["scores"]}
     assert len(scores) == len(record["scores"]) == len(kinds) * 4
@@ -227,7 +224,7 @@ def test_invalid_options_are_refused(
 ) -> None:
     options = [f"model={tiny_model}", "--kinds", "cwe", "--methods", "full_recompute", "--trials", "1"]
     with pytest.raises(error, match=message):
-        report(parser().parse_intermixed_args([*options, *arguments]), make_console())
+        recall(*options, *arguments)
 
 
 def test_documents_smaller_than_a_sentence_are_refused(ruler: Ruler) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from eval.common.episode_lines import begin_lines
 from eval.common.variants import compose_variants
 from eval.fidelity.deviation import Shadow, make_planners, play
-from eval.retention.__main__ import BASELINE, SETTING, parser, report, summarise, variants
+from eval.retention.__main__ import BASELINE, SETTING, report, summarise, variants
 from eval.retention.forgetting import Step, distance
 from eval.sessions import entities
 from eval.sessions import report as report_sessions
@@ -137,8 +137,10 @@ def test_the_budget_is_set_for_methods_that_evict() -> None:
     ]  # fmt: skip
 
 
-def test_the_command_has_help() -> None:
-    assert "--budget" in parser().format_help()
+def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        report(["--help"])
+    assert "--budget" in capsys.readouterr().out
 
 
 def test_an_incomplete_last_line_is_removed(tmp_path: Path) -> None:

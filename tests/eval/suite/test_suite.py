@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from eval.suite.plan import pages, read_page
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE
 from planners.base import Decision, RandomPlanner
+from tests.eval.workers.runs import assert_refused
 from tests.rewriting import change_object, keep_lines
 
-PAGE = """
+ROWS = """
+  expert: planner=expert
+  random: planner=random
+"""
+PAGE = f"""
 title: Two planners
 about: What a page is about.
 against: expert
-rows:
-  expert: planner=expert
-  random: planner=random
-settings:
-  generated: {title: Generated houses, overrides: eval.episodes=3 eval.progress=false}
-  seeds: {title: Of several seeds, overrides: [eval.episodes=2, eval.progress=false, env.stream=2], seeds: [0, 1]}
+rows:{ROWS}settings:
+  generated: {{title: Generated houses, overrides: eval.episodes=3 eval.progress=false}}
+  seeds: {{title: Of several seeds, overrides: [eval.episodes=2, eval.progress=false, env.stream=2], seeds: [0, 1]}}
 commands:
   How loading hides: eval.pipeline --layers 4 --markdown
 """
@@ -101,8 +102,11 @@ def test_a_finished_run_of_other_settings_is_refused(page: Path, more: Sequence[
     with pytest.raises(ConfigError, match=r"expert was run with other settings: eval.episodes=3 \(was 1\); delete"):
         suite(page, *more)
     page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
-    with pytest.raises(ConfigError, match=r"random was run with other settings: planner.name=wild \(was random\)"):
-        suite(page, "eval.episodes=1", *more)
+    for finished in (True, False):
+        if not finished:
+            (page.parent / "runs" / "two" / "generated" / "random" / SUMMARY).unlink()
+        with pytest.raises(ConfigError, match=r"random was run with other settings: planner.name=wild \(was random\)"):
+            suite(page, "eval.episodes=1", *more)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +124,8 @@ def test_settings_in_which_rows_differ_cannot_be_overridden(page: Path) -> None:
     rows = "planner=keep memory.recompute.schedule.average=0.1 model=planner-tiny"
     page.write_text(PAGE.replace("planner=random", rows).split("  seeds:")[0])
     plan = read_page(str(page), None)
-    for override in (
-        "memory.recompute.schedule.average=0.2",
-        "memory.recompute.schedule={shape: once, average: 0.2}",
-        "memory/recompute=none",
-        "model.name=planner-tiny",
-    ):
+    schedules = "memory.recompute.schedule.average=0.2", "memory.recompute.schedule={shape: once, average: 0.2}"
+    for override in (*schedules, "memory/recompute=none", "model.name=planner-tiny"):
         with pytest.raises(ConfigError, match="cannot apply to every run of two"):
             check(plan, page.parent / "runs", [override])
     check(plan, page.parent / "runs", ["eval.workers=2"])
@@ -159,15 +159,6 @@ def test_crashes_are_named_below_the_table(page: Path, monkeypatch: pytest.Monke
     assert "Crashed, which counts as failed: `Random_1` in 1 of 3 episodes." in text
 
 
-def test_an_interrupted_run_of_other_settings_is_refused(page: Path) -> None:
-    page.write_text(PAGE.split("commands:")[0])
-    suite(page)
-    (page.parent / "runs" / "two" / "generated" / "random" / SUMMARY).unlink()
-    page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
-    with pytest.raises(ConfigError, match=r"random was run with other settings: planner.name=wild \(was random\)"):
-        suite(page)
-
-
 def test_seeds_of_other_weights_are_not_mixed(page: Path) -> None:
     page.write_text(PAGE.split("commands:")[0])
     suite(page)
@@ -176,32 +167,6 @@ def test_seeds_of_other_weights_are_not_mixed(page: Path) -> None:
         change_object(file, lambda config, weights=f"{seed}" * 64: config.update(weights=weights))
     with pytest.raises(ConfigError, match="the seeds of random were played with different weights"):
         suite(page, "--show")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "rows:\n  expert: planner=expert\n  random: planner=random\n",
-            "rows: [expert]\n",
-            "rows must be a mapping by name",
-        ),
-        (
-            "{title: Generated houses, overrides: eval.episodes=3 eval.progress=false}",
-            "Generated houses",
-            "setting generated must have",
-        ),
-        ("seeds: [0, 1]", "seeds: 3", "a list of whole numbers"),
-        ("seeds: [0, 1]", "seeds: []", "a list of whole numbers"),
-        ("rows:\n  expert: planner=expert\n  random: planner=random\n", "rows:\n", "only rows or only settings"),
-    ],
-)
-def test_a_page_of_another_shape_is_refused(page: Path, old: str, new: str, message: str) -> None:
-    text = PAGE.replace("against: expert\n", "").replace(old, new)
-    assert text.count(new) == 1
-    page.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        suite(page)
 
 
 def test_rows_may_be_named_by_numbers(page: Path) -> None:
@@ -252,16 +217,26 @@ def test_overrides_of_the_command_line_apply_to_all_runs(page: Path) -> None:
         ("title: Generated houses,", "titel: Generated houses,", "must have a title, and may have world"),
         ("title: Generated houses, ", "", "must have a title, and may have world"),
         ("settings:", "commands:", "only rows or only settings"),
+        ("seeds: [0, 1]", "seeds: 3", "a list of whole numbers"),
+        ("seeds: [0, 1]", "seeds: []", "a list of whole numbers"),
+        (f"against: expert\nrows:{ROWS}", "rows: [expert]\n", "rows must be a mapping by name"),
+        (f"against: expert\nrows:{ROWS}", "rows:\n", "only rows or only settings"),
+        ("{title: Generated houses, overrides: eval.episodes=3 eval.progress=false}", "x", "generated must have"),
+        ("planner=random", "planner=random evl.seed=3", "there is no setting 'evl.seed'; did you mean 'eval.seed'"),
     ],
 )
-def test_an_invalid_page_is_refused_before_the_first_run(
-    page: Path, old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("KEEP_AGENT_DATA", raising=False)
+@pytest.mark.usefixtures("no_data")
+def test_an_invalid_page_is_refused_before_the_first_run(page: Path, old: str, new: str, message: str) -> None:
+    assert PAGE.count(old) >= 1
     page.write_text(PAGE.split("commands:")[0].replace(old, new))
     with pytest.raises(ConfigError, match=message):
         suite(page)
     assert not (page.parent / "runs").exists()
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KEEP_AGENT_DATA", raising=False)
 
 
 def test_a_command_that_fails_is_named_and_leaves_nothing(page: Path) -> None:
@@ -287,17 +262,5 @@ def test_every_page_of_the_package_has_known_settings(name: str, tmp_path: Path)
     assert page.cells() or page.commands
 
 
-def test_a_mistyped_row_is_refused_before_the_first_run(page: Path) -> None:
-    page.write_text(PAGE.replace("random: planner=random", "random: planner=random evl.seed=3"))
-    with pytest.raises(ConfigError, match=r"evl.seed=3: there is no setting 'evl.seed'; did you mean 'eval.seed'"):
-        suite(page)
-    assert not (page.parent / "runs").exists()
-
-
-def test_an_unknown_page_lists_the_known_ones(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["keep-eval-suite", "nothing", "--show", "eval.threads=1"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "there is no page 'nothing'; choose one of: " in capsys.readouterr().err
+def test_an_unknown_page_lists_the_known_ones(call: Callable[..., tuple[int, str, str]]) -> None:
+    assert_refused(call(main, "nothing", "--show", "eval.threads=1"), "there is no page 'nothing'; choose one of: ")

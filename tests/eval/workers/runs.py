@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.frames import FRAMES
 from keep_agent.rollout.run_folder import LAST, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.rollout.trace import read_trace
@@ -29,6 +30,13 @@ def assert_done(outcome: tuple[int, str, str]) -> None:
     """Assert that a command succeeded, from its exit code, standard output and standard error."""
     code, _, err = outcome
     assert code == 0, err
+
+
+def assert_refused(outcome: tuple[int, str, str], *words: str) -> None:
+    """Assert that a command refused its input in a single line with these words."""
+    code, out, err = outcome
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1), outcome
+    assert err.startswith("error: ") and all(word in err for word in words), err
 
 
 def after_commits(monkeypatch: pytest.MonkeyPatch, count: int, act: Callable[[], None]) -> None:
