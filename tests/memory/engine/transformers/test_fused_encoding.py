@@ -119,11 +119,7 @@ def test_one_of_them_sees_what_it_is_behind(any_engine: Engine, context: int, fi
     fused_layout = carrying(layout, [0, 2], ["a", "b"])
     units = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused_layout.placements)]
     outcome = any_engine.prefill(
-        replace(fused_layout, placements=tuple(units)),
-        Nothing(),
-        Serial(),
-        context_block,
-        unit_context=context_block,
+        replace(fused_layout, placements=tuple(units)), Nothing(), Serial(), context_block, unit_context=context_block
     )
     assert relative(outcome.logits, expected.logits) < EXACT
     check(sorted(outcome.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
