@@ -1,4 +1,4 @@
-"""Attention tile by tile equals attention over all keys at once, and never holds more than one tile."""
+"""Tiled attention equals attention over all keys at once, and keeps at most one tile in memory."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def cut(k: torch.Tensor, v: torch.Tensor, cuts: Sequence[int]) -> Iterator[Tile]:
-    """Tiles between ``cuts``; two equal ones make an empty tile."""
+    """Yield the tiles between ``cuts``; equal cuts make an empty tile."""
     bounds = sorted([0, *(min(c, k.shape[2]) for c in cuts), k.shape[2]])
     return ((k[:, :, a:b], v[:, :, a:b]) for a, b in pairwise(bounds))
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], **knobs: Any) -> torch.Tensor:
-    """The kernel over all keys at once; it reads padding behind them, which its blocks mask."""
+    """Apply the kernel to all keys at once, with padding that its blocks mask."""
     padded = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (k, v))
     return grouped_attention(q, *padded, blocks, SCALE, **knobs)
 
@@ -106,7 +106,7 @@ def test_sinks_and_softcap(softcap: float | None, with_sinks: bool, heads: int, 
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=4), st.integers(1, 3), CUTS)
 @settings(max_examples=40)
 def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list[int]) -> None:
-    """Left-padded requests, each with its own bias, equal one after the other."""
+    """Left-padded requests, each with its own bias, equal single requests."""
     longest, columns = max(lengths), torch.arange(max(lengths))
     q, (k, v) = randn(len(lengths), 4, rows, DIM), randn(2, len(lengths), 2, longest, DIM, seed=1)
     padded = columns < longest - torch.tensor(lengths)[:, None]
@@ -118,7 +118,7 @@ def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list
         torch.testing.assert_close(result[number : number + 1], expected)
 
 
-def test_rows_that_see_nothing_give_zeros() -> None:
+def test_the_output_of_rows_without_visible_keys_is_zero() -> None:
     q, (k, v) = randn(1, 2, 3, DIM), randn(2, 1, 2, 40, DIM, seed=1)
     visible = torch.ones(3, 40, dtype=torch.bool)
     visible[1] = False
@@ -128,7 +128,7 @@ def test_rows_that_see_nothing_give_zeros() -> None:
     assert bool(result[:, [0, 2]].isfinite().all()) and bool(result[:, [0, 2]].all())
 
 
-def test_large_scores_are_no_overflow() -> None:
+def test_large_scores_do_not_overflow() -> None:
     q, (k, v) = 1e3 * randn(1, 2, 5, DIM), 1e3 * randn(2, 1, 2, 64, DIM, seed=1)
     blocks = [Block(0, 5, 0, 64, None)]
     expected = dense(q, k, v, blocks)
@@ -159,12 +159,9 @@ def test_on_an_accelerator(dtype: torch.dtype) -> None:
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
 
 
-# -- packed keys and values --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keys", ["token", "channel"])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
+def test_packed_tiles_equal_unpacked_keys_and_values(bits: int, keys: str) -> None:
     format = PackFormat(bits, keys=keys)
     q, (k, v) = randn(2, 6, 30, 32), randn(2, 2, 2, 320, 32, seed=1)
     packed_k, packed_v = pack(k, format, format.keys), pack(v, format)
@@ -178,7 +175,7 @@ def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
 
 
 class Live(TorchDispatchMode):
-    """The most bytes that floating point tensors made in here took at the same time, and the largest of them."""
+    """Meter of the floating point tensors made within it: their peak in bytes, and the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +194,7 @@ class Live(TorchDispatchMode):
 
 
 def peaks(tokens: int, rows: int = 256) -> Live:
-    """Of attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
+    """Meter attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
     k, v = (pack(x.float(), PackFormat()) for x in randn(2, 1, 4, tokens, 32))
     q, blocks = randn(1, 8, 4, 32).float(), [Block(0, 4, 0, tokens, None)]
     with torch.inference_mode(), Live() as live:
@@ -205,15 +202,15 @@ def peaks(tokens: int, rows: int = 256) -> Live:
     return live
 
 
-def test_full_precision_is_a_few_tiles_however_long_the_memory() -> None:
+def test_memory_in_full_precision_does_not_grow_with_the_number_of_tokens() -> None:
     tile = 256 * 128 * 4
     short, long = peaks(2048), peaks(8192)
     assert short.peak == long.peak and long.largest == tile
-    assert long.peak < 4 * tile, "keys, values, and what unpacking them takes"
+    assert long.peak < 4 * tile, "keys, values, and temporary tensors of unpacking"
     assert peaks(2048, rows=2048).largest == 8 * tile
 
 
-def test_a_tile_is_gone_when_the_next_is_made() -> None:
+def test_a_tile_is_freed_before_the_next_is_made() -> None:
     storages: list[StorageWeakRef] = []
 
     def tiles() -> Iterator[Tile]:
