@@ -80,8 +80,8 @@ class Packing:
         awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers: bfloat16 to float16
         dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
-            known, wanted = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)
-            raise ConfigError(f"model {name!r} in {self} runs in {known} here, not {wanted}; set model.dtype.")
+            known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)
+            raise ConfigError(f"model {name!r} in {self} runs in {known} here, not {actual}; set model.dtype.")
         if device.type != "cuda" and self.format not in self.method.on_cpu:
             raise ModelError(
                 f"model {name!r} in {self}, format {self.format!r}, runs on CUDA only, not on {device}; use "

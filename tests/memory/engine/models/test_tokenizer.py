@@ -1,4 +1,4 @@
-"""Tokenizers of models: one that is missing, damaged or of another model is refused when it is loaded."""
+"""Tokenizers and chat templates: missing, damaged or unsuitable ones are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZEBRA = AddedToken("zebra")
 
 
 def saved(chat: PreTrainedTokenizerFast, folder: Path, *added: AddedToken) -> str:
-    """A copy of the tokenizer with more tokens."""
+    """Save a copy of the tokenizer with more tokens."""
     chat.save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.add_tokens(list(added))
@@ -41,7 +41,7 @@ def test_tokens_beyond_the_embeddings_are_refused(chat: PreTrainedTokenizerFast,
     assert load_tokenizer(name, rows + 64).encode("zebra") == [rows]  # padded embeddings
 
 
-def test_a_placeholder_that_text_does_not_use_may_lie_beyond(chat: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_a_placeholder_outside_the_template_may_lie_beyond(chat: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     rows = len(chat)
     assert load_tokenizer(saved(chat, tmp_path / "placeholder", IMAGE), rows)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "placeholder")
@@ -52,7 +52,7 @@ def test_a_placeholder_that_text_does_not_use_may_lie_beyond(chat: PreTrainedTok
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "gemma3_text", "gpt_oss"])
-def test_a_model_without_a_tokenizer_says_what_is_expected(family: str, tmp_path: Path) -> None:
+def test_the_refusal_of_a_missing_tokenizer_names_its_files(family: str, tmp_path: Path) -> None:
     tiny_model(family, layers=2).module.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"tokenizer (of|in) .*tokenizer\.json \(or .*model\.tokenizer") as caught:
         load_tokenizer(str(tmp_path))
@@ -95,23 +95,18 @@ def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTok
 
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_template_that_fails_is_one_sentence(chat: PreTrainedTokenizerFast, kind: str) -> None:
-    failing = with_template(chat, FAILING[kind])
-    with pytest.raises(
-        ModelError, match=r"chat template makes no prompt .*; give other messages, or correct"
-    ) as caught:
-        render(failing, [("user", "go")])
+    message = r"chat template makes no prompt .*; give other messages, or correct"
+    with pytest.raises(ModelError, match=message) as caught:
+        render(with_template(chat, FAILING[kind]), [("user", "go")])
     assert "\n" not in str(caught.value)
 
 
-def test_messages_are_rendered_up_to_where_the_assistant_speaks(chat: PreTrainedTokenizerFast) -> None:
+def test_messages_are_rendered_up_to_the_assistants_turn(chat: PreTrainedTokenizerFast) -> None:
     starts = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
     assert render(chat, [("user", "go")]) == starts
     assert render(chat, [("user", "go"), ("assistant", "I")], go_on=True) == f"{starts}I"
-    assert parts_around(chat, "#", [("user", "a#b#")]) == [
-        "<|im_start|>user\na",
-        "b",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ]
+    parts = ["<|im_start|>user\na", "b", "<|im_end|>\n<|im_start|>assistant\n"]
+    assert parts_around(chat, "#", [("user", "a#b#")]) == parts
 
 
 @pytest.mark.parametrize("template", ["no content", "{{ messages[0].content * 2 }}", "{{ 1 / 0 }}"])
@@ -123,8 +118,8 @@ def test_a_template_without_a_place_for_the_memory_is_refused(chat: PreTrainedTo
 START, END = "<|im_start|>", "<|im_end|>"
 
 
-def found_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
-    """Of a tokenizer with a model of random weights whose JSON ``files`` hold more than they would."""
+def special_tokens_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
+    """Return the special tokens of a random model with ``files``, additional values of its JSON files."""
     config = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, bos_token_id=None, eos_token_id=None,
@@ -134,18 +129,17 @@ def found_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, 
     (path / "generation_config.json").unlink(missing_ok=True)
     for name, more in files.items():
         file = path / f"{name}.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
-        file.write_text(json.dumps(known | more))
+        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | more))
     return special_tokens(tokenizer, load_model(path, "float32").module)
 
 
 @pytest.fixture
 def unnamed(chat: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Its special tokens, of which it calls none an end."""
+    """A tokenizer with special tokens, none of which is its EOS token."""
     return PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, extra_special_tokens=[START, END])
 
 
-def test_ends_are_what_any_file_names_and_other_special_tokens_are_hidden(
+def test_eos_tokens_of_all_files_are_ends_and_other_special_tokens_are_hidden(
     tmp_path: Path, unnamed: PreTrainedTokenizerFast
 ) -> None:
     start, end = unnamed.convert_tokens_to_ids([START, END])
@@ -153,16 +147,14 @@ def test_ends_are_what_any_file_names_and_other_special_tokens_are_hidden(
     for names, ends in (
         (["generation_config"], {end, 7}), (["config"], {9}), (["config", "generation_config"], {end, 7, 9}),
     ):  # fmt: skip
-        result = found_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
+        result = special_tokens_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
         assert result == SpecialTokens(frozenset(ends), frozenset({start, end} - ends))
     unnamed.eos_token = END
-    result = found_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
+    result = special_tokens_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
     assert result == SpecialTokens(frozenset({end, 9}), frozenset({start}))
 
 
-def test_where_no_file_names_an_end_every_special_token_is_one(
-    tmp_path: Path, unnamed: PreTrainedTokenizerFast
-) -> None:
+def test_without_an_eos_token_every_special_token_is_an_end(tmp_path: Path, unnamed: PreTrainedTokenizerFast) -> None:
     unnamed.add_tokens([AddedToken("go", special=False)])
     special = frozenset(unnamed.convert_tokens_to_ids([START, END]))
-    assert found_in(tmp_path / "model", unnamed) == SpecialTokens(special)
+    assert special_tokens_in(tmp_path / "model", unnamed) == SpecialTokens(special)

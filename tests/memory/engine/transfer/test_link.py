@@ -1,4 +1,4 @@
-"""Places where transfers run: links, throttles and the buffers they share."""
+"""Links, throttles and buffers of transfers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
     ("kind", "importance", "message"),
     [("stream", "before", "does not work on cpu"), ("bus", "before", "'bus'"), ("inline", "after", "'after'")],
 )
-def test_what_cannot_be_is_refused(kind: str, importance: str, message: str) -> None:
+def test_an_impossible_transport_is_refused(kind: str, importance: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Transport.of(kind, CPU, None, importance)
 
@@ -46,7 +46,7 @@ def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.Mon
     link = Throttle(gigabytes=0.1, microseconds=2000)
     assert link.seconds(1_000_000) == pytest.approx(0.012)
     assert link.hold(0.0, 1_000_000) == clock.elapsed == pytest.approx(0.012)
-    link.hold(-1.0, 1_000_000)  # the copy itself took longer: nothing to wait for
+    link.hold(-1.0, 1_000_000)  # the copy itself took longer
     assert clock.elapsed == pytest.approx(0.012)
 
 
@@ -60,7 +60,7 @@ def test_buffers_are_made_once_and_grow() -> None:
 
 
 class Still:
-    """A mover that has nothing to move."""
+    """Mover that moves nothing."""
 
     row_bytes = 1
     layout = SimpleNamespace(rows=8)
@@ -72,15 +72,15 @@ class Still:
         return (last - first) * sum(stop - start for _, (start, stop) in runs)
 
 
-def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link's thread wakes late from a job: what is asked for in the meantime begins then, not where that ended."""
-    clock, over, awake, begun = FakeTime(), threading.Event(), threading.Event(), []
+def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link's thread wakes late from a job; a job submitted meanwhile begins then, not at the end of the first."""
+    clock, over, awake, starts = FakeTime(), threading.Event(), threading.Event(), []
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "sleep", clock.sleep)
 
     class Late(Throttle):
         def hold(self, started: float, nbytes: int) -> float:
-            begun.append(started)
+            starts.append(started)
             end = super().hold(started, nbytes)
             over.set()
             assert awake.wait(PATIENCE)
@@ -95,10 +95,10 @@ def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     awake.set()
     loader.finish()
     transport.close()
-    assert begun == pytest.approx([0, 10, 14]), "and what was asked for together moves without a gap"
+    assert starts == pytest.approx([0, 10, 14]), "jobs submitted together follow without a gap"
 
 
-def test_a_link_that_takes_no_more_work_leaves_nobody_waiting() -> None:
+def test_a_closed_link_raises_instead_of_waiting() -> None:
     transport = Transport.of("thread", CPU, None, "before")
     loader = TransferExecutor(Still(), 2, transport)
     transport.close()

@@ -35,7 +35,7 @@ def test_by_hand_equals_prefill(any_engine: Engine) -> None:
     assert result.trace.loaded_bytes == expected.trace.loaded_bytes
 
 
-def test_what_goes_wrong_is_said(engine: Engine) -> None:
+def test_wrong_calls_are_refused(engine: Engine) -> None:
     layout = PROMPT.layout([*PROMPT.blocks(engine)[:3], None])
     steps = engine.steps(layout, Nothing(), PROMPT.context_block(engine))
     with pytest.raises(ConfigError, match="'s9' is not in this prompt"):
