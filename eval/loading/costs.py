@@ -39,22 +39,9 @@ class Shape:
     @classmethod
     def of(cls, engine: Engine) -> Shape:
         """Read the shape of a loaded model."""
-        spec, config = engine.info, engine.model.module.config
-        experts, active = _mixture(config)
-        width = getattr(config, "moe_intermediate_size", None) if experts else None
-        return cls(
-            spec.layers,
-            spec.hidden,
-            spec.heads,
-            spec.kv_heads,
-            spec.head_dim,
-            (width or config.intermediate_size) * active,
-            spec.vocab,
-            experts,
-            spec.dtype.itemsize,
-            spec.windows,
-            spec.parameter_bytes,
-        )
+        info = engine.info
+        sizes = info.layers, info.hidden, info.heads, info.kv_heads, info.head_dim, info.mlp_width, info.vocab
+        return cls(*sizes, info.experts, info.dtype.itemsize, info.windows, info.parameter_bytes)
 
     @classmethod
     def from_name(cls, name: str) -> Shape:
@@ -143,12 +130,6 @@ class Shape:
         if self.parameter_bytes is None:
             return nbytes
         return min(nbytes, (self.parameter_bytes - self.head_bytes) // self.layers)  # packed weights are fewer bytes
-
-
-def _mixture(config: Any) -> tuple[int, int]:
-    """Return the numbers of experts and of active experts per row: 0 and 1 for a dense model."""
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
-    return experts, (config.num_experts_per_tok if experts else 1)
 
 
 @dataclass(frozen=True)

@@ -78,14 +78,19 @@ class EngineCapabilities:
 class ModelInfo(Protocol):
     """Facts of the model that an engine drives."""
 
+    family: str
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+    hidden: int
+    mlp_width: int  # of a row: that of an expert times the active experts
+    experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
     dtype: torch.dtype
     windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
+    parameter_bytes: int  # as loaded
     bytes_per_token: int  # of keys and values, over all layers
     model_key: str  # hash of weights, dtype and configuration: the first part of every block's identity
     weights_key: str  # hash of weights and configuration, whatever the dtype
@@ -165,10 +170,7 @@ class CacheProvider(Protocol):
         """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Replace the rows of ``cache`` by shared rows of a prefix of ``ids``, if there are more than ``more_than``.
-
-        Returns their number, 0 if the cache is unchanged.
-        """
+        """Replace the rows by shared rows of a prefix of ``ids``, if these are more than ``more_than``; count them."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:

@@ -48,8 +48,7 @@ class Columns:
 class AttentionObserver:
     """Records of queries and attention, by position, while rows are appended to one cache.
 
-    Attention is kept per query row, so that a row that is removed takes its attention with it: one float32 for every
-    computed row and live row that it saw, which is less than their keys and values unless most of a long prompt stays.
+    Attention is kept per query row, one float32 for each live row that it saw: a removed row takes it away again.
 
     :param recent: number of last rows whose queries are kept
     :param mass: add up the attention that every row receives, over layers, heads and query rows

@@ -51,13 +51,9 @@ def unpacked_tiles(k: Packed, v: Packed, dtype: torch.dtype, rows: int = TILE) -
 
 
 def tiled_attention(
-    q: torch.Tensor,
-    tiles: Iterable[Tile],
-    blocks: Sequence[Block],
-    scale: float,
-    softcap: float | None = None,
+    q: torch.Tensor, tiles: Iterable[Tile], blocks: Sequence[Block], scale: float, softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Compute attention of ``q`` (requests, heads, rows, head_dim) over the rows of all ``tiles``.
 
     Returns (requests, rows, heads, head_dim), as `grouped_attention` does, with zeros for query rows that see no key. A

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,9 @@ def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> Non
 
 
 def _meminfo() -> int | None:
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 

@@ -67,13 +67,9 @@ class LoadedModel:
 
 
 def load_model(
-    name_or_path: str | Path,
-    dtype: str | torch.dtype = "bfloat16",
-    device: str | torch.device = "cpu",
-    init: str = "pretrained",
-    seed: int = 0,
-    quantization: str | None = None,
-) -> LoadedModel:
+    name_or_path: str | Path, dtype: str | torch.dtype = "bfloat16", device: str | torch.device = "cpu",
+    init: str = "pretrained", seed: int = 0, quantization: str | None = None,
+) -> LoadedModel:  # fmt: skip
     """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
 
     :param quantization: ``"bnb-4bit"`` or ``"bnb-8bit"`` packs the weights of a full-precision checkpoint while they
@@ -85,18 +81,18 @@ def load_model(
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
     with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
-        if init == "random":
-            return _random(name, dtype, device, seed, quantization)
-        return _pretrained(name, dtype, device, quantization)
+        if init == "pretrained":
+            return _pretrained(name, dtype, device, quantization)
+        config = AutoConfig.for_model(**SHAPES[name]) if name in SHAPES else _config(name)
+        if find_packing(name, config, quantization):
+            raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
+        return from_config(config, dtype, str(device), seed, name)
 
 
 def from_config(
-    config: PretrainedConfig,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    seed: int = 0,
+    config: PretrainedConfig, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0,
     name: str = "random",
-) -> LoadedModel:
+) -> LoadedModel:  # fmt: skip
     """Make a model with random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
     check_capacity(name, _weights(_skeleton(config), dtype), where)
@@ -120,13 +116,6 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
         return dtype
     check_choice("model.dtype", dtype, DTYPES)
     return getattr(torch, dtype)
-
-
-def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int, quantization: str | None) -> LoadedModel:
-    config = AutoConfig.for_model(**SHAPES[name]) if name in SHAPES else _config(name)
-    if find_packing(name, config, quantization):
-        raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
-    return from_config(config, dtype, str(device), seed, name)
 
 
 def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
@@ -177,10 +166,8 @@ def _read(
 
 def _generation(file: Path) -> GenerationConfig | None:
     """Read a generation config, if there is one; raise ModelError for a damaged one."""
-    if not file.is_file():
-        return None
     with loading(file, "fetch it again"):
-        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
+        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8"))) if file.is_file() else None
 
 
 def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:

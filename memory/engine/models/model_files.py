@@ -1,8 +1,7 @@
 """Model files: the files of a folder that a model is loaded from, checked and hashed before that.
 
-Libraries look for more in a folder than a model's weights (shards of a distributed run, adapters), and every version
-for other files. They therefore read a view of the folder with the hashed files alone, and the tensors of the weights
-one by one: exactly the hashed files are loaded. No file is mapped, so later changes of a file do not reach the model.
+Libraries look for further files in a folder (shards of a distributed run, adapters), so they read a view of the hashed
+files alone, and the tensors of the weights one by one. No file is mapped: later changes do not reach the model.
 """
 
 from __future__ import annotations

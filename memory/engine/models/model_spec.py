@@ -32,6 +32,8 @@ class ModelSpec:
     kv_heads: int
     head_dim: int
     hidden: int
+    mlp_width: int  # of a row: that of an expert times the active experts
+    experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
     windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
@@ -95,6 +97,10 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
     windows = tuple(getattr(attention, "sliding_window", shared) or None for attention in attentions)
     types = getattr(config, "layer_types", None) or [""] * len(windows)
     ropes = rope_parameters(config)
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
+    width = config.intermediate_size
+    if experts:
+        width = (getattr(config, "moe_intermediate_size", None) or width) * config.num_experts_per_tok
     limits = [
         rope.get("original_max_position_embeddings") or config.max_position_embeddings
         for rope in ropes.values()
@@ -112,6 +118,8 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         kv_heads=config.num_key_value_heads,
         head_dim=attentions[0].head_dim,
         hidden=config.hidden_size,
+        mlp_width=width,
+        experts=experts,
         vocab=config.vocab_size,
         max_positions=config.max_position_embeddings,
         windows=windows,

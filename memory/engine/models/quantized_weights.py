@@ -135,10 +135,7 @@ class Packing:
 
 @torch.no_grad()
 def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Put one row through every packed layer, so that the model can be copied.
-
-    The packages bring weights into their kernels' layout at the first call, some by emptying the parameter.
-    """
+    """Put one row through every packed layer: the packages change weights at the first call, before a copy is made."""
     logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it names its casts at every product
     for layer in module.modules():
         if type(layer) is not nn.Linear and hasattr(layer, "in_features"):

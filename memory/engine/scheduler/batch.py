@@ -117,7 +117,7 @@ class Batch:
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _observers(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
-        """Start the members' observers for one pass."""
+        """Count the rows that a pass reads, and start the members' observers for it."""
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)

@@ -69,8 +69,8 @@ class Scheduler:
 
     The queue is round-robin: a request of c chunks among n has its first token within n * c turns of its first chunk.
     Warm requests are computed in the turn that takes them, in order of arrival. Requests of one agent (or one cache)
-    run one after another, those of different agents together. A turn depends only on the requests and cancellations at
-    its beginning. Turns run on the engine's worker, with plans of other callers between them.
+    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
+    engine's worker.
 
     A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
     request may continue: whole chunks of its tokens, or all of them and every token of its stream but the last.
@@ -89,8 +89,7 @@ class Scheduler:
         self._warm: list[_Job] = []
         self._queue: list[_Job] = []
         self._active: list[_Job] = []
-        self._groups = BatchGroups(self._decoder)
-        self._busy: set[object] = set()
+        self._groups, self._busy = BatchGroups(self._decoder), set[object]()
         self._idle = threading.Condition()
         self._driven = self._closed = self._ending = False
 

@@ -43,7 +43,7 @@ class Throttle:
 
     @property
     def chunk(self) -> float:
-        """Return the bytes of a short job, long enough for the latency not to count."""
+        """Bytes of a short job, long enough for the latency not to count."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def hold(self, started: float, nbytes: int) -> float:

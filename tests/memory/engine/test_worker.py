@@ -56,12 +56,7 @@ def test_errors_reach_the_caller_and_the_worker_goes_on(worker: Worker) -> None:
 
 @pytest.mark.parametrize("end", ["result", "error", "cancelled"])
 def test_a_waiting_worker_keeps_no_work_alive(worker: Worker, end: str) -> None:
-    class Work:
-        def __call__(self) -> None:
-            if end == "error":
-                raise ValueError(end)
-
-    release, work = threading.Event(), Work()
+    release, work = threading.Event(), partial(int, "no number" if end == "error" else "7")
     reference = weakref.ref(work)
     worker.submit(lambda: release.wait(PATIENCE))
     future = worker.submit(work)
@@ -91,20 +86,16 @@ class DelayedFuture(Future):  # type: ignore[type-arg]
 @pytest.mark.parametrize("fails", [False, True])
 def test_only_the_caller_keeps_a_result_alive(worker: Worker, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """The rows of a closed session are free, however late the worker's thread goes on."""
-
-    class Rows:
-        pass
-
     DelayedFuture.release = threading.Event()
     monkeypatch.setattr("memory.engine.transformers.engine.Future", DelayedFuture)
 
-    def work(rows: Rows) -> Rows:
+    def work(rows: set[int]) -> set[int]:
         if fails:
             raise ValueError("no rows")
         return rows
 
-    def call() -> weakref.ref[Rows]:
-        rows = Rows()
+    def call() -> weakref.ref[set[int]]:
+        rows = {1, 2}
         try:
             assert worker.call(partial(work, rows)) is rows
         except ValueError as error:
@@ -118,11 +109,7 @@ def test_only_the_caller_keeps_a_result_alive(worker: Worker, monkeypatch: pytes
 
 
 def test_nothing_is_kept_alive_while_the_worker_tidies() -> None:
-    class Work:
-        def __call__(self) -> None:
-            pass
-
-    tidying, release, work = threading.Event(), threading.Event(), Work()
+    tidying, release, work = threading.Event(), threading.Event(), partial(int)
 
     def tidy() -> None:
         tidying.set()
@@ -170,12 +157,11 @@ def test_a_second_close_waits_too(worker: Worker) -> None:
         order.append("closed")
 
     worker.submit(work)
-    first = threading.Thread(target=close)
-    first.start()
-    until(lambda: worker._closed)
-    again.set()
-    close()
-    first.join()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(close)
+        until(lambda: worker._closed)
+        again.set()
+        close()
     assert order == ["done", "closed", "closed"]
 
 

@@ -22,6 +22,7 @@ from memory.engine.attention.kernels import (
 )
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
+Case = tuple[Sequence[Block], torch.Tensor]
 
 
 def dense(
@@ -79,54 +80,58 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
     torch.testing.assert_close(attention(q, k, v, blocks, 0.3), dense(q, k, v, visible_rows(blocks, 96, 96)))
 
 
-@given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
-@settings(max_examples=60)
-def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype: torch.dtype) -> None:
-    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
-    positions = torch.tensor(steps).cumsum(0)
-    selection = data.draw(st.sets(st.integers(0, total - 1), min_size=1))
-    rows = torch.tensor(sorted(selection))
-    every = torch.arange(total)
-    expected = every[None] <= rows[:, None]
-    if window is not None:
-        expected &= positions[rows][:, None] - positions[None] < window
-    blocks = causal_plan(rows, positions, dtype).blocks(window)
-    assert torch.equal(visible_rows(blocks, rows.numel(), total), expected)
+def within(visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Hide keys outside the window of rows, both by their positions."""
+    return visible if window is None else visible & (rows[:, None] - keys[None] < window)
 
 
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), st.integers(0, 30), WINDOWS)
-@settings(max_examples=60)
-def test_unit_plan(lengths: list[int], context: int, suffix: int, window: int | None) -> None:
-    plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), suffix)
+@st.composite
+def causal_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    total, window = draw(st.integers(1, 300)), draw(WINDOWS)
+    rows = torch.tensor(sorted(draw(st.sets(st.integers(0, total - 1), min_size=1))))
+    positions = torch.tensor(draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))).cumsum(0)
+    visible = torch.arange(total)[None] <= rows[:, None]
+    return causal_plan(rows, positions, dtype).blocks(window), within(visible, positions[rows], positions, window)
+
+
+@st.composite
+def unit_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    lengths, window = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12)), draw(WINDOWS)
+    context, suffix = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+    plan = unit_plan(lengths, context, dtype, torch.device("cpu"), suffix)
     lengths = [suffix + lengths[0], *lengths[1:]]  # the first has rows that are computed already
-    total, row = sum(lengths), 0
-    expected = torch.zeros(total, context + total, dtype=torch.bool)
-    for length in lengths:
-        for part in range(length):
-            for key in range(context + part + 1):
-                expected[row + part, key + (row if key >= context else 0)] = (
-                    window is None or context + part - key < window
-                )
-        row += length
-    assert torch.equal(visible_rows(plan.blocks(window), total - suffix, context + total), expected[suffix:])
+    places = torch.cat([torch.arange(count) for count in (context, *lengths)])
+    owner = torch.arange(-1, len(lengths)).repeat_interleave(torch.tensor([context, *lengths]))
+    places[context:] += context
+    visible = (places[None] <= places[:, None]) & ((owner[None] == -1) | (owner[None] == owner[:, None]))
+    return plan.blocks(window), within(visible, places, places, window)[context + suffix :]
 
 
-@given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)
-@settings(max_examples=60)
-def test_tree_plan(draws: list[int], prompt: int, gap: int, window: int | None) -> None:
-    parents = [min(p, i - 1) for i, p in enumerate(draws)]
-    nodes, ancestry = len(parents), torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
+@st.composite
+def tree_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    draws, window = draw(st.lists(st.integers(-1, 200), min_size=1, max_size=200)), draw(WINDOWS)
+    prompt, gap = draw(st.integers(1, 60)), draw(st.integers(0, 9))
+    ancestry = torch.eye(len(draws), dtype=torch.bool)
+    for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
         if parent >= 0:
             ancestry[node] |= ancestry[parent]
-    depth = ancestry.sum(1) - 1
-    positions, following = torch.arange(prompt) + 4, prompt + 4 + gap  # so many rows in front are missing
-    places = torch.cat([positions, following + depth])
-    expected = torch.cat([torch.ones(nodes, prompt, dtype=torch.bool), ancestry], 1)
-    if window is not None:
-        expected &= places[prompt:][:, None] - places[None] < window
-    plan = tree_plan(bias_of(ancestry, torch.float32), depth, positions, following, torch.float32)
-    assert torch.equal(visible_rows(plan.blocks(window), nodes, prompt + nodes), expected)
+    positions, depth, following = torch.arange(prompt) + 4, ancestry.sum(1) - 1, prompt + 4 + gap  # 4 rows are missing
+    plan = tree_plan(bias_of(ancestry, dtype), depth, positions, following, dtype)
+    visible = torch.cat([torch.ones(len(draws), prompt, dtype=torch.bool), ancestry], 1)
+    places = following + depth
+    return plan.blocks(window), within(visible, places, torch.cat([positions, places]), window)
+
+
+def cases(dtype: torch.dtype) -> st.SearchStrategy[Case]:
+    """Blocks of causal, unit and tree plans, and the visible keys (rows, keys) bool of their definitions."""
+    return st.one_of(causal_cases(dtype), unit_cases(dtype), tree_cases(dtype))
+
+
+@given(st.sampled_from([torch.float32, torch.bfloat16]).flatmap(cases))
+@settings(max_examples=180)
+def test_the_blocks_of_a_plan_have_its_visible_keys(case: Case) -> None:
+    blocks, visible = case
+    assert torch.equal(visible_rows(blocks, *visible.shape), visible)
 
 
 def test_a_plan_is_made_once_per_window() -> None:

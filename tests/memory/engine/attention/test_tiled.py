@@ -20,15 +20,13 @@ from memory.engine.attention.kernels import (
     bias_of,
     causal_plan,
     grouped_attention,
-    tree_plan,
-    unit_plan,
 )
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import PackFormat, pack
+from tests.memory.engine.attention.test_kernels import Case, cases
 
 DTYPE, DIM, SCALE = torch.float64, 8, 0.3
 CUTS = st.lists(st.integers(0, 400), max_size=9)
-WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -53,33 +51,11 @@ def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], he
     torch.testing.assert_close(result, dense(q, k, v, blocks))
 
 
-@given(st.data(), st.integers(1, 300), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[int]) -> None:
-    rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1))))
-    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
-    blocks = causal_plan(rows, torch.tensor(steps).cumsum(0), DTYPE).blocks(window)
-    agree(blocks, rows.numel(), total, cuts)
-
-
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 30), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_units_behind_a_prefix(
-    lengths: list[int], context: int, suffix: int, window: int | None, cuts: list[int]
-) -> None:
-    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu"), suffix).blocks(window)
-    agree(blocks, sum(lengths), context + suffix + sum(lengths), cuts)
-
-
-@given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_trees(draws: list[int], prompt: int, window: int | None, cuts: list[int]) -> None:
-    ancestry = torch.eye(len(draws), dtype=torch.bool)
-    for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
-        if parent >= 0:
-            ancestry[node] |= ancestry[parent]
-    plan = tree_plan(bias_of(ancestry, DTYPE), ancestry.sum(1) - 1, torch.arange(prompt) + 4, prompt + 4, DTYPE)
-    agree(plan.blocks(window), len(draws), prompt + len(draws), cuts)
+@given(cases(DTYPE), CUTS)
+@settings(max_examples=180)
+def test_plans(case: Case, cuts: list[int]) -> None:
+    blocks, visible = case
+    agree(blocks, *visible.shape, cuts)
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
@@ -145,18 +121,6 @@ def test_narrow_dtypes_sum_in_float32(dtype: torch.dtype, tolerance: float) -> N
     result = tiled_attention(narrow[0], cut(*narrow[1:], range(0, 1500, 50)), blocks, SCALE)
     assert result.dtype == dtype
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_an_accelerator(dtype: torch.dtype) -> None:
-    q, (k, v) = randn(2, 6, 40, 32).to("cuda", dtype), randn(2, 2, 2, 1500, 32, seed=1).to("cuda", dtype)
-    rows, every = torch.arange(1460, 1500, device="cuda"), torch.arange(1500, device="cuda")
-    blocks = causal_plan(rows, every, dtype).blocks(None)
-    packed = [pack(x, PackFormat(8)) for x in (k, v)]
-    expected = dense(q, *(x.unpack(dtype) for x in packed), blocks)
-    result = tiled_attention(q, unpacked_tiles(*packed, dtype, 256), blocks, SCALE)
-    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
 
 
 @pytest.mark.parametrize("keys", ["token", "channel"])

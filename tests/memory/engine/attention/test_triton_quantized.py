@@ -67,40 +67,35 @@ def agree(
     torch.testing.assert_close(result.double(), exact, rtol=0, atol=TOLERANCE[dtype])
 
 
-def causal(rows: int, keys: int, dtype: torch.dtype = torch.float32, window: int | None = None) -> list[Block]:
-    """Make the blocks of the last ``rows`` of ``keys``."""
+def agree_causal(
+    rows: int, keys: int, window: int | None = None, dtype: torch.dtype = torch.float32, **options: Any
+) -> None:
+    """Compare them for the last ``rows`` of ``keys``."""
     every = torch.arange(keys, device=DEVICE)
-    return causal_plan(every[keys - rows :], every, dtype).blocks(window)
+    blocks = causal_plan(every[keys - rows :], every, dtype).blocks(window)
+    agree(blocks, rows, keys, dtype=dtype, **options)
+
+
+CAUSAL: list[dict[str, Any]] = [
+    *({"heads": heads} for heads in HEADS),
+    *({"dtype": dtype} for dtype in TOLERANCE),
+    *({"rows": rows, "window": window} for rows in (1, 70) for window in (None, 1, 50)),
+]
 
 
 @KERNEL
 @EVERY_FORMAT
-@pytest.mark.parametrize("heads", HEADS)
-def test_heads(format: PackFormat, heads: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("options", CAUSAL, ids=str)
+def test_causal_plans(format: PackFormat, options: dict[str, Any]) -> None:
     keys = 160 if format.keys == "channel" else 149
-    agree(causal(3, keys), 3, keys, format, heads)
-
-
-@KERNEL
-@EVERY_FORMAT
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_dtypes(format: PackFormat, dtype: torch.dtype) -> None:
-    agree(causal(20, 160, dtype), 20, 160, format, dtype=dtype)
-
-
-@KERNEL
-@EVERY_FORMAT
-@pytest.mark.parametrize("rows", [1, 70])
-@pytest.mark.parametrize("window", [None, 1, 50])
-def test_rows_and_windows(format: PackFormat, rows: int, window: int | None) -> None:
-    agree(causal(rows, 192, window=window), rows, 192, format)
+    agree_causal(**{"rows": 20, "keys": keys, **options}, format=format)
 
 
 @KERNEL
 @pytest.mark.parametrize("keys", [1, 31, 33, 64, 100])
 @pytest.mark.parametrize("tile", [37, 4096])
 def test_odd_lengths(keys: int, tile: int) -> None:
-    agree(causal(1, keys), 1, keys, tile=tile)
+    agree_causal(1, keys, tile=tile)
     agree([Block(0, 2, 0, keys, None)], 2, keys, tile=tile)
 
 
@@ -108,8 +103,7 @@ def test_odd_lengths(keys: int, tile: int) -> None:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_sinks_and_softcap(softcap: float | None, with_sinks: bool) -> None:
-    sinks = 3 * randn(6, seed=2) if with_sinks else None
-    agree(causal(5, 128), 5, 128, softcap=softcap, sinks=sinks)
+    agree_causal(5, 128, softcap=softcap, sinks=3 * randn(6, seed=2) if with_sinks else None)
 
 
 @KERNEL

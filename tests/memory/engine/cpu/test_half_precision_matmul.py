@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -33,16 +32,12 @@ HEAD = 16  # dimensions of a head of the tiny model
 PRODUCTS = ("matmul", "bmm", "mm", "addmm", "linear", "_linear_pointwise")
 
 
-@dataclass
 class Shapes(TorchDispatchMode):
     """Recorder of the sizes of all products in half precision: rows, and queries and keys of attention."""
 
-    rows: set[int] = field(default_factory=set)
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.rows, self.queries, self.keys = set[int](), set[int](), set[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -124,9 +119,9 @@ def test_a_growing_transcript_takes_few_shapes() -> None:
         assert takes_few_shapes(engine, grow)
 
 
-def layers_of(*sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> nn.ModuleList:
+def layers_of(*sizes: tuple[int, int]) -> nn.ModuleList:
     torch.manual_seed(0)
-    return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=dtype) for size in sizes)
+    return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=torch.bfloat16) for size in sizes)
 
 
 @pytest.mark.usefixtures("native_bfloat16")

@@ -6,7 +6,6 @@ the same, unpacked weights.
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+from eval.fidelity.laws import recompute_everything, reuse_a_prefix
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
-from memory.engine.base import Engine
 from memory.engine.models import capacity, load, quantized_weights
 from memory.engine.models.capacity import WeightSizes
 from memory.engine.models.load import LoadedModel, load_model
@@ -26,10 +25,10 @@ from memory.engine.models.quantized_weights import METHODS
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
-from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from tests.laws.prompts import Prompt, relative, tokens
+from tests.laws.prompts import Prompt, relative
+from tests.memory.engine.models.folders import refusal, set_config
 
 GROUP = 32  # weights per scale
 GROUPED = {"bits": 4, "group_size": GROUP}
@@ -84,11 +83,6 @@ def pack(method: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor
     return {name.replace("weight", key): value for key, value in actual.items()}
 
 
-def set_config(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
 def save_packed(method: str, folder: Path, family: str = "qwen2", **sizes: int) -> None:
     """Save a packed checkpoint in ``folder``, and the same model with its rounded weights in ``folder/plain``."""
     tiny_model(family, layers=4, **sizes).module.save_pretrained(folder / "plain")
@@ -112,28 +106,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def law_1(engine: Engine, prompt: Prompt) -> float:
-    """Return the difference between full recomputation and the plain forward of the same, quantised model."""
-    result = engine.prefill(prompt.layout(prompt.blocks(engine)), Full(), Serial())
-    return relative(result.logits[0], engine.forward_plain(prompt.ids)[-1])
-
-
-def law_3(engine: Engine, prompt: Prompt, cut: int = 50) -> float:
-    """Return the same difference for a prompt whose first rows are reused."""
-    run = engine.prefill(prompt.layout([None] * len(prompt.units)), Full(), Serial(), keep_raw=True)
-    head = engine.harvest(run.cache, range(cut))
-    reusing = Prompt((tuple(prompt.ids[:cut].tolist()), tuple(tokens(15, 70))), tuple(tokens(9, 71)))
-    result = engine.prefill(reusing.layout([head, None]), Nothing(), Serial())
-    return relative(result.logits[0], engine.forward_plain(reusing.ids)[-1])
-
-
 def check_laws(model: LoadedModel) -> None:
     """Check the laws, after a plain forward: the engine copies the model before it is used."""
     prompt = Prompt.random()
     with TransformersEngine(model, "inline") as engine:
         plain = engine.forward_plain(prompt.ids)[-1]
         assert plain.isfinite().all()
-        assert max(law_1(engine, prompt), law_3(engine, prompt)) < CLOSE
+        assert max(recompute_everything(engine), reuse_a_prefix(engine)) < CLOSE
         layout = prompt.layout(prompt.blocks(engine))
         keep = engine.prefill(layout, MultiHop(), Serial())
         assert keep.trace.computed_ratio < 1 and keep.logits.isfinite().all()
@@ -158,8 +137,7 @@ def test_a_packed_checkpoint_without_some_scales_is_refused(method: str, tmp_pat
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.scales"]
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.scales is missing"):
-        load_model(tmp_path)
+    refusal(r"layers\.1\.mlp\.up_proj\.scales is missing", tmp_path)
 
 
 @needs("bitsandbytes")
@@ -177,7 +155,7 @@ def test_families_in_4_bits(family: str, tmp_path: Path) -> None:
     """In float32, in which the order of a sum does not change an expert router's choice."""
     tiny_model(family, layers=4).module.save_pretrained(tmp_path)
     with TransformersEngine(load_model(tmp_path, "float32", quantization="bnb-4bit"), "inline") as engine:
-        assert law_1(engine, Prompt.random()) < CLOSE
+        assert recompute_everything(engine) < CLOSE
 
 
 @needs("bitsandbytes")
@@ -198,9 +176,7 @@ def test_a_bitsandbytes_checkpoint_without_some_scales_is_refused(folder: Path, 
     path = tmp_path / "small" / "model.safetensors"
     tensors = load_file(path)
     save_file({k: t for k, t in tensors.items() if "1.mlp.up_proj.weight." not in k}, path, {"format": "pt"})
-    with pytest.raises(ModelError, match="4-bit bitsandbytes") as caught:
-        load_model(tmp_path / "small")
-    assert "\n" not in str(caught.value)
+    refusal("4-bit bitsandbytes", tmp_path / "small")
 
 
 @needs("bitsandbytes")
@@ -250,8 +226,7 @@ def test_a_missing_package_is_named_with_its_extra(method: str, folder: Path, mo
     set_config(folder, quantization_config=CONFIGS[method])
     monkeypatch.setattr(quantized_weights, "find_spec", lambda name: None)
     package = {"awq": "gptqmodel", "gptq": "gptqmodel and optimum"}.get(method, method)
-    with pytest.raises(ConfigError, match=rf"needs {package} .*pip install 'keep-agent\[{method}\]'"):
-        load_model(folder)
+    refusal(rf"needs {package} .*pip install 'keep-agent\[{method}\]'", folder, kind=ConfigError)
 
 
 REFUSALS: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
@@ -281,17 +256,14 @@ def test_refusals_before_weights_are_read(
     (folder / "model.safetensors").unlink()
     if values:
         set_config(folder, quantization_config=values)
-    with pytest.raises(kind, match=match) as caught:
-        load_model(folder, **arguments)
-    assert "\n" not in str(caught.value)
+    refusal(match, folder, kind=kind, **arguments)
 
 
 @pytest.mark.usefixtures("all_packages")
 def test_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
     tiny_model("qwen3_moe", layers=2).module.save_pretrained(tmp_path)
     set_config(tmp_path, quantization_config=CONFIGS["gptq"])
-    with pytest.raises(ModelError, match="experts of 'qwen3_moe' in one tensor per layer, which GPTQ does not pack"):
-        load_model(tmp_path, "float16")
+    refusal("experts of 'qwen3_moe' in one tensor per layer, which GPTQ does not pack", tmp_path, "float16")
 
 
 @pytest.mark.usefixtures("all_packages")
@@ -307,5 +279,4 @@ def test_the_refusal_of_a_packed_model_names_its_packed_size(tmp_path: Path, mon
     needed = f"{(1.1 * stored + (256 << 20)) / (1 << 30):.1f}"
     assert needed == "20.1", "in bfloat16 it is 67.4"
     message = rf"needs {needed} GiB \(32\.76 billion parameters in 4-bit AWQ and float16"
-    with pytest.raises(CapacityError, match=message):
-        load_model(tmp_path, "float16")
+    refusal(message, tmp_path, "float16", kind=CapacityError)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -73,12 +74,12 @@ def test_every_request_equals_the_same_request_alone(engine: Engine, manual: Sch
     caches = [packed(engine) if i % 2 else PagedCache(pool) for i in range(6)]
     streams = [manual.submit(f"agent {i}", caches[i], some_ids(n, i), 16 + i) for i, n in enumerate(lengths)]
     manual.run_until_idle()
-    for i, (n, stream) in enumerate(zip(lengths, streams, strict=True)):
+    for i, (n, cache, stream) in enumerate(zip(lengths, caches, streams, strict=True)):
         twin = packed(engine) if i % 2 else PagedCache(pool)
         assert stream.collect() == alone(engine, some_ids(n, i), 16 + i, twin)
         assert stream.reason is Reason.LENGTH and stream.trace.active_rows == [n, n]
-        assert caches[i].tokens == twin.tokens == some_ids(n, i) + stream.tokens
-        torch.testing.assert_close(caches[i].logits, twin.logits)
+        assert cache.tokens == twin.tokens == some_ids(n, i) + stream.tokens
+        torch.testing.assert_close(cache.logits, twin.logits)
 
 
 def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manual: Scheduler) -> None:
@@ -187,9 +188,8 @@ def test_a_cancelled_request_leaves_its_computed_rows(
     caches = [PagedCache(pool) if paged else packed(engine) for _ in lengths]
     streams = [scheduler.submit(str(i), caches[i], some_ids(n, i), 4) for i, n in enumerate(lengths)]
     for turn in range(10):
-        for when, which in cancels:
-            if when == turn:
-                streams[which].cancel()
+        for number in {which for when, which in cancels if when == turn}:
+            streams[number].cancel()
         scheduler.turn()
     scheduler.run_until_idle()
     for i, (stream, cache, n) in enumerate(zip(streams, caches, lengths, strict=True)):
@@ -272,25 +272,17 @@ def test_the_hook_of_a_request_runs_before_its_stream_ends(engine: Engine, manua
 
 
 def test_streams_of_many_threads_between_plans(engine: Engine) -> None:
-    results: dict[int, list[int]] = {}
-    with Scheduler(engine, PACING) as scheduler:
+    def caller(i: int) -> list[list[int]]:
+        cache = paged(engine)
+        return [list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5)) for turn in range(2)]
 
-        def caller(i: int) -> None:
-            cache = paged(engine)
-            for turn in range(2):
-                results[2 * i + turn] = list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5))
-
-        threads = [threading.Thread(target=caller, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
+    with Scheduler(engine, PACING) as scheduler, ThreadPoolExecutor(4) as threads:
+        results = threads.map(caller, range(4), timeout=PATIENCE)
         plan = alone(engine, some_ids(12), 3)
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert plan == alone(engine, some_ids(12), 3)
-    for i in range(4):
-        twin = paged(engine)
-        for turn in range(2):
-            assert results[2 * i + turn] == alone(engine, some_ids(5 + 20 * i, turn), 5, twin)
+        for i, tokens in enumerate(results):
+            twin = paged(engine)
+            assert tokens == [alone(engine, some_ids(5 + 20 * i, turn), 5, twin) for turn in range(2)]
+    assert plan == alone(engine, some_ids(12), 3)
 
 
 def test_a_stream_yields_tokens_before_its_end(engine: Engine) -> None:
@@ -342,14 +334,12 @@ def test_an_engine_that_closes_ends_the_requests() -> None:
 
 
 def test_refusals(engine: Engine, manual: Scheduler) -> None:
-    refusals: list[tuple[str, Callable[[], object]]] = [
-        ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
-        ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
-        ("few=0", lambda: SchedulerConfig(few=0)),
-    ]
-    for words, act in refusals:
-        with pytest.raises(ConfigError, match=words):
-            act()
+    with pytest.raises(ConfigError, match="max_new_tokens=0"):
+        manual.submit("a", packed(engine), [5], 0)
+    with pytest.raises(ConfigError, match="batches are made of"):
+        manual.submit("a", object(), [5], 1)
+    with pytest.raises(ConfigError, match="few=0"):
+        SchedulerConfig(few=0)
     assert not manual.turn()
 
 

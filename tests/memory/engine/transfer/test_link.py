@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,18 +26,17 @@ def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "importance", "message"),
-    [("stream", "before", "does not work on cpu"), ("bus", "before", "'bus'"), ("inline", "after", "'after'")],
+    ("make", "values", "message"),
+    [
+        (Transport.of, ("stream", CPU, None, "before"), "does not work on cpu"),
+        (Transport.of, ("bus", CPU, None, "before"), "'bus'"),
+        (Transport.of, ("inline", CPU, None, "after"), "'after'"),
+        *((Throttle, values, "is no link") for values in ((0.0, 1.0), (-1.0, 0.0), (1.0, -1.0))),
+    ],
 )
-def test_an_impossible_transport_is_refused(kind: str, importance: str, message: str) -> None:
+def test_impossible_transports_and_links_are_refused(make: Any, values: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Transport.of(kind, CPU, None, importance)
-
-
-@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 0.0), (1.0, -1.0)])
-def test_a_link_without_bandwidth_is_refused(values: tuple[float, float]) -> None:
-    with pytest.raises(ConfigError, match="is no link"):
-        Throttle(*values)
+        make(*values)
 
 
 def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,11 @@ class Asker:
         return self.stage.narrow(layer, active, probe)
 
 
-def run(engine: Engine, ask: Callable[[Probe], object], by_mass: bool = False) -> tuple[list, Layout]:
-    stage, layout = Asker(ask, Always(5), by_mass), PROMPT.layout(PROMPT.blocks(engine))
+def run(
+    engine: Engine, ask: Callable[[Probe], object], by_mass: bool = False, shrinks: bool = False
+) -> tuple[list, Layout]:
+    layout = PROMPT.layout(PROMPT.blocks(engine))
+    stage = Asker(ask, shrinking(layout, engine.info.layers) if shrinks else Always(5), by_mass)
     engine.prefill(layout, stage, Serial(), PROMPT.context_block(engine))
     return stage.answers, layout
 
@@ -82,35 +85,26 @@ def test_mass_is_the_attention_of_the_plain_model(
             assert item.shape == peer.shape and relative(item, peer) < 1e-5
 
 
-def test_mass_on_rows_of_scattered_rows_is_the_same_kept_or_not(
+def test_mass_on_scattered_rows_does_not_depend_on_kept_weights(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = PROMPT.layout(PROMPT.blocks(any_engine))
-    result = []
-    for limit in (prefill_module.KEPT_WEIGHTS, 0):
-        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", limit)
-        stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.info.layers))
-        any_engine.prefill(layout, stage, Serial(), PROMPT.context_block(any_engine))
-        result.append(stage.answers)
-    assert len(result[0]) == any_engine.info.layers - 1
-    for item, peer in zip(*result, strict=True):
-        assert relative(item, peer) < 1e-5
+    def ask(probe: Probe) -> torch.Tensor:
+        return probe.mass_on_rows(probe.active[::3].contiguous())
+
+    with_weights, _ = run(any_engine, ask, shrinks=True)
+    monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
+    without, _ = run(any_engine, ask, shrinks=True)
+    assert len(without) == any_engine.info.layers - 1
+    assert all(relative(*pair) < 1e-5 for pair in zip(with_weights, without, strict=True))
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: bool) -> None:
     none, some = torch.zeros(0, dtype=torch.long), torch.tensor([3, 0, 3])
-    answers, layout = run(
-        engine,
-        lambda p: (
-            p.mass_between(none, causal),
-            p.mass_between(some, causal),
-            [p.mass_between(i[None], causal)[0] for i in some],
-        ),
-    )
-    for empty, lines, single in answers:
+    answers, layout = run(engine, lambda p: [p.mass_between(ids, causal) for ids in (none, some, *some.split(1))])
+    for empty, lines, *single in answers:
         assert empty.shape == (0, len(layout.segments))
-        torch.testing.assert_close(lines, torch.stack(single))
+        torch.testing.assert_close(lines, torch.cat(single))
 
 
 def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
@@ -125,10 +119,9 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
     truth = any_engine.harvest(run_raw.cache, range(PROMPT.ids.numel()))
     rows = torch.tensor([5, 6, 30, 98])
     answers, _ = run(any_engine, lambda p: (p.layer, p.fresh_kv(p.layer, rows), p.fresh_kv(p.layer + 1, rows)))
-    for layer, inside, following in answers:
-        for at, (k, v) in ((layer, inside), (layer + 1, following)):
-            assert relative(k, truth.k[at][:, rows]) < 1e-5
-            assert relative(v, truth.v[at][:, rows]) < 1e-5
+    for layer, *pairs in answers:
+        for i, (k, v) in enumerate(pairs, layer):
+            assert relative(k, truth.k[i][:, rows]) < 1e-5 and relative(v, truth.v[i][:, rows]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["fresh_kv", "cached_kv"])
