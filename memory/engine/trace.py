@@ -41,7 +41,7 @@ class HopReport:
 
 @dataclass
 class PrefillTrace:
-    """Counts and times of one prefill. Rows are prompt rows, the context prefix and the query included."""
+    """Counts and times of one prefill. Rows are prompt rows, including the context prefix and the query."""
 
     rows: int
     active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed

@@ -14,7 +14,6 @@ from keep_agent.files import loading
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-GENERIC = "PreTrainedTokenizerFast"
 EXPECTED = "tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)"
 
 
@@ -37,7 +36,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 def _generic(folder: Path) -> bool:
     """Check for a folder that names no special class, where AutoTokenizer would take the model family's."""
     file = folder / "tokenizer_config.json"
-    return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == GENERIC
+    return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"
 
 
 def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> None:

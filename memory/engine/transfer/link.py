@@ -38,7 +38,6 @@ class Throttle:
             raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
 
     def seconds(self, nbytes: int) -> float:
-        """Return the seconds of a job of ``nbytes``."""
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
 
     @property

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transfer.executor import Run, Staging, TransferExecutor, Transport
+from memory.engine.transfer.executor import Staging, TransferExecutor, Transport
 from memory.engine.transfer.link import Throttle
 from memory.prompt.layout import Transfer
 from tests.waiting import PATIENCE, FakeTime
@@ -59,17 +59,12 @@ def test_buffers_are_made_once_and_grow() -> None:
     assert staging.take("k", (100,), like).numel() == 100
 
 
-class Still:
-    """Mover that moves nothing."""
-
-    row_bytes = 1
-    layout = SimpleNamespace(rows=8)
-
-    def spans(self, runs: list[Run]) -> list[tuple[int, int]]:
-        return [rows for _, rows in runs]
-
-    def move(self, first: int, last: int, runs: list[Run]) -> int:
-        return (last - first) * sum(stop - start for _, (start, stop) in runs)
+STILL: Any = SimpleNamespace(  # a mover that moves nothing
+    row_bytes=1,
+    layout=SimpleNamespace(rows=8),
+    spans=lambda runs: [rows for _, rows in runs],
+    move=lambda first, last, runs: (last - first) * sum(stop - start for _, (start, stop) in runs),
+)
 
 
 def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +82,7 @@ def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPat
             return end
 
     transport = Transport.of("thread", CPU, Late(gigabytes=1e-9), "before")
-    loader = TransferExecutor(Still(), 4, transport)
+    loader = TransferExecutor(STILL, 4, transport)
     loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
     assert over.wait(PATIENCE)
     clock.elapsed = 10.0  # the job ended at 4
@@ -100,7 +95,7 @@ def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPat
 
 def test_a_closed_link_raises_instead_of_waiting() -> None:
     transport = Transport.of("thread", CPU, None, "before")
-    loader = TransferExecutor(Still(), 2, transport)
+    loader = TransferExecutor(STILL, 2, transport)
     transport.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         loader.submit(0, [Transfer(0, 0, 1, (0, 4))])

@@ -23,6 +23,7 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Loading, Probe, Recompute
 from tests.laws.prompts import Prompt, relative
+from tests.memory.engine.transformers.test_probe import Asker
 
 STAGES: dict[str, Recompute] = {
     "none": Nothing(),
@@ -74,25 +75,16 @@ def test_fused_units_with_all_loading_stages(any_engine: Engine, loading: Loadin
     assert relative(fused.logits, before.logits) < EXACT
 
 
-class Asks(Nothing):
-    """Stage that asks after each layer for the stored keys and values of unit 1, at the next layer and at this one."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[torch.Tensor, ...]] = []
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        placement = layout.placements[1]
-        self._rows = torch.arange(placement.start, placement.start + len(placement.unit.token_ids))
-        return super().first(layout, layers)
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        self.answers += [probe.cached_kv(layer + 1, self._rows), probe.cached_kv(layer, self._rows)]
-        return active
-
-
 @pytest.mark.parametrize("importance", ["before", "beside"])
 def test_the_probe_reads_fused_units_as_it_reads_blocks(any_engine: Engine, importance: str) -> None:
-    prompt, before, fused = Prompt.random(), Asks(), Asks()
+    """The probe reads the next layer first, then the present one."""
+    prompt = Prompt.random()
+    rows = torch.arange(len(prompt.units[1])) + prompt.starts[1]
+
+    def ask(probe: Probe) -> list[torch.Tensor]:
+        return [x for layer in (probe.layer + 1, probe.layer) for x in probe.cached_kv(layer, rows)]
+
+    before, fused = Asker(ask, Nothing()), Asker(ask, Nothing())
     with TransformersEngine(any_engine.model, "thread", importance=importance) as engine:
         layout = prompt.layout(prompt.blocks(engine))
         engine.prefill(layout, before, Serial())
