@@ -112,7 +112,7 @@ def test_candidates_are_scored_behind_the_prompt(engine: Engine, model: LoadedMo
     assert int(engine.score(cache, candidates, best=1).scores.argmax()) == int(sums.argmax())
 
 
-def test_greedy_text_ends_before_a_stop(engine: Engine, model: LoadedModel) -> None:
+def test_greedy_decoding_ends_before_a_stop_token(engine: Engine, model: LoadedModel) -> None:
     ids, expected = tokens(9, 8), []
     for _ in range(4):
         expected.append(int(plain(model, [*ids, *expected])[-1].argmax()))

@@ -53,7 +53,7 @@ def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], he
 
 @given(cases(DTYPE), CUTS)
 @settings(max_examples=180)
-def test_plans(case: Case, cuts: list[int]) -> None:
+def test_tiles_of_any_plan_equal_all_keys_at_once(case: Case, cuts: list[int]) -> None:
     blocks, visible = case
     agree(blocks, *visible.shape, cuts)
 

@@ -64,13 +64,13 @@ def takes_few_shapes(engine: Engine, work: Callable[[], None]) -> bool:
 
 
 @given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
-def test_sizes_are_near(count: int, sizes: Sizes) -> None:
+def test_padded_sizes_are_close(count: int, sizes: Sizes) -> None:
     result = sizes.over(count)
     assert count <= result and sizes.over(result) == result
     assert result < count + sizes.multiple or result <= count * (1 + 2 / sizes.steps)
 
 
-def test_sizes_are_few() -> None:
+def test_padded_sizes_are_few() -> None:
     """Up to 4,096 rows and keys, and 128 queries in a block, give fewer shapes than oneDNN's caches hold."""
     rows, keys = ({sizes.over(count) for count in range(1, 4097)} for sizes in (ROWS, KEYS))
     queries = {QUERIES.over(count) for count in range(1, 129)}
@@ -158,7 +158,7 @@ def test_each_layer_is_freed_before_the_next_is_prepacked(monkeypatch: pytest.Mo
     assert alive == [3, 2, 1]
 
 
-def test_other_dtypes_and_kinds_stay() -> None:
+def test_other_dtypes_and_kinds_are_not_prepacked() -> None:
     class Packed(nn.Linear):
         """Layer like those of quantised checkpoints."""
 

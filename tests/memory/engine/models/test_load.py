@@ -89,7 +89,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "values", "match"), REFUSALS)
-def test_refusals_are_one_sentence(family: str, values: dict[str, Any], match: str) -> None:
+def test_unsupported_models_are_refused(family: str, values: dict[str, Any], match: str) -> None:
     refusal(match, AutoConfig.for_model(family, **values), load=check_supported)
 
 
@@ -195,7 +195,7 @@ def test_capacity_includes_the_limit_of_the_control_group(tmp_path: Path, monkey
     assert capacity.available_bytes(torch.device("cpu")) != 650_000_000
 
 
-def test_longrope_is_driven_up_to_its_original_length() -> None:
+def test_longrope_is_limited_to_its_original_length() -> None:
     rope = {
         "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8,
         "original_max_position_embeddings": 64, "factor": 16.0,

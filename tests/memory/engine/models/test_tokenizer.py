@@ -56,7 +56,7 @@ def test_the_refusal_of_a_missing_tokenizer_names_its_files(family: str, tmp_pat
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"{", b"[]", b"", b"{}"])
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_damaged_tokenizer_is_one_sentence(
+def test_a_damaged_tokenizer_is_refused(
     chat: PreTrainedTokenizerFast, tmp_path: Path, name: str, content: bytes
 ) -> None:
     folder = Path(saved(chat, tmp_path / "whole"))
@@ -86,7 +86,7 @@ def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTok
 
 
 @pytest.mark.parametrize("kind", FAILING)
-def test_a_template_that_fails_is_one_sentence(chat: PreTrainedTokenizerFast, kind: str) -> None:
+def test_a_failing_template_is_refused(chat: PreTrainedTokenizerFast, kind: str) -> None:
     message = r"chat template makes no prompt .*; give other messages, or correct"
     refusal(message, with_template(chat, FAILING[kind]), [("user", "go")], load=render)
 

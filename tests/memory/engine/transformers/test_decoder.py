@@ -19,7 +19,9 @@ ROWS = 40
 
 
 @pytest.mark.parametrize("at_once", [512, 16, 7])
-def test_halves_are_the_whole(any_engine: Engine, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_in_two_halves_equals_the_whole_layer(
+    any_engine: Engine, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoders, "FEED_ROWS", at_once)
     decoder, rows = any_engine.decoder, torch.arange(ROWS)
     cache, plan = DenseCache(decoder.spec, ROWS, decoder.device), causal_plan(rows, rows, decoder.spec.dtype)

@@ -15,7 +15,7 @@ from tests.laws.prompts import Prompt, relative
 PROMPT = Prompt.random(context=5)
 
 
-def test_by_hand_equals_prefill(any_engine: Engine) -> None:
+def test_layers_called_by_hand_equal_prefill(any_engine: Engine) -> None:
     engine, stage = any_engine, MultiHop(Schedule("linear", 0.4))
     layout, context = PROMPT.layout(PROMPT.blocks(any_engine)), PROMPT.context_block(any_engine)
     expected = engine.prefill(layout, stage, LayerBalanced(), context)

@@ -99,7 +99,7 @@ def test_mass_on_scattered_rows_does_not_depend_on_kept_weights(
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: bool) -> None:
+def test_mass_of_no_segments_and_of_segments_in_any_order(engine: Engine, causal: bool) -> None:
     none, some = torch.zeros(0, dtype=torch.long), torch.tensor([3, 0, 3])
     answers, layout = run(engine, lambda p: [p.mass_between(ids, causal) for ids in (none, some, *some.split(1))])
     for empty, lines, *single in answers:

@@ -37,7 +37,7 @@ def candidates() -> list[list[int]]:
     return [*base, *inside, *(b[:3] + tokens(3, 30 + i) for i, b in enumerate(base)), [7], tokens(40, 50)]
 
 
-def test_all_families_equal_naive_scoring(any_engine: Engine) -> None:
+def test_scores_equal_one_forward_per_candidate(any_engine: Engine) -> None:
     result, many = prefilled(any_engine), candidates()
     expected = torch.stack([one_by_one(any_engine, c) for c in many])
     scored = any_engine.score(result.cache, many)
@@ -62,7 +62,7 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 
 @pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), 3, 8])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_the_best_are_those_of_all(
+def test_the_best_candidates_equal_those_of_a_full_search(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: int, reduce: str
 ) -> None:
     monkeypatch.setattr("memory.engine.transformers.score.SEARCHED", 0)
