@@ -41,13 +41,12 @@ from keep_agent.console import make_console
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, match_tokens
 from memory.engine.base import ChunkSchedule, Engine
-from memory.engine.models.cache_spec import ModelCacheSpec
 from memory.engine.models.load import from_config
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantization import PackFormat, bytes_per_token
 from memory.kv_cache.quantized import QuantizedCache
 
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
@@ -62,8 +61,7 @@ VERBS, PLACES = ("go to", "pick up", "open", "look at"), ("the fridge", "a mug",
 
 
 def make_engine(shape: str) -> Engine:
-    values = {**SHAPES[shape], "max_position_embeddings": POSITIONS}
-    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    config = AutoConfig.for_model(**{**SHAPES[shape], "max_position_embeddings": POSITIONS})
     return TransformersEngine(from_config(config, torch.bfloat16, name=shape))
 
 
@@ -263,22 +261,15 @@ def capacity(gib: float) -> Table:
     columns = "shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more"
     caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
     table = Table(*columns, title="What fits", caption=caption)
-    room, formats = int(gib * (1 << 30)), (None, PackFormat())
-    for shape in SHAPES:
-        spec = cache_spec_of(shape)
-        full, packed = (spec.bytes_per_token(format) for format in formats)
-        longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
-        agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
-        table.add_row(shape, f"{full:,}", f"{packed:,}", *longest, *agents, f"{full / packed:.2f}x")
+    for shape, values in SHAPES.items():
+        kv_heads, head_dim = values["num_key_value_heads"], values["hidden_size"] // values["num_attention_heads"]
+        sizes = 2 * 2 * kv_heads * head_dim, bytes_per_token(kv_heads, head_dim, PackFormat())  # of a layer
+        full, packed = (values["num_hidden_layers"] * size for size in sizes)
+        longest = [int(gib * (1 << 30)) // size for size in (full, packed)]
+        agents = (tokens // AGENT_TOKENS for tokens in longest)
+        numbers = (f"{number:,}" for number in (full, packed, *longest, *agents))
+        table.add_row(shape, *numbers, f"{full / packed:.2f}x")
     return table
-
-
-def cache_spec_of(shape: str) -> ModelCacheSpec:
-    """Return the cache spec of a named shape without building its model; no shape has a sliding window."""
-    values = SHAPES[shape]
-    layers, head_dim = values["num_hidden_layers"], values["hidden_size"] // values["num_attention_heads"]
-    kinds = ("full_attention",) * layers
-    return ModelCacheSpec(layers, values["num_key_value_heads"], head_dim, kinds, None, torch.float16, False)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from keep_agent.config.model_names import check_model, choose_model, expand_mode
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
-from memory.engine.models.tiny_model_configs import FAMILIES
+from memory.engine.models.model_shapes import FAMILIES
 
 BASELINE = "full_recompute"
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)

@@ -113,15 +113,15 @@ def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
 
 def _masks(engine: Engine, visible: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
     """Return additive masks in the form that the family's forward takes, for rows at the positions ``positions``."""
-    config = engine.model.module.config
-    window = getattr(config, "sliding_window", None)
+    info = engine.info
+    window = next(filter(None, info.windows), None)
 
     def additive(width: int | None) -> torch.Tensor:
         allowed = visible if width is None else visible & (positions[None] > positions[:, None] - width)
-        mask = torch.zeros(1, 1, *allowed.shape, dtype=engine.model.module.dtype, device=allowed.device)
+        mask = torch.zeros(1, 1, *allowed.shape, dtype=info.dtype, device=allowed.device)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)
 
-    if config.model_type in ONE_MASK:
+    if info.family in ONE_MASK:
         return additive(window)
     return {"full_attention": additive(None), "sliding_attention": additive(window)}
 

@@ -39,14 +39,9 @@ class Shape:
     @classmethod
     def of(cls, engine: Engine) -> Shape:
         """Read the shape of a loaded model."""
-        spec, config = engine.info, engine.model.module.config
-        experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
-        width = getattr(config, "moe_intermediate_size", None) if experts else None
-        width = (width or config.intermediate_size) * (config.num_experts_per_tok if experts else 1)
-        return cls(
-            spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, width, spec.vocab, experts,
-            spec.dtype.itemsize, spec.windows, spec.parameter_bytes,
-        )  # fmt: skip
+        info = engine.info
+        sizes = info.layers, info.hidden, info.heads, info.kv_heads, info.head_dim, info.mlp_width, info.vocab
+        return cls(*sizes, info.experts, info.dtype.itemsize, info.windows, info.parameter_bytes)
 
     @classmethod
     def from_name(cls, name: str) -> Shape:

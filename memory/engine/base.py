@@ -1,8 +1,7 @@
-"""Engine: Protocols of everything that drives a language model for the memory, and of the caches it reads and writes.
+"""Engine: Protocols of engines that drive a language model for the memory, and of their caches.
 
-An engine of another kind (a server, another library) implements `Engine`. Callers look at `Engine.capabilities` and
-call the methods below; they never read an attribute of one kind of engine. ``tests/memory/engine/contract.py`` is what
-every engine is held to.
+Callers look at `Engine.capabilities` and call the methods below; they never read an attribute of one kind of engine.
+``tests/memory/engine/test_contract.py`` holds for every engine.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True)
 class ChunkSchedule:
-    """Rows per pass: fewer, the more rows a pass reads, so that its memory stays bounded.
+    """Rows per pass: the more rows a pass reads the fewer, so that its memory stays bounded.
 
     Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
-    of a chunk while there are fewer); new rows fewer than ``whole`` are computed at once.
+    of a chunk while there are fewer); fewer new rows than ``whole`` are computed at once.
     """
 
     whole: int = 2048
@@ -70,11 +69,7 @@ class EngineCapabilities:
     quantized_caches: bool = True  # has caches whose rows rest in 4 or 8 bits
 
     def require(self, needed: EngineCapabilities, whose: str) -> None:
-        """Refuse a caller that needs more than the engine has.
-
-        :param whose: the caller, for the message
-        :raises ConfigError: one of the abilities is missing
-        """
+        """Raise ConfigError, which names the caller ``whose``, if one of its ``needed`` abilities is missing."""
         missing = [f.name for f in fields(self) if getattr(needed, f.name) and not getattr(self, f.name)]
         if missing:
             raise ConfigError(f"{whose} needs an engine with {', '.join(missing)}: use engine=transformers")
@@ -83,14 +78,19 @@ class EngineCapabilities:
 class ModelInfo(Protocol):
     """Facts of the model that an engine drives."""
 
+    family: str
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+    hidden: int
+    mlp_width: int  # of a row: that of an expert times the active experts
+    experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
     dtype: torch.dtype
-    windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: it sees everything
+    windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
+    parameter_bytes: int  # as loaded
     bytes_per_token: int  # of keys and values, over all layers
     model_key: str  # hash of weights, dtype and configuration: the first part of every block's identity
     weights_key: str  # hash of weights and configuration, whatever the dtype
@@ -98,7 +98,7 @@ class ModelInfo(Protocol):
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Rows of keys and values that forward passes over a cache read, each pass counted once."""
+    """Counts of the rows of keys and values that forward passes over a cache read, each pass counted once."""
 
     raw: int = 0  # rows of all positions, evicted ones included: the reads of a cache without retention
     live: int = 0
@@ -119,35 +119,29 @@ class KVCache(Protocol):
     @property
     def next_position(self) -> int:
         """Position of the next token: one behind the last row's, not the number of rows."""
-        ...
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Forget the rows from ``length`` on; ``logits`` are those of the row before."""
-        ...
 
 
 class SessionCache(KVCache, Protocol):
-    """Cache that lasts from turn to turn: it knows its tokens, drops rows, and forks."""
+    """Cache that lasts from turn to turn: it has its tokens, drops rows, and forks."""
 
     tokens: list[int]  # by position, evicted ones included
-    exact: int  # the first so many positions are live, and equal to a plain forward
+    exact: int  # number of first positions that are live and equal to a plain forward
     observer: AttentionObserver | None  # records attention and late queries for a retention stage
 
     def cut(self, position: int) -> None:
         """Forget everything from ``position`` on."""
-        ...
 
     def drop(self, keep: torch.Tensor) -> None:
         """Evict the live rows that are False in ``keep`` (rows,) bool."""
-        ...
 
     def fork(self) -> SessionCache:
         """Return a cache with the same rows; changes of one never reach the other."""
-        ...
 
     def keys(self, layer: int) -> torch.Tensor:
         """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
-        ...
 
 
 class PersistentCache(SessionCache, Protocol):
@@ -159,11 +153,9 @@ class PersistentCache(SessionCache, Protocol):
 
     def freeze(self) -> None:
         """Make its blocks read-only, so that forks copy what they change."""
-        ...
 
     def bytes_beside(self, caches: Iterable[PersistentCache]) -> int:
         """Count the bytes of its rows, without blocks shared with one of ``caches``."""
-        ...
 
 
 class CacheProvider(Protocol):
@@ -175,14 +167,10 @@ class CacheProvider(Protocol):
         return 1
 
     def cache(self, counts_mass: bool = False) -> SessionCache:
-        """Make an empty cache; with ``counts_mass`` its observer adds up the attention that every row receives."""
-        ...
+        """Make an empty cache; ``counts_mass``: its observer adds up the attention that every row receives."""
 
     def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        """Replace the rows of ``cache`` by shared rows of a prefix of ``ids``, if there are ``more_than`` so many.
-
-        Returns their number; 0: the cache is unchanged.
-        """
+        """Replace the rows by shared rows of a prefix of ``ids``, if these are more than ``more_than``; count them."""
         return 0
 
     def publish(self, cache: SessionCache, namespace: str) -> list[str]:
@@ -209,7 +197,7 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (sum or mean over its tokens; -inf: not among the best), and computed trie rows."""
+    """Log-likelihood per candidate (-inf: certainly not among the best), and the number of computed trie rows."""
 
     scores: torch.Tensor
     computed_tokens: int
@@ -226,40 +214,30 @@ class Engine(Protocol):
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Encode ``units``, each of which sees itself and its context: one block per unit, in host memory.
+        """Encode units, each of which sees itself and its context, into one block per unit, in host memory.
 
-        :param identities: names of the blocks, one per unit; empty names if left out
+        :param identities: names of the blocks, one per unit; empty names if omitted
         """
-        ...
 
     def prefill(
-        self,
-        layout: Layout,
-        recompute: Recompute,
-        loading: Loading,
-        context_block: KVBlock | None = None,
-        keep_raw: bool = False,
-        slots: Slots | None = None,
-        unit_context: KVBlock | None = None,
-    ) -> PrefillResult:
+        self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
+        keep_raw: bool = False, slots: Slots | None = None, unit_context: KVBlock | None = None,
+    ) -> PrefillResult:  # fmt: skip
         """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
 
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         :param slots: rows whose blocks are chosen at every layer
-        :param unit_context: context that fused units see, which the prefill encodes
+        :param unit_context: context of the fused units, which the prefill encodes
         """
-        ...
 
     def extend(
         self, cache: KVCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
-        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
-        ...
+        """Prefill ``token_ids`` behind the rows of ``cache``, and add their rows to it."""
 
     def append(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Logits (1, vocab) behind ``token_ids``, which become part of ``cache``."""
-        ...
+        """Add ``token_ids`` to ``cache``; returns the logits (1, vocab) behind them."""
 
     def score(
         self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
@@ -267,25 +245,21 @@ class Engine(Protocol):
         """Return the log-likelihood of every candidate behind the prompt in ``cache``, which stays unchanged.
 
         :param reduce: sum or mean over a candidate's tokens
-        :param best: number of best candidates needed: others may be -inf
+        :param best: number of best candidates needed; others may be -inf
         """
-        ...
 
     def generate(
         self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         """Decode greedily; ends before the first of ``stop_ids``."""
-        ...
 
     def harvest(self, cache: KVCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         """Copy rows of a cache that was prefilled with ``keep_raw=True`` into a block."""
-        ...
 
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer."""
-        ...
+        """Compute the unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context``, one per layer."""
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
@@ -293,38 +267,30 @@ class Engine(Protocol):
         """Make session caches: quantized with a ``format``, else with exact rows shared as a prefix.
 
         :param block_size: tokens of a shared block
-        :param prefix_tokens: shared tokens kept at most when no session uses them
+        :param prefix_tokens: maximum of shared tokens that are kept although no session uses them
         """
-        ...
 
     def new_cache(self, format: PackFormat) -> PersistentCache:
         """Make an empty quantized cache."""
-        ...
 
     def restore_cache(self, file: BlockFile) -> PersistentCache:
         """Make the quantized cache of a file that was written for this model.
 
         :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
-        :raises DataError: the file lacks something that this version needs
+        :raises DataError: the file lacks a part that this version needs
         """
-        ...
 
     def compact(self, cache: SessionCache) -> None:
         """Renumber the live rows of ``cache`` from position 0 on, and rotate their keys to the new positions."""
-        ...
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run ``work``, which may call the engine, on the worker, and return its result."""
-        ...
+        """Run ``work``, which may call the engine, on the worker; returns its result."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` behind the plans that are queued, without waiting for it."""
-        ...
 
     def later(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` in the background: every plan goes first."""
-        ...
 
     def close(self) -> None:
         """Stop the worker after the queued work."""
-        ...

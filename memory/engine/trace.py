@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LoadInterval:
-    """One job of the link: slices of layers ``[first, last)``, each a contiguous run, into the working cache."""
+    """Interval of one job of the link, which moves slices of layers ``[first, last)`` into the working cache."""
 
     first: int
     last: int
     start: float
     end: float
     nbytes: int
-    runs: int = 0  # of rows; each is moved for keys and for values
+    runs: int = 0  # contiguous runs of rows; each is moved for keys and for values
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeInterval:
-    """A piece of a layer: its ``attention``, the ``importance`` that chooses the next layer's rows, or its ``mlp``.
+    """Interval of a layer's ``attention``, of the ``importance`` that chooses the next layer's rows, or of its ``mlp``.
 
-    Where rows are chosen by attention mass alone, those that stay attend behind the choice: as part of the ``mlp``.
+    A choice by attention mass alone comes before the attention of the chosen rows, which counts as ``mlp`` then.
     """
 
     layer: int
@@ -32,7 +32,7 @@ class ComputeInterval:
 
 @dataclass(frozen=True, slots=True)
 class HopReport:
-    """Hops and edges of a recompute stage's choice at one layer; segment -1 is the query."""
+    """Hops and edges (segment, segment, mass) of a recompute stage's choice at one layer; segment -1 is the query."""
 
     layer: int
     hops: int
@@ -41,7 +41,7 @@ class HopReport:
 
 @dataclass
 class PrefillTrace:
-    """Counts and times of one prefill. Rows are prompt rows, the context prefix and the query included."""
+    """Counts and times of one prefill. Rows are prompt rows, including the context prefix and the query."""
 
     rows: int
     active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed

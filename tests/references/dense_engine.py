@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
+from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
@@ -70,20 +71,11 @@ class DenseEngine:
         return blocks
 
     def prefill(
-        self,
-        layout: Layout,
-        recompute: Recompute,
-        loading: Loading,
-        context_block: KVBlock | None = None,
-        keep_raw: bool = False,
-        slots: object = None,
-        unit_context: KVBlock | None = None,
-    ) -> PrefillResult:
-        active = recompute.first(layout, self.info.layers)
-        cache = self._cache(None, keep_raw)
-        cache.layers = [(k.new_zeros(k.shape[0], layout.rows, k.shape[2]),) * 2 for k, _ in cache.layers]
-        cache.layers = [(k.clone(), v.clone()) for k, v in cache.layers]
-        encoded = {}
+        self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
+        keep_raw: bool = False, slots: object = None, unit_context: KVBlock | None = None,
+    ) -> PrefillResult:  # fmt: skip
+        active, cache, encoded = recompute.first(layout, self.info.layers), self._cache(None, keep_raw), {}
+        cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
                 (encoded[p.fused],) = self.encode([(_joined(unit_context, p.behind), p.unit.token_ids)], [p.fused])
@@ -93,17 +85,11 @@ class DenseEngine:
                 k[:, start : start + block.tokens] = block.k[layer]
                 v[:, start : start + block.tokens] = block.v[layer]
         logits = self._layers(cache, layout.token_ids[active].tolist(), active, layout.positions)
-        cache.positions, cache.logits = layout.positions, logits
-        trace = PrefillTrace(layout.rows, [active.numel()] * self.info.layers, [0] * self.info.layers)
-        trace.timings = {"load": 0.0, "prefill": 0.0}
-        return PrefillResult(logits, cache, trace, tuple(encoded.values()))
+        return PrefillResult(logits, cache, self._trace(layout.rows, active.numel()), tuple(encoded.values()))
 
     def extend(self, cache: RowCache, token_ids: Sequence[int] | torch.Tensor, chunking: Any = None) -> PrefillResult:
         ids = torch.as_tensor(token_ids).tolist()
-        logits = self._forward(cache, ids)
-        trace = PrefillTrace(cache.length, [len(ids)] * self.info.layers, [0] * self.info.layers)
-        trace.timings = {"load": 0.0, "prefill": 0.0}
-        return PrefillResult(logits, cache, trace)
+        return PrefillResult(self._forward(cache, ids), cache, self._trace(cache.length, len(ids)))
 
     def append(self, cache: RowCache, token_ids: Sequence[int]) -> torch.Tensor:
         return self.extend(cache, token_ids).logits
@@ -113,12 +99,12 @@ class DenseEngine:
     ) -> ScoreResult:
         scores, length, logits = [], cache.length, cache.logits
         for ids in candidates:
-            likelihoods = []
+            total = torch.zeros(())
             for token in ids:
-                likelihoods.append(cache.logits.log_softmax(-1)[0, token])
+                total = total + cache.logits.log_softmax(-1)[0, token]
                 self._forward(cache, [token])
             cache.rewind(length, logits)
-            scores.append(torch.stack(likelihoods).sum() if reduce == "sum" else torch.stack(likelihoods).mean())
+            scores.append(total / (1 if reduce == "sum" else len(ids)))
         return ScoreResult(torch.stack(scores), sum(map(len, candidates)))
 
     def generate(
@@ -142,16 +128,10 @@ class DenseEngine:
         self._forward(cache, token_ids, states)
         return [states[layer] for layer in layers]
 
-    def cache_provider(self, *sizes: object) -> Any:
-        raise ConfigError("this engine has no session caches")
+    def compact(self, *_: object) -> Any:
+        raise ConfigError("this engine has no session caches and no quantized caches")
 
-    def new_cache(self, format: object) -> Any:
-        raise ConfigError("this engine has no quantized caches")
-
-    restore_cache = new_cache
-
-    def compact(self, cache: RowCache) -> None:
-        raise ConfigError("this engine has no session caches")
+    cache_provider = new_cache = restore_cache = compact
 
     def run(self, work: Callable[[], T]) -> T:
         return self.submit(work).result()
@@ -168,10 +148,14 @@ class DenseEngine:
     def close(self) -> None:
         self._closed = True
 
+    def _trace(self, rows: int, computed: int) -> PrefillTrace:
+        trace = PrefillTrace(rows, [computed] * self.info.layers, [0] * self.info.layers)
+        trace.timings = {"load": 0.0, "prefill": 0.0}
+        return trace
+
     def _cache(self, context: KVBlock | None, raw: bool = False) -> RowCache:
-        shape = self.info.kv_heads, 0, self.info.head_dim
-        empty = torch.empty(shape, dtype=self.info.dtype)
         if context is None:
+            empty = torch.empty(self.info.kv_heads, 0, self.info.head_dim, dtype=self.info.dtype)
             return RowCache([(empty, empty)] * self.info.layers, raw=raw)
         layers = [(context.k[layer], context.v[layer]) for layer in range(self.info.layers)]
         return RowCache(layers, torch.arange(context.tokens), raw=raw)
@@ -183,26 +167,18 @@ class DenseEngine:
     def _forward(
         self, cache: RowCache, ids: Sequence[int], states: dict[int, torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Logits (1, vocab) behind ``ids``, whose rows become part of ``cache``."""
+        """Add the rows of ``ids`` to ``cache``; return the logits (1, vocab) behind them."""
         before, count = cache.length, len(ids)
         positions = torch.cat([cache.positions, torch.arange(count) + cache.next_position])
-        cache.layers = [
-            tuple(torch.cat([x, x.new_zeros(x.shape[0], count, x.shape[2])], 1) for x in pair) for pair in cache.layers
-        ]
-        logits = self._layers(cache, ids, torch.arange(before, before + count), positions, states)
-        cache.positions, cache.logits = positions, logits
-        return logits
+        cache.layers = [tuple(functional.pad(x, (0, 0, 0, count)) for x in pair) for pair in cache.layers]
+        return self._layers(cache, ids, torch.arange(before, before + count), positions, states)
 
     @torch.no_grad()
     def _layers(
-        self,
-        cache: RowCache,
-        ids: Sequence[int],
-        rows: torch.Tensor,
-        positions: torch.Tensor,
+        self, cache: RowCache, ids: Sequence[int], rows: torch.Tensor, positions: torch.Tensor,
         states: dict[int, torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """Compute ``rows`` of ``cache`` at every layer; returns the logits of the last one."""
+    ) -> torch.Tensor:  # fmt: skip
+        """Compute ``rows`` of ``cache``, which has rows at ``positions`` then; return the logits of the last one."""
         model, module = self._reference, self._reference.module
         hidden = module.model.embed_tokens.weight[list(ids)]
         for layer, (k, v) in enumerate(cache.layers):
@@ -213,7 +189,9 @@ class DenseEngine:
             weights = model.attend(model.rotate(q, positions[rows]), model.rotate(k, positions), rows.tolist(), True)
             hidden = model.finish(layer, hidden, weights, v)
         cache.reads.note(positions.numel(), positions.numel())
-        return model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
+        cache.positions = positions
+        cache.logits = model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
+        return cache.logits
 
 
 def _joined(*blocks: KVBlock | None) -> KVBlock | None:

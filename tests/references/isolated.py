@@ -36,12 +36,9 @@ def dense_mask(
 
 @torch.no_grad()
 def full_reuse(
-    model: PreTrainedModel,
-    context: Sequence[int],
-    units: Sequence[Sequence[int]],
-    query: Sequence[int],
+    model: PreTrainedModel, context: Sequence[int], units: Sequence[Sequence[int]], query: Sequence[int],
     preceding: Sequence[Sequence[int]] = (),
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return logits (query rows, vocab) without recomputation; ``preceding``: tokens between context and each unit."""
     layers, before = model.config.num_hidden_layers, len(context)
     parts: list[list[tuple[torch.Tensor, torch.Tensor]]] = []

@@ -38,17 +38,9 @@ def keep_prefill(
 
 
 def choose(
-    weights: torch.Tensor,
-    later: torch.Tensor,
-    rows: Set,
-    query_rows: Set,
-    members: list[Set],
-    candidates: Set,
-    count: int,
-    max_hops: int,
-    relative: bool,
-    query_weight: float,
-) -> tuple[Set, int]:
+    weights: torch.Tensor, later: torch.Tensor, rows: Set, query_rows: Set, members: list[Set], candidates: Set,
+    count: int, max_hops: int, relative: bool, query_weight: float,
+) -> tuple[Set, int]:  # fmt: skip
     """Select segments by steps 1 to 4 of the paper's figure 6: from the query, then from segments until convergence.
 
     :param relative: average only over segments that can see the target, and multiply each one's importance by the

@@ -1,4 +1,4 @@
-"""Attention observer: a cache's late queries, and the attention its rows received, for a retention stage."""
+"""Attention observer: a cache's late queries, and the attention that its rows received, for a retention stage."""
 
 from __future__ import annotations
 
@@ -10,50 +10,48 @@ import torch
 
 from memory.engine.attention.kernels import AttentionParams, Block, LayerAttention, block_probabilities
 
-Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions and queries of an observer
+Queries = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions, and queries by layer
 
 
 @dataclass(frozen=True, slots=True)
 class GivenAttention:
-    """The attention that some rows gave to the rows they saw, summed over layers and heads."""
+    """Attention of query rows to visible rows, summed over layers and heads."""
 
-    places: torch.Tensor  # (n,) positions of those that gave
-    receivers: torch.Tensor  # (m,) positions of those that received
+    places: torch.Tensor  # (n,) positions of the query rows
+    receivers: torch.Tensor  # (m,) positions of the visible rows
     weights: torch.Tensor  # (n, m) float32
 
     def before(self, position: int) -> GivenAttention:
-        """Without the rows from ``position`` on."""
+        """Return it without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.receivers))
         return GivenAttention(self.places[:rows], self.receivers[:columns], self.weights[:rows, :columns].clone())
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Takes the weights of one block after another and adds up their sums over heads."""
+    """Collector of one block's weights after another, which adds up their sums over heads."""
 
     blocks: Sequence[Block]
     totals: torch.Tensor  # (query rows, key rows) float32
-    blocks_done: list[int]  # how many blocks have come
+    blocks_done: list[int]  # key columns of each block so far
 
     def append(self, weights: torch.Tensor) -> None:
-        """``weights`` (heads, rows, keys) of the next block."""
+        """Add ``weights`` (heads, rows, keys) of the next block."""
         block = self.blocks[len(self.blocks_done)]
         self.blocks_done.append(weights.shape[-1])
         sums, totals = weights.sum(0, dtype=torch.float32), self.totals[block.q0 : block.q1]
         totals[:, : block.prefix] += sums[:, : block.prefix]
-        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # the columns behind the last row are padding
+        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # without padding behind the last row
         totals[:, block.k0 : block.k0 + body.shape[1]] += body
 
 
 class AttentionObserver:
-    """Records queries and attention while rows are appended to one cache; its records are by position, not row.
+    """Records of queries and attention, by position, while rows are appended to one cache.
 
-    Attention is kept by the row that gave it, so that rows which are taken back take back what they gave as well. That
-    is one float32 for every row computed and live row it saw: less than their keys and values, unless most of a long
-    prompt stays live.
+    Attention is kept per query row, one float32 for each live row that it saw: a removed row takes it away again.
 
-    :param recent: of so many last rows the queries are kept
-    :param mass: whether to add up the attention every row receives, over layers, heads and querying rows
+    :param recent: number of last rows whose queries are kept
+    :param mass: add up the attention that every row receives, over layers, heads and query rows
     :param windows: per layer its sliding window, as `ModelSpec.windows`; empty: no layer has one
     """
 
@@ -62,12 +60,12 @@ class AttentionObserver:
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
         self.params: dict[int, AttentionParams] = {}  # per layer: how it turns scores into weights
-        self._settled: Sight = self.places, {}  # what was seen when a turn was over
-        self._attention: list[GivenAttention] = []  # in order; the last one grows while its pass is under way
+        self._settled: Queries = self.places, {}  # at the end of the last turn
+        self._attention: list[GivenAttention] = []  # in order; that of the present pass grows
 
     @contextmanager
     def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
-        """A pass as `begin` takes it; one that fails, when some layers have seen it and others not, leaves no trace."""
+        """Observe a pass as in `begin`; a pass that fails leaves no record."""
         before = self.places, dict(self.queries)
         self.begin(positions, count)
         try:
@@ -78,15 +76,15 @@ class AttentionObserver:
             raise
 
     def begin(self, positions: torch.Tensor, count: int) -> None:
-        """A pass over the last ``count`` of the rows at ``positions`` begins."""
+        """Begin a pass over the last ``count`` of the rows at ``positions``."""
         new = positions[-count:]
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.wants_mass:
-            self._take_back(int(new[0]))  # of a pass over the same rows that never became part of the cache
+            self._take_back(int(new[0]))  # of an earlier pass whose rows never became part of the cache
             self._attention.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def columns(self, blocks: Sequence[Block]) -> Columns | None:
-        """Return the collector of this pass's weights, None without attention mass."""
+        """Return the collector of this pass's weights; None without attention mass."""
         if not self.wants_mass:
             return None
         return Columns(blocks, self._attention[-1].weights, [])
@@ -102,7 +100,7 @@ class AttentionObserver:
         return out
 
     def record(self, attention: LayerAttention, columns: Columns | None) -> None:
-        """Record a layer's late queries, and fill ``columns`` where the kernel has not kept its weights."""
+        """Record a layer's late queries, and fill ``columns`` if the kernel has not."""
         layer, query, params = attention.layer, attention.query, attention.params
         self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
@@ -117,7 +115,7 @@ class AttentionObserver:
             columns.append(block_probabilities(query * params.scale, keys, block, params.softcap, params.sinks))
 
     def mass(self, positions: torch.Tensor) -> torch.Tensor:
-        """(rows,) float32 attention that the rows at ``positions`` received from all rows that were not taken back."""
+        """Return the attention (rows,) in float32 that the rows at ``positions`` have received."""
         total = _zeros(positions, int(positions[-1]) + 1 if positions.numel() else 0)
         for attention in self._attention:
             inside = attention.receivers < total.numel()
@@ -125,14 +123,14 @@ class AttentionObserver:
         return total[positions]
 
     def settle(self) -> None:
-        """A turn is over: should rows be taken back that come from here on, these are the last queries again."""
+        """Remember the last queries at the end of a turn, for a cut of later rows."""
         self._settled = self.places, dict(self.queries)
 
     def cut(self, position: int) -> None:
-        """Forget the rows from ``position`` on, and what they gave to others."""
+        """Forget the rows from ``position`` on, and their attention."""
         places, queries = self._settled = _before(position, *self._settled)
         self.places, self.queries = _before(position, self.places, self.queries)
-        if places.numel() and not (self.places == places[0]).any():  # rows that are gone had taken the room of these
+        if places.numel() and not (self.places == places[0]).any():  # removed rows had replaced these
             older = places < self.places[0] if self.places.numel() else places < position
             self.places = torch.cat([places[older], self.places])[-self.recent :]
             for layer, earlier in queries.items():
@@ -141,7 +139,7 @@ class AttentionObserver:
         self._take_back(position)
 
     def drop(self, live: torch.Tensor) -> None:
-        """Only the rows at positions ``live`` are left to receive; what the others gave them stays."""
+        """Keep only the rows at positions ``live`` as receivers, also of evicted rows' attention."""
         if not self._attention:
             return
         places = torch.cat([attention.places for attention in self._attention])
@@ -154,7 +152,7 @@ class AttentionObserver:
         self._attention = [GivenAttention(places, live, weights)]
 
     def _take_back(self, position: int) -> None:
-        """Attention given by the rows from ``position`` on has not been given."""
+        """Remove the attention of the rows from ``position`` on."""
         while self._attention and int(self._attention[-1].places[-1]) >= position:
             last = self._attention.pop()
             if int(last.places[0]) < position:
@@ -165,7 +163,7 @@ def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.float32, device=like.device)
 
 
-def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Sight:
-    """Without the rows from ``position`` on."""
+def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Queries:
+    """Return both without the rows from ``position`` on."""
     mask = places < position
     return places[mask], {layer: rows[:, mask] for layer, rows in queries.items()}

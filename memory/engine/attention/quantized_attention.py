@@ -1,7 +1,7 @@
-"""One query row per request over packed keys and values: codes enter the products, scales and biases the results.
+"""Attention of one query row per request over packed keys and values, computed on their codes.
 
 A number is scale * code + bias, so a product over a group is scale * (product with the codes) + bias * (sum of the
-other factor). Codes are exact in every dtype. Numbers are never unpacked, which takes most of a decoding step's time.
+other factor). Codes are exact in every dtype. Unpacking would take most of a decoding step's time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from memory.kv_cache.quantization import Grid, Packed
 
 
 def takes(packed: Packed, dtype: torch.dtype) -> bool:
-    """Whether this serves ``packed``: not where groups run along tokens, nor where float32 is too coarse."""
+    """Tell whether these products take ``packed``: groups must not run along tokens, and float32 must suffice."""
     return packed.grid.span == 1 and dtype != torch.float64
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Every query head in ``count`` parts, one per group of numbers that its KV head touches.
+    """Parts of the query heads, ``count`` each: one per group of numbers that overlaps the KV head.
 
-    ``groups`` (heads * count,) is the part's group, ``mask`` (heads * count, width) 1 where the group lies in the head.
+    ``groups`` (heads * count,) is the part's group, ``mask`` (heads * count, width) 1 for its numbers in the head.
     """
 
     count: int
@@ -32,15 +32,15 @@ class _Parts:
     mask: torch.Tensor
 
     def spread(self, x: torch.Tensor) -> torch.Tensor:
-        """(requests, heads, n) once per part."""
+        """Repeat (requests, heads, n) once per part."""
         return x if self.count == 1 else x.repeat_interleave(self.count, 1)
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """(requests, heads * count, n) by head."""
+        """Sum (requests, heads * count, n) by head."""
         return x if self.count == 1 else x.unflatten(1, (-1, self.count)).sum(2)
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Scales or biases (requests, tokens, groups) by part, (requests, heads * count, tokens)."""
+        """Select scales or biases (requests, tokens, groups) by part, (requests, heads * count, tokens)."""
         return x.mT.index_select(1, self.groups)
 
 
@@ -51,13 +51,13 @@ def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.d
     group, inside = place // grid.size, place // head_dim == owner[:, None]
     first, last = owner * head_dim // grid.size, ((owner + 1) * head_dim - 1) // grid.size
     count = int((last - first).max()) + 1
-    groups = first[:, None] + torch.arange(count, device=device)  # one that the head does not touch has an empty mask
+    groups = first[:, None] + torch.arange(count, device=device)  # the mask of a group outside the head is empty
     mask = inside[:, None] & (group == groups[..., None])
     return _Parts(count, groups.clamp(max=grid.width // grid.size - 1).flatten(), mask.flatten(0, 1).float())
 
 
 def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
-    """(requests, heads, tokens) float32 of queries (requests, heads, head_dim) and ``k`` (requests, kv_heads, ...)."""
+    """Compute scores (requests, heads, tokens) in float32 of queries (requests, heads, head_dim) and keys."""
     parts = _parts(q.shape[1], k.kv_heads, k.head_dim, k.grid, q.device)
     wide = functional.pad(parts.spread(q).repeat(1, 1, k.kv_heads), (0, k.grid.width - k.kv_heads * k.head_dim))
     wide *= parts.mask
@@ -68,7 +68,7 @@ def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
 
 
 def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
-    """(requests, heads, head_dim) float32: ``weights`` (requests, heads, tokens) times the values."""
+    """Multiply ``weights`` (requests, heads, tokens) by values: (requests, heads, head_dim) in float32."""
     parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
     scale, bias = _affine(v)
     wide = parts.spread(weights)
@@ -79,7 +79,7 @@ def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Te
 
 
 def _affine(packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and bias (requests, tokens, groups) float32 that go with `_centred` codes."""
+    """Return scale and bias (requests, tokens, groups) of `_centred` codes, in float32."""
     scale = packed.scale.float()
     return scale, packed.bias + scale * _centre(packed.grid.bits)
 
@@ -89,7 +89,7 @@ def _centre(bits: int) -> int:
 
 
 def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
-    """Codes (requests, tokens, width) less half of their range: the smaller they are, the less is rounded."""
+    """Return codes (requests, tokens, width) minus half of their range, which reduces rounding."""
     codes, grid = packed.codes, packed.grid
     if grid.bits == 8:
         return _signed(codes.clone(), 8).to(dtype)

@@ -1,6 +1,6 @@
-"""Packed keys and values on a GPU: a Triton kernel unpacks them in registers, and no unpacked number is written out.
+"""Triton kernel for attention over packed keys and values, which are unpacked in registers only.
 
-It sums up what `tiles` sums up with torch, over one tile at a time. Import it only where `tiles.reads_packed` holds.
+It computes the sums of `tiled` over one tile. Import it only if `tiled.reads_packed` holds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from memory.kv_cache.quantization import Packed
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 WIDEST = 256  # numbers of a head: more do not fit into a GPU's shared memory
 OLDEST = 8, 0  # compute capability that multiplies bfloat16
-FEW, SPLITS = 64, 8  # so few query rows keep a GPU busy only if several programs share the keys
-KEYS = 32  # unpacked at a time: twice as many, and a program runs out of registers
+FEW, SPLITS = 64, 8  # few query rows keep a GPU busy only if several programs share the keys
+KEYS = 32  # unpacked at a time; a program has no registers for twice as many
 
 
 def serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether the kernel runs on ``device`` (or in Triton's interpreter) and takes queries of this kind.
+    """Tell whether the kernel runs on ``device`` (or in Triton's interpreter) and takes such queries.
 
-    Raises what Triton raises where it finds no driver or no C compiler.
+    Triton raises its own errors without a driver or a C compiler.
     """
     return dtype in DTYPES and head_dim <= WIDEST and _runs_on(device)
 
@@ -45,10 +45,10 @@ def _interpreted() -> bool:
 
 
 class Sums:
-    """Softmax sums of scaled queries ``q`` (requests, heads, rows, head_dim) over the packed keys seen so far.
+    """Running softmax sums of scaled queries ``q`` (requests, heads, rows, head_dim) over packed keys.
 
-    The query heads of one KV head are rows of one product, and every split of a tile's keys has sums of its own:
-    ``top``, ``mass`` (splits, requests, heads, rows, 1) and ``out`` (splits, requests, heads, rows, head_dim) float32.
+    The query heads of one KV head are rows of one product. Every split of a tile's keys has its own sums in float32:
+    ``top``, ``mass`` (splits, requests, heads, rows, 1) and ``out`` (splits, requests, heads, rows, head_dim).
     """
 
     def __init__(self, q: torch.Tensor, kv_heads: int) -> None:
@@ -59,13 +59,10 @@ class Sums:
         self.mass = self.out.new_zeros(*self.out.shape[:-1], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
 
-    def see(
+    def add(
         self, k: Packed, v: Packed, first: int, last: int, block: Block, column: int, softcap: float | None
     ) -> None:
-        """Go on over the rows ``first:last`` of ``k``, ``v`` (requests, kv_heads, n, head_dim).
-
-        They are the block's columns from ``column`` on.
-        """
+        """Add rows ``first:last`` of ``k``, ``v`` (requests, kv_heads, n, head_dim), the block's ``column`` and on."""
         q, dim = self._q, k.head_dim
         bias = None if block.bias is None else block.bias.contiguous()
         columns = 0 if bias is None else bias.shape[-1]
@@ -83,25 +80,16 @@ class Sums:
                 *(self.top, self.mass, self.out),
                 *(self._folded, q.shape[2], k.tokens, first, last, part),
                 *(first + free, columns, 0 if shared else q.shape[2] * columns, softcap or 1.0),
-                K_WIDTH=k.grid.width,
-                K_SIZE=k.grid.size,
-                K_SPAN=k.grid.span,
-                V_WIDTH=v.grid.width,
-                V_SIZE=v.grid.size,
-                BITS=k.grid.bits,
-                KV_HEADS=k.kv_heads,
-                DIM=dim,
-                WIDE=wide,
-                BIASED=bias is not None,
-                CAPPED=softcap is not None,
+                **{"K_WIDTH": k.grid.width, "K_SIZE": k.grid.size, "K_SPAN": k.grid.span},
+                **{"V_WIDTH": v.grid.width, "V_SIZE": v.grid.size, "BITS": k.grid.bits, "KV_HEADS": k.kv_heads},
+                **{"DIM": dim, "WIDE": wide, "BIASED": bias is not None, "CAPPED": softcap is not None, "STEP": KEYS},
                 FACTOR=tl.float32 if _interpreted() else DTYPES[q.dtype],  # the interpreter multiplies no bfloat16
-                STEP=KEYS,
                 **tiling,
             )
 
 
 def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
-    """Tile sizes that hardly spill registers, within the 99 KiB of shared memory of the smallest GPUs served."""
+    """Choose tile sizes that hardly spill registers, within the 99 KiB of shared memory of the smallest GPUs."""
     if wide > 128 or dtype == torch.float32:
         return {"ROWS": 32, "num_warps": 8, "num_stages": 1}
     few = folded <= 16
@@ -110,7 +98,7 @@ def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
 
 @triton.jit
 def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SIZE: tl.constexpr, SPAN: tl.constexpr, BITS: tl.constexpr):  # fmt: skip # noqa: E501
-    """``numbers`` (n,) of the flattened heads of ``tokens`` (m,): float32 (m, n), 0 where not ``mask``."""
+    """Unpack ``numbers`` (n,) of the flattened heads of ``tokens`` (m,): float32 (m, n), 0 where not ``mask``."""
     half = WIDTH // 2  # in 4 bits byte i holds the numbers i (low) and i + half (high)
     places = numbers % half if BITS == 4 else numbers
     code = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)
@@ -135,8 +123,8 @@ def _see(
     BITS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr,
     BIASED: tl.constexpr, CAPPED: tl.constexpr, FACTOR: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` query rows of one product over one split of the keys ``first:last``, ``STEP`` of them at a time."""
-    rounded: tl.constexpr = q.dtype.element_ty  # what a cache that rests unpacked would have multiplied
+    """Compute ``ROWS`` query rows of one product over one split of the keys ``first:last``, ``STEP`` at a time."""
+    rounded: tl.constexpr = q.dtype.element_ty  # precision of keys and values in an unpacked cache
     product, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     request = product // KV_HEADS
     place = request * tokens  # of a request's first row; offsets from there on take 32 bits

@@ -1,7 +1,7 @@
-"""Allocator settings for glibc: memory that a layer frees stays with the process, memory of loading goes back.
+"""Allocator settings for glibc: the process keeps memory that a layer frees, and returns memory that loading frees.
 
 A layer's activations are some megabytes, freed and allocated again for every layer. By default glibc returns such
-blocks to the system, and every page faults when it is written next: 5 to 8 % of a prefill on a CPU. With jemalloc or
+blocks to the system, and their pages fault at the next write: 5 to 8 % of a prefill on a CPU. With jemalloc or
 tcmalloc these settings have no effect.
 """
 
@@ -22,23 +22,22 @@ WEIGHT = 256 << 10  # the same while a model is loaded
 @cache
 def keep_freed_memory() -> bool:
     """Set the options, once, on Linux with glibc; returns whether all were accepted."""
-    wishes = ((M_MMAP_THRESHOLD, LARGEST), (M_TRIM_THRESHOLD, HEAP_RESERVE), (M_ARENA_MAX, 1))
-    accepted = [_tell(option, value) for option, value in wishes]
-    return all(accepted)
+    options = {M_MMAP_THRESHOLD: LARGEST, M_TRIM_THRESHOLD: HEAP_RESERVE, M_ARENA_MAX: 1}
+    return sum(_set(option, value) for option, value in options.items()) == len(options)
 
 
 @contextmanager
 def freed_at_once() -> Iterator[None]:
-    """Give blocks of the size of weights back to the system when they are freed.
+    """Return blocks of the size of weights to the system when they are freed.
 
-    Several threads read a model's weights, and free each tensor once it is converted or prepacked. In the heaps of
-    those threads the memory would stay with the process: the size of the model once more.
+    Several threads read weights, and free each tensor once it is converted. Their heaps would keep the size of the
+    model once more.
     """
-    _tell(M_MMAP_THRESHOLD, WEIGHT)
+    _set(M_MMAP_THRESHOLD, WEIGHT)
     try:
         yield
     finally:
-        _tell(M_MMAP_THRESHOLD, LARGEST)
+        _set(M_MMAP_THRESHOLD, LARGEST)
 
 
 def give_back_holes() -> None:
@@ -46,16 +45,16 @@ def give_back_holes() -> None:
 
     Long-lived keys and values among short-lived activations fragment the heap; by itself glibc returns only its end.
     """
+    _call("malloc_trim", 0)
+
+
+def _set(option: int, value: int) -> bool:
+    return _call("mallopt", option, value) == 1
+
+
+def _call(function: str, *values: int) -> int:
+    """Call a function of glibc; returns 0 with another C library or system."""
     if sys.platform.startswith("linux"):
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
-
-
-def _tell(option: int, value: int) -> bool:
-    """Set one of glibc's options; returns whether it was accepted."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        return ctypes.CDLL(None).mallopt(option, value) == 1
-    except (OSError, AttributeError):  # another C library
-        return False
+        with suppress(OSError, AttributeError):
+            return getattr(ctypes.CDLL(None), function)(*values)
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,7 @@ import torch
 
 from keep_agent.errors import CapacityError
 
-HEADROOM = 0.1  # of the parameters, for activations and caches
-HEADROOM_BYTES = 256 << 20
+HEADROOM, HEADROOM_BYTES = 0.1, 256 << 20  # share of the parameters, and bytes, for activations and caches
 _GIB = 1 << 30
 _CGROUP = (  # folder, limit, usage, and the part of the usage that is file cache the kernel gives back
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
@@ -31,15 +31,12 @@ def available_bytes(device: torch.device) -> int | None:
     """Free memory of ``device``, within this process's control group; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    known = [value for value in (_meminfo(), *(_group(*files) for files in _CGROUP)) if value is not None]
-    return min(known) if known else None
+    known = (_meminfo(), *(_group(*files) for files in _CGROUP))
+    return min((value for value in known if value is not None), default=None)
 
 
 def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> None:
-    """Refuse a model that does not fit.
-
-    :raises CapacityError: with the numbers and what to do.
-    """
+    """Raise CapacityError for a model that does not fit."""
     needed = int(weights.bytes * (1 + HEADROOM)) + HEADROOM_BYTES
     free = available_bytes(device)
     if free is not None and needed > free:
@@ -52,12 +49,10 @@ def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> Non
 
 
 def _meminfo() -> int | None:
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    values = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return values[0] if values else None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _group(folder: str, limit: str, usage: str, cache: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keep_agent.errors import ModelError
 from keep_agent.files import reason
@@ -20,15 +20,14 @@ def render(
 ) -> str:
     """Render messages (role, content) with the model's template, up to the assistant's turn.
 
-    :param go_on: the last message is the assistant's, and is not over yet
+    :param go_on: the last message is the assistant's, and is continued
     :param values: further variables of the template
     :raises ModelError: the template refuses the messages, or fails
     """
     rows = [{"role": role, "content": content} for role, content in messages]
+    ends = {"add_generation_prompt": not go_on, "continue_final_message": go_on}
     try:
-        text = tokenizer.apply_chat_template(
-            rows, tokenize=False, add_generation_prompt=not go_on, continue_final_message=go_on, **values
-        )
+        text = tokenizer.apply_chat_template(rows, tokenize=False, **ends, **values)
         assert isinstance(text, str)
         text.encode()  # half of a surrogate pair is no text
     except Exception as error:  # a template can raise anything
@@ -42,9 +41,9 @@ def render(
 def parts_around(
     tokenizer: PreTrainedTokenizerBase, mark: str, messages: Sequence[tuple[str, str]], **values: bool
 ) -> list[str]:
-    """Split the text of messages at the places of ``mark``.
+    """Split the rendered text of messages at every ``mark``.
 
-    :raises ModelError: as `render`, or the template leaves out, repeats or changes contents
+    :raises ModelError: as `render`, or the template omits, repeats or changes contents
     """
     parts = render(tokenizer, messages, **values).split(mark)
     due = sum(content.count(mark) for _, content in messages)
@@ -58,27 +57,20 @@ def parts_around(
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Token ids: ``ends`` end an answer and are not part of it, ``hidden`` ones are part of it but not shown."""
+    """Token ids: ``ends`` end an answer and are not part of it; ``hidden`` ones are part of it, but not shown."""
 
     ends: frozenset[int]
     hidden: frozenset[int] = frozenset()
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> SpecialTokens:
-    """Collect the special tokens of a model.
+    """Collect a model's special tokens.
 
-    Ends are what the tokenizer, config.json or generation_config.json call the end of a sequence (EOS). Where none of
-    them names one, every special token is an end.
+    Ends are the EOS tokens of the tokenizer, config.json and generation_config.json; without any, every special token.
     """
     added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     special = frozenset(added | set(tokenizer.all_special_ids))
     sources = tokenizer, model.config.get_text_config(), model.generation_config
-    ends = frozenset(number for source in sources for number in _numbers(getattr(source, "eos_token_id", None)))
+    values = [getattr(source, "eos_token_id", None) for source in sources]  # one id, several, or None
+    ends = frozenset(id for value in values for id in (value if isinstance(value, list | tuple) else [value])) - {None}
     return SpecialTokens(ends, special - ends) if ends else SpecialTokens(special)
-
-
-def _numbers(value: Any) -> list[int]:
-    """Configurations give one id, several, or None."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import check_place, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
-from memory.engine.models.quantized_weights import Packing, find_packing, settle
+from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, settle
 from memory.engine.transformers.decoder import Decoder
 
 UNUSED = (  # in names of tensors without which a model computes the same
@@ -47,7 +47,7 @@ UNUSED = (  # in names of tensors without which a model computes the same
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model the engine owns, and the files it was loaded from (None for random weights)."""
+    """A model that the engine owns, and the files that it was loaded from (None for random weights)."""
 
     name: str
     decoder: Decoder
@@ -67,47 +67,43 @@ class LoadedModel:
 
 
 def load_model(
-    name_or_path: str | Path,
-    dtype: str | torch.dtype = "bfloat16",
-    device: str | torch.device = "cpu",
-    init: str = "pretrained",
-    seed: int = 0,
-    quantization: str | None = None,
-) -> LoadedModel:
+    name_or_path: str | Path, dtype: str | torch.dtype = "bfloat16", device: str | torch.device = "cpu",
+    init: str = "pretrained", seed: int = 0, quantization: str | None = None,
+) -> LoadedModel:  # fmt: skip
     """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
 
     :param quantization: ``"bnb-4bit"`` or ``"bnb-8bit"`` packs the weights of a full-precision checkpoint while they
-        are read; AWQ, GPTQ and bitsandbytes checkpoints say themselves how they are packed.
-    :raises ModelError: unsupported family, missing or corrupt weights.
-    :raises CapacityError: the model does not fit into the device's memory.
-    :raises ConfigError: an unknown setting, or quantised weights whose package is not installed.
+        are read; AWQ, GPTQ and bitsandbytes checkpoints are packed already
+    :raises ModelError: unsupported family, missing or corrupt weights
+    :raises CapacityError: the model does not fit into the device's memory
+    :raises ConfigError: an unknown setting, or quantised weights whose package is not installed
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
     with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
-        if init == "random":
-            return _random(name, dtype, device, seed, quantization)
-        return _pretrained(name, dtype, device, quantization)
+        if init == "pretrained":
+            return _pretrained(name, dtype, device, quantization)
+        config = AutoConfig.for_model(**SHAPES[name]) if name in SHAPES else _config(name)
+        if find_packing(name, config, quantization):
+            raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
+        return from_config(config, dtype, str(device), seed, name)
 
 
 def from_config(
-    config: PretrainedConfig,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    seed: int = 0,
+    config: PretrainedConfig, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0,
     name: str = "random",
-) -> LoadedModel:
-    """Random weights of any supported configuration; equal seeds give equal weights."""
+) -> LoadedModel:  # fmt: skip
+    """Make a model with random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
     check_capacity(name, _weights(_skeleton(config), dtype), where)
     with LOADING, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
-    return wrap(module, name, f"random:{seed}:{where.type}")
+    return _wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
-    """Take over a model built with our attention; ``revision`` names its weights, ``files`` are those it came from."""
+def _wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
+    """Take over a model with the engine's attention; ``revision`` names its weights."""
     module.eval().requires_grad_(False)
     spec = make_spec(module, revision, files.key if files else "")
     prepack(module.model.layers)
@@ -115,22 +111,11 @@ def wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | 
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """``"bfloat16"`` or ``torch.bfloat16`` as a torch dtype."""
+    """Return ``"bfloat16"`` or ``torch.bfloat16`` as a torch dtype."""
     if isinstance(dtype, torch.dtype):
         return dtype
     check_choice("model.dtype", dtype, DTYPES)
     return getattr(torch, dtype)
-
-
-def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int, quantization: str | None) -> LoadedModel:
-    if name in SHAPES:
-        values = dict(SHAPES[name])
-        config = AutoConfig.for_model(values.pop("model_type"), **values)
-    else:
-        config = _config(name)
-    if find_packing(name, config, quantization):
-        raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
-    return from_config(config, dtype, str(device), seed, name)
 
 
 def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
@@ -145,9 +130,10 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     folder = _folder(name)
     refuse_adapter(folder)
     files = model_files(folder)
-    module, report = _read(files, dtype, device, packing)
+    with files.view() as view:
+        module, report = _read(view, files, dtype, device, packing)
     _check_report(files, report)
-    loaded = wrap(module, name, files.weights_key, files)
+    loaded = _wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
             settle(module, dtype)
@@ -155,17 +141,10 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
 
 
 def _read(
-    files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model on its device, and transformers' report of what it found."""
-    with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
-        return _read_view(view, files, dtype, device, packing)
-
-
-def _read_view(
     view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    config = _private(_config(str(view)))
+    """Return the model on its device, and transformers' report of missing, unexpected and misshaped tensors."""
+    config = _private(_config(str(view)))  # of the hashed files: an earlier one, of a hub, may be outdated
     read = partial(
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
         None,  # no folder: it would be mapped
@@ -186,18 +165,16 @@ def _read_view(
 
 
 def _generation(file: Path) -> GenerationConfig | None:
-    """Read a generation config, None without a file. Raises ModelError for a damaged one."""
-    if not file.is_file():
-        return None
+    """Read a generation config, if there is one; raise ModelError for a damaged one."""
     with loading(file, "fetch it again"):
-        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
+        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8"))) if file.is_file() else None
 
 
 def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
-    """Refuse weights that do not match config.json: tensors that transformers reports as missing are random."""
+    """Raise ModelError for weights that do not match config.json: tensors that are reported as missing are random."""
     folder = files.folder
     misshaped = [
-        f"{key} is {_shape(actual)} but should be {_shape(expected)}"
+        f"{key} is {'x'.join(map(str, actual))} but should be {'x'.join(map(str, expected))}"
         for key, actual, expected in report["mismatched_keys"]
     ]
     tensors = files.tensors() if report["unexpected_keys"] else {}
@@ -212,24 +189,20 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
 
 
 def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
-    """Check that the model ignores this tensor; GPTQ's tools write zeros where there is no bias."""
+    """Check that the model computes the same without a tensor; GPTQ's tools write zeros where there is no bias."""
     if any(name in f".{key}" for name in UNUSED):
         return True
     tensor = tensors.get(key) if key.endswith(".bias") else None
     return tensor is not None and (0 in tensor.get_shape() or not tensor[...].any())
 
 
-def _shape(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
-
-
 def _config(name: str) -> PretrainedConfig:
-    """Configuration of a folder, a config.json or a hub name."""
+    """Read the configuration of a folder, a config.json or a hub name."""
     path = Path(name)
     check_place(name)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except StrictDataclassError as error:  # it is there, but contradicts itself
+    except StrictDataclassError as error:  # it contradicts itself
         file = path / "config.json" if path.is_dir() else path
         cause = " ".join(str(error).split())
         raise ModelError(
@@ -249,14 +222,14 @@ def _private(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
-    """The model in full precision, without storage."""
+    """Make the model in full precision, without storage."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
 
 
 def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> WeightSizes:
-    """Size of the weights once they are loaded."""
-    count, plain = sum(p.numel() for p in skeleton.parameters()), str(dtype).removeprefix("torch.")
+    """Return the size of the weights once they are loaded."""
+    count, plain = sum(p.numel() for p in skeleton.parameters()), dtype_name(dtype)
     if packing is None:
         return WeightSizes(count, count * dtype.itemsize, plain)
     return WeightSizes(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")

@@ -1,9 +1,7 @@
-"""Model files: which files of a folder a model is loaded from, checked and hashed before that.
+"""Model files: the files of a folder that a model is loaded from, checked and hashed before that.
 
-Libraries look for more in a folder than a model's weights (a single file before shards, shards of a distributed run,
-adapters), and for other things with every version. So they are given a view of the folder that holds the hashed files
-and no others, and the tensors of the weights one by one: what is hashed is what is loaded. Nothing is mapped, so what
-becomes of the files afterwards does not reach the model.
+Libraries look for further files in a folder (shards of a distributed run, adapters), so they read a view of the hashed
+files alone, and the tensors of the weights one by one. No file is mapped: later changes do not reach the model.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class ModelFiles:
     folder: Path
     weights: tuple[Path, ...]
     digests: Mapping[Path, str]  # SHA-256 of every file that is loaded, weights included
-    stamps: Mapping[Path, tuple[int, ...]]  # change when a file does
+    stamps: Mapping[Path, tuple[int, ...]]  # identity, size and times of every file
 
     @property
     def weights_key(self) -> str:
@@ -56,16 +54,13 @@ class ModelFiles:
         return sha256(json.dumps(pairs).encode())
 
     def tensors(self) -> dict[str, Any]:
-        """Slices of safetensors by name: each reads its tensor from the weights when it is indexed."""
+        """Return safetensors slices by name, which read their tensor when they are indexed."""
         files = [open_tensors(path) for path in self.weights]
         return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
 
     @contextmanager
     def view(self) -> Iterator[Path]:
-        """A temporary folder with links to these files, to load from.
-
-        :raises ModelError: one of them is no longer what was hashed when the block ends
-        """
+        """Make a temporary folder with links to these files; raise ModelError if one has changed in the meantime."""
         with TemporaryDirectory(prefix="keep-agent-") as name:
             for path in self.digests:
                 link = Path(name) / path.relative_to(self.folder)
@@ -75,16 +70,16 @@ class ModelFiles:
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """Raises ModelError if one of the files is no longer what was hashed."""
+        """Raise ModelError if one of the files has changed since it was hashed."""
         for path, stamp in self.stamps.items():
             if not path.is_file() or _stamp(path) != stamp:
                 raise ModelError(f"{path} was changed while the model was loaded; load it again once it is complete.")
 
 
 def model_files(folder: Path) -> ModelFiles:
-    """The files that a model is loaded from, checked against ``SHA256SUMS`` where the folder has one.
+    """Hash the files that a model is loaded from, and check them against ``SHA256SUMS`` if the folder has one.
 
-    :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum; it is named
+    :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum
     """
     weights = weight_files(folder)
     beside = (path for pattern in BESIDE for path in sorted(folder.glob(pattern)) if path.is_file())
@@ -93,12 +88,16 @@ def model_files(folder: Path) -> ModelFiles:
     digests = digests_of([*loaded, *read_sums(folder / CHECKSUMS)])
     check_sums(folder / CHECKSUMS, digests)
     for path in weights:
-        _check_header(path)
+        try:
+            with open_tensors(path):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
     return ModelFiles(folder, tuple(weights), {path: digests[path] for path in loaded}, stamps)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder.
+    """List the safetensors files of a model folder.
 
     :raises ModelError: there are none, they could be two models, or one that the index names is missing
     """
@@ -109,8 +108,11 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove those that are not "
             "meant."
         )
+    for path in (folder / name for name in shards):
+        if not path.is_file():
+            raise ModelError(f"weight file {path} is named by the index but missing; fetch the model again.")
     if shards:
-        return [_present(folder / name) for name in shards]
+        return [folder / name for name in shards]
     if single.is_file():
         return [single]
     foreign = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
@@ -131,22 +133,7 @@ def _shards(index: Path) -> list[str]:
     return shards
 
 
-def _present(path: Path) -> Path:
-    if not path.is_file():
-        raise ModelError(f"weight file {path} is named by the index but missing; fetch the model again.")
-    return path
-
-
-def _check_header(path: Path) -> None:
-    """Raises ModelError for a file that is truncated or no safetensors."""
-    try:
-        with open_tensors(path):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
-
-
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Identity, size and times of a file; ctime, which cannot be set, shows writes that restore the other values."""
+    """Identity, size and times of a file; ctime, which no program sets, changes even if a write restores the others."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

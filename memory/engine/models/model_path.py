@@ -1,4 +1,4 @@
-"""Places of models: what cannot be one is refused, before torch is loaded or a library guesses."""
+"""Model paths: checks of a model's name or folder before torch is loaded or a library guesses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONFIG, ADAPTER = "config.json", "adapter_config.json"
 
 
 def check_place(name: str) -> None:
-    """Raises ModelError for a file or folder that is no model, and for a path where nothing is."""
+    """Raise ModelError for a file or folder that is no model, and for a path that does not exist."""
     path = Path(name)
     if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
@@ -26,7 +26,7 @@ def check_place(name: str) -> None:
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Raises ModelError for a folder that holds an adapter: loaded without it, the model would be another."""
+    """Raise ModelError for a folder that holds an adapter: without it, the loaded model would be another."""
     file = folder / ADAPTER
     if not file.is_file():
         return

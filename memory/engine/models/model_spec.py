@@ -32,23 +32,18 @@ class ModelSpec:
     kv_heads: int
     head_dim: int
     hidden: int
+    mlp_width: int  # of a row: that of an expert times the active experts
+    experts: int  # routed; 0: dense
     vocab: int
     max_positions: int
-    layer_types: tuple[str, ...]  # one per layer: full_attention | sliding_attention
-    window: int | None  # of the sliding layers, in tokens
-    rope_keys: tuple[str, ...]  # one per layer: which RoPE table it uses ("" where all layers share one)
-    rope_kinds: tuple[str, ...]
+    windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: full attention
+    rope_keys: tuple[str, ...]  # per layer: name of its RoPE table ("" where all layers share one)
     position_limit: int | None  # positions beyond it would change RoPE itself (longrope)
     sinks: bool
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
     model_key: str  # dtype, configuration (RoPE and quantisation included) and every file, for block identity
     weights_key: str  # weights and configuration, whatever the dtype: for what was trained for a model
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Tokens of each layer's sliding window; None: it sees everything."""
-        return tuple(self.window if kind == "sliding_attention" else None for kind in self.layer_types)
 
     @property
     def bytes_per_token(self) -> int:
@@ -64,10 +59,7 @@ def rope_parameters(config: PretrainedConfig) -> dict[str, dict]:
 
 
 def check_supported(config: PretrainedConfig) -> None:
-    """Refuse, with one sentence, what the engine cannot compute correctly.
-
-    :raises ModelError: unknown family, MLA, linear attention, or a RoPE that depends on the prompt's length.
-    """
+    """Raise ModelError for an unknown family, MLA, linear attention, or a RoPE that depends on the prompt's length."""
     family, layer_types = config.model_type, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "kv_lora_rank", None):
         raise ModelError(
@@ -84,39 +76,14 @@ def check_supported(config: PretrainedConfig) -> None:
     if getattr(config, "use_bidirectional_attention", False):
         raise ModelError(f"model family {family!r} is set to bidirectional attention; only causal models work.")
     for rope in rope_parameters(config).values():
-        _check_rope(rope.get("rope_type", "default"))
-
-
-def _check_rope(kind: str) -> None:
-    if kind == "dynamic":
-        raise ModelError(
-            "RoPE type 'dynamic' (NTK) depends on the prompt's length, so stored keys cannot be moved; "
-            "set rope_type to default, linear, llama3 or yarn."
-        )
-    if kind not in ROPE_KINDS:
-        raise ModelError(f"RoPE type {kind!r} is not supported; use one of {', '.join(sorted(ROPE_KINDS))}.")
-
-
-def _position_limit(config: PretrainedConfig) -> int | None:
-    limits = [
-        rope.get("original_max_position_embeddings") or config.max_position_embeddings
-        for rope in rope_parameters(config).values()
-        if rope.get("rope_type") == "longrope"
-    ]
-    return min(limits) if limits else None
-
-
-def _windows(model: PreTrainedModel) -> list[int | None]:
-    """The sliding window of each layer as its attention module passes it on (Mistral reads it from the config)."""
-    config = model.config
-    modules = [layer.self_attn for layer in model.model.layers]
-    return [getattr(m, "sliding_window", getattr(config, "sliding_window", None)) for m in modules]
-
-
-def _stored_bytes(model: PreTrainedModel) -> int:
-    """Bytes of all weights, the packed words and scales of quantised layers too; tied ones count once."""
-    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+        kind = rope.get("rope_type", "default")
+        if kind == "dynamic":
+            raise ModelError(
+                "RoPE type 'dynamic' (NTK) depends on the prompt's length, so stored keys cannot be moved; "
+                "set rope_type to default, linear, llama3 or yarn."
+            )
+        if kind not in ROPE_KINDS:
+            raise ModelError(f"RoPE type {kind!r} is not supported; use one of {', '.join(sorted(ROPE_KINDS))}.")
 
 
 def _hash(*parts: object) -> str:
@@ -124,10 +91,22 @@ def _hash(*parts: object) -> str:
 
 
 def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> ModelSpec:
-    """Spec of a built model; ``fingerprint`` names its weights, ``files`` all files that it was loaded from."""
-    config, windows = model.config, _windows(model)
-    types = tuple("sliding_attention" if window else "full_attention" for window in windows)
+    """Make the spec of a model; ``fingerprint`` names its weights, ``files`` all files that it was loaded from."""
+    config, attentions = model.config, [layer.self_attn for layer in model.model.layers]
+    shared = getattr(config, "sliding_window", None)  # Mistral's modules read it from here
+    windows = tuple(getattr(attention, "sliding_window", shared) or None for attention in attentions)
+    types = getattr(config, "layer_types", None) or [""] * len(windows)
     ropes = rope_parameters(config)
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 0
+    width = config.intermediate_size
+    if experts:
+        width = (getattr(config, "moe_intermediate_size", None) or width) * config.num_experts_per_tok
+    limits = [
+        rope.get("original_max_position_embeddings") or config.max_position_embeddings
+        for rope in ropes.values()
+        if rope.get("rope_type") == "longrope"
+    ]
+    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
     dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
     settings = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
     packed = settings.get("quantization_config") or {}
@@ -137,18 +116,18 @@ def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> Mode
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=model.model.layers[0].self_attn.head_dim,
+        head_dim=attentions[0].head_dim,
         hidden=config.hidden_size,
+        mlp_width=width,
+        experts=experts,
         vocab=config.vocab_size,
         max_positions=config.max_position_embeddings,
-        layer_types=types,
-        window=next((w for w in windows if w), None),
-        rope_keys=tuple(t if t in ropes else "" for t in (getattr(config, "layer_types", None) or types)),
-        rope_kinds=tuple(rope.get("rope_type", "default") for rope in ropes.values()),
-        position_limit=_position_limit(config),
-        sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
+        windows=windows,
+        rope_keys=tuple(kind if kind in ropes else "" for kind in types),
+        position_limit=min(limits, default=None),
+        sinks=hasattr(attentions[0], "sinks"),
         dtype=dtype,
-        parameter_bytes=_stored_bytes(model),
+        parameter_bytes=sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()),  # tied ones once
         model_key=_hash(fingerprint, files, str(dtype), settings),
         weights_key=_hash(fingerprint, settings),
     )

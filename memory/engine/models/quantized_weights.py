@@ -1,7 +1,7 @@
 """Quantized checkpoints: packages they need, devices they run on, bytes they take.
 
-transformers reads them and puts the packages' own modules in place of ``nn.Linear``; the engine calls those as it
-calls any other. AWQ: arXiv 2306.00978, GPTQ: arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
+transformers reads them and replaces ``nn.Linear`` by the packages' own modules. AWQ: arXiv 2306.00978, GPTQ:
+arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT_LOAD: dict[str, dict[str, Any]] = {  # full-precision checkpoints, packed whi
     "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
     "bnb-8bit": {"load_in_8bit": True},
 }
-UNPACKED = {"mxfp4"}  # gpt-oss: transformers gives it its full size where it has no kernels, so that size is counted
+UNPACKED = {"mxfp4"}  # gpt-oss: transformers unpacks it where it has no kernels, so its full size is counted
 _HALF = (torch.bfloat16, torch.float16)
 _BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales per scale of scales
 
@@ -57,7 +57,7 @@ class Packing:
 
     method: Method
     bits: int
-    scale_bits: float  # per group: its scale, and its zero point where there is one
+    scale_bits: float  # of the scale of a group, and of its zero point if it has one
     group: int  # weights that share a scale; 0: a whole row of the matrix
     format: str = ""
     skipped: tuple[str, ...] = ()  # names of modules that are not packed
@@ -67,20 +67,21 @@ class Packing:
         return f"{self.bits}-bit {self.method.title}"
 
     def check(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Refuse what would fail, or be converted silently, while the weights are read.
+        """Refuse a packing that would fail, or be converted silently, while the weights are read.
 
-        :raises ConfigError: a package is missing, or the kernels know no ``dtype``.
-        :raises ModelError: the format runs on CUDA only.
+        :raises ConfigError: a package is missing, or the kernels do not support ``dtype``
+        :raises ModelError: the format runs on CUDA only
         """
         if missing := [package for package in self.method.packages if find_spec(package) is None]:
             raise ConfigError(
                 f"model {name!r} in {self} needs {' and '.join(missing)}: "
                 f"pip install 'keep-agent[{self.method.extra}]'."
             )
-        dtypes = self._dtypes()
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()  # transformers: bfloat16 to float16
+        dtypes = (torch.float16,) if awq_on_cuda else self.method.dtypes
         if dtype not in dtypes:
-            known = " or ".join(map(_short, dtypes))
-            raise ConfigError(f"model {name!r} in {self} runs in {known} here, not {_short(dtype)}; set model.dtype.")
+            known, actual = " or ".join(map(dtype_name, dtypes)), dtype_name(dtype)
+            raise ConfigError(f"model {name!r} in {self} runs in {known} here, not {actual}; set model.dtype.")
         if device.type != "cuda" and self.format not in self.method.on_cpu:
             raise ModelError(
                 f"model {name!r} in {self}, format {self.format!r}, runs on CUDA only, not on {device}; use "
@@ -88,7 +89,7 @@ class Packing:
             )
 
     def check_layers(self, name: str, module: PreTrainedModel) -> None:
-        """Refuse experts that one tensor holds while the checkpoint has packed them one by one."""
+        """Raise ModelError for experts that one tensor holds, where the checkpoint has packed them one by one."""
         stacked = any(p.ndim == 3 for p in module.parameters())
         if stacked and self.method is not METHODS["bitsandbytes"]:
             raise ModelError(
@@ -97,16 +98,22 @@ class Packing:
             )
 
     def stored_bytes(self, module: PreTrainedModel, dtype: torch.dtype) -> int:
-        """Bytes of all weights of ``module`` (without storage): linear layers packed, everything else in ``dtype``."""
+        """Count the bytes of ``module``'s weights: packed linear layers, everything else in ``dtype``.
+
+        transformers packs all linear layers but the head and those that the checkpoint names.
+        """
         linear, rest = 0.0, sum(p.numel() for p in module.parameters())
-        for layer in self._packed(module):
-            count = layer.weight.numel()
-            linear += count * self.bits + count / (self.group or layer.in_features) * self.scale_bits
-            rest -= count
+        tied_head = self.method is METHODS["awq"]
+        unpacked = HfQuantizer.get_modules_to_not_convert(module, list(self.skipped) or None, None, tied_head)
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.Linear) and should_convert_module(name, unpacked):
+                count = layer.weight.numel()
+                linear += count * self.bits + count / (self.group or layer.in_features) * self.scale_bits
+                rest -= count
         return rest * dtype.itemsize + int(linear / 8)
 
     def loading(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-        """Arguments of ``from_pretrained``: packed weights go straight to their device."""
+        """Return arguments of ``from_pretrained`` that put packed weights straight on their device."""
         arguments: dict[str, Any] = {"device_map": {"": device}}
         if self.at_load:
             known = AT_LOAD[f"bnb-{self.bits}bit"]
@@ -115,10 +122,7 @@ class Packing:
 
     @contextmanager
     def explain(self, folder: Path, device: torch.device) -> Iterator[None]:
-        """Turn what the packages raise over weights they cannot use into one sentence.
-
-        :raises ModelError: instead.
-        """
+        """Turn the packages' errors about weights that they cannot use into ModelError."""
         try:
             yield
         except (ImportError, RuntimeError, ValueError, LookupError, AttributeError) as error:
@@ -128,29 +132,10 @@ class Packing:
                 "fetch the model again, or use one in another format."
             ) from error
 
-    def _dtypes(self) -> tuple[torch.dtype, ...]:
-        """AWQ: transformers turns bfloat16 into float16 wherever there is CUDA."""
-        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()
-        return (torch.float16,) if awq_on_cuda else self.method.dtypes
-
-    def _packed(self, module: PreTrainedModel) -> list[nn.Linear]:
-        """The layers transformers replaces: all linear ones but the head and what the checkpoint names."""
-        tied_head = self.method is METHODS["awq"]
-        unpacked = HfQuantizer.get_modules_to_not_convert(module, list(self.skipped) or None, None, tied_head)
-        return [
-            layer
-            for name, layer in module.named_modules()
-            if isinstance(layer, nn.Linear) and should_convert_module(name, unpacked)
-        ]
-
 
 @torch.no_grad()
 def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Put one row through every packed layer.
-
-    The packages bring weights into their kernels' layout at the first call, some by taking them off the parameter: a
-    model that is copied before, as the engine's ruler is, would compute nonsense.
-    """
+    """Put one row through every packed layer: the packages change weights at the first call, before a copy is made."""
     logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it names its casts at every product
     for layer in module.modules():
         if type(layer) is not nn.Linear and hasattr(layer, "in_features"):
@@ -164,19 +149,18 @@ def find_packing(name: str, config: PretrainedConfig, quantization: str | None =
     :raises ConfigError: an unknown ``quantization``, or one of weights that are packed already.
     """
     values = getattr(config, "quantization_config", None)
-    if quantization is None:
-        return _checkpoint(name, values) if values else None
-    check_choice("model.quantization", quantization, AT_LOAD, null=True)
-    if values:
-        raise ConfigError(
-            f"model {name!r} has {values.get('quant_method')} weights already, so model.quantization={quantization} "
-            "cannot pack them; leave it null."
-        )
-    return _bitsandbytes(AT_LOAD[quantization], at_load=True)
-
-
-def _checkpoint(name: str, values: dict[str, Any]) -> Packing | None:
-    method = values.get("quant_method") or ("bitsandbytes" if _in_bitsandbytes(values) else None)
+    if quantization is not None:
+        check_choice("model.quantization", quantization, AT_LOAD, null=True)
+        if values:
+            raise ConfigError(
+                f"model {name!r} has {values.get('quant_method')} weights already, so model.quantization="
+                f"{quantization} cannot pack them; leave it null."
+            )
+        return _bitsandbytes(AT_LOAD[quantization], at_load=True)
+    if not values:
+        return None
+    in_bits = values.get("load_in_4bit") or values.get("load_in_8bit")
+    method = values.get("quant_method") or ("bitsandbytes" if in_bits else None)
     if method in UNPACKED:
         return None
     if method not in METHODS:
@@ -185,10 +169,6 @@ def _checkpoint(name: str, values: dict[str, Any]) -> Packing | None:
             f"{', '.join(METHODS)} or full precision."
         )
     return _bitsandbytes(values) if method == "bitsandbytes" else _grouped(method, values)
-
-
-def _in_bitsandbytes(values: dict[str, Any]) -> bool:
-    return bool(values.get("load_in_4bit") or values.get("load_in_8bit"))
 
 
 def _bitsandbytes(values: dict[str, Any], at_load: bool = False) -> Packing:
@@ -200,7 +180,7 @@ def _bitsandbytes(values: dict[str, Any], at_load: bool = False) -> Packing:
 
 
 def _grouped(method: str, values: dict[str, Any]) -> Packing:
-    """AWQ, GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a whole row."""
+    """Packing of AWQ and GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a whole row."""
     bits, group = int(values.get("bits", 4)), max(int(values.get("group_size", 128)), 0)
     keys = ("checkpoint_format", "format", "version")
     format = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])
@@ -208,5 +188,5 @@ def _grouped(method: str, values: dict[str, Any]) -> Packing:
     return Packing(METHODS[method], bits, 16 + bits, group, format, skipped)
 
 
-def _short(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

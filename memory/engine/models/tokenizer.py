@@ -14,7 +14,6 @@ from keep_agent.files import loading
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-GENERIC = "PreTrainedTokenizerFast"
 EXPECTED = "tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)"
 
 
@@ -35,28 +34,26 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
 
 
 def _generic(folder: Path) -> bool:
-    """Check for a folder that names no special class: AutoTokenizer would take the model family's."""
+    """Check for a folder that names no special class, where AutoTokenizer would take the model family's."""
     file = folder / "tokenizer_config.json"
-    return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == GENERIC
+    return file.is_file() and json.loads(file.read_text("utf-8")).get("tokenizer_class") == "PreTrainedTokenizerFast"
 
 
 def _check_rows(tokenizer: PreTrainedTokenizerBase, name: str, rows: int) -> None:
-    """Raises ModelError for tokens beyond the embeddings. Embeddings without a token are padding.
+    """Raise ModelError for tokens beyond the ``rows`` of the embeddings; rows without a token are padding.
 
-    Placeholders of images and sounds may lie beyond: Gemma 3's text models share the tokenizer of those that see.
+    Placeholders of images and sounds, special tokens that no text uses, may lie beyond: Gemma 3's text models share
+    the tokenizer of its multimodal models.
     """
-    beyond = {token: number for token, number in tokenizer.get_vocab().items() if number >= rows}
-    text_tokens = {token: number for token, number in beyond.items() if not _is_placeholder(tokenizer, token, number)}
-    if text_tokens:
-        highest = max(text_tokens, key=text_tokens.__getitem__)
+    added, structure = tokenizer.added_tokens_decoder, (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    template = str(tokenizer.chat_template)
+    last, token = max(
+        (id, token)
+        for token, id in tokenizer.get_vocab().items()
+        if id not in added or not added[id].special or token in structure or token in template
+    )
+    if last >= rows:
         raise ModelError(
-            f"the tokenizer of {name!r} has tokens up to {text_tokens[highest]} ({highest!r}), but the model has "
-            f"{rows} token embeddings, up to {rows - 1}; use the model's own tokenizer, or resize the embeddings."
+            f"the tokenizer of {name!r} has tokens up to {last} ({token!r}), but the model has {rows} token "
+            f"embeddings, up to {rows - 1}; use the model's own tokenizer, or resize the embeddings."
         )
-
-
-def _is_placeholder(tokenizer: PreTrainedTokenizerBase, token: str, number: int) -> bool:
-    """Check for a special token that neither begins, ends nor structures a text."""
-    added = tokenizer.added_tokens_decoder.get(number)
-    structure = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
-    return added is not None and added.special and token not in structure and token not in str(tokenizer.chat_template)

@@ -22,9 +22,9 @@ Member = QuantizedCache | PagedCache
 
 
 def kind(cache: WorkingCache) -> object:
-    """Caches of one kind can be in one batch: packed alike, or with their rows in one pool.
+    """Return the kind of a cache: its format if it is packed, its pool if it is paged. A batch has caches of one kind.
 
-    :raises ConfigError: a cache that is neither packed nor paged
+    :raises ConfigError: a cache of neither kind
     """
     if isinstance(cache, QuantizedCache):
         return cache.format
@@ -33,25 +33,17 @@ def kind(cache: WorkingCache) -> object:
     raise ConfigError(f"a {type(cache).__name__} holds one prompt: batches are made of packed or paged caches")
 
 
-@dataclass(frozen=True)
-class Stepped:
-    """Result of a step: ``logits`` (members, vocab), and errors by member."""
-
-    logits: torch.Tensor
-    errors: dict[int, Exception]
-
-
 class Batch:
     """Caches that decode together. They are never copied, and may join and leave between steps.
 
-    A member has at all times what one-by-one decoding would have given it, and may be read, forked and cut in between.
+    A member always equals a cache that decodes alone, and may be read, forked and cut between steps.
     """
 
     def __init__(self, decoder: Decoder, members: Iterable[Member] = ()) -> None:
         self._decoder = decoder
         self._members: list[Member] = []
         self._order: list[int] = []  # members, the longest first
-        self._rows: BatchedCache | None = None  # of members in that order; None: made by the next step
+        self._rows: BatchedCache | None = None  # of members in that order; made by the next step
         for member in members:
             self.join(member)
 
@@ -71,29 +63,28 @@ class Batch:
             raise ConfigError("this cache is in the batch already: fork it to go on from it twice")
         if kind(cache) != kind(self._members[0] if self._members else cache):
             raise ConfigError("caches of one batch are packed in one format or lie in one pool: make a batch per kind")
-        self._part()
+        self._dissolve()
         self._members.append(cache)
 
     def extract(self, number: int) -> Member:
         """Remove a member, with everything appended to it; later members move up."""
-        self._part()
+        self._dissolve()
         return self._members.pop(number)
 
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Append one token to each member; float32 (or wider) logits (members, vocab) behind them.
+        """Append one token to each member; returns logits (members, vocab) behind them, in float32 or wider.
 
-        An error of one member is raised when the others have their rows, as is a ModelError for logits that are not
-        finite.
+        An error of one member, or of logits that are not finite (ModelError), is raised when the others have their row.
         """
-        done = self.advance(token_ids)
-        for error in done.errors.values():
+        logits, errors = self.advance(token_ids)
+        for error in errors.values():
             raise error
-        check_finite(done.logits, self._decoder.spec.dtype, *self._members)
-        return done.logits
+        check_finite(logits, self._decoder.spec.dtype, *self._members)
+        return logits
 
     @torch.inference_mode()
-    def advance(self, token_ids: Sequence[int]) -> Stepped:
-        """Append one token to each member; returns logits, which may not be finite, and errors of single members.
+    def advance(self, token_ids: Sequence[int]) -> tuple[torch.Tensor, dict[int, Exception]]:
+        """Append one token to each member; returns unchecked logits (members, vocab), and errors by member.
 
         :raises CapacityError: there is no room for the rows; no member has changed
         """
@@ -111,12 +102,11 @@ class Batch:
                 self._members[number].extend(places[part], logits[part], ids[part])
             except Exception as error:
                 errors[number] = error
-        return Stepped(logits[torch.tensor(self._order, device=ids.device).argsort()], errors)
+        return logits[torch.tensor(self._order, device=ids.device).argsort()], errors
 
     def _forward(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Logits of rows of ``ids`` (members,) at positions ``places``, in the order of the gathered rows."""
+        """Compute the logits of ``ids`` (members,) at positions ``places``, in the order of the batched rows."""
         decoder, rows = self._decoder, self._rows
-        assert rows is not None
         at = decoder.rope.at(places, max(member.next_position for member in self._members) + 1)
         angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
         rows.begin()
@@ -127,7 +117,7 @@ class Batch:
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _observers(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
-        """Count the rows the pass reads, and start the members' observers for its duration."""
+        """Count the rows that a pass reads, and start the members' observers for it."""
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
@@ -140,7 +130,7 @@ class Batch:
         return watches
 
     def _ordered(self) -> list[int]:
-        """Return the members in the order of the batched rows, which are rebuilt when they no longer fit."""
+        """Return the members in the order of the batched rows, which are rebuilt if members have changed."""
         if self._rows is None or not self._rows.whole:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
@@ -149,7 +139,7 @@ class Batch:
         return self._order
 
     @torch.inference_mode()
-    def _part(self) -> None:
+    def _dissolve(self) -> None:
         if self._rows is not None:
             self._rows.end()
             self._rows = None
@@ -164,11 +154,10 @@ class _Watch:
     visible: int
     plan: MaskPlan
 
-    def see(self, layer: int, query: torch.Tensor, params: AttentionParams) -> None:
-        observer, blocks, keys = self.member.observer, self.plan.blocks(params.window), None
+    def record(self, layer: int, query: torch.Tensor, params: AttentionParams) -> None:
+        observer, blocks = self.member.observer, self.plan.blocks(params.window)
         columns = None if self.member.tiled else observer.columns(blocks)
-        if columns is not None:
-            keys, _ = self.member.read(layer, self.visible)
+        keys = None if columns is None else self.member.read(layer, self.visible)[0]
         part = query[self.number : self.number + 1]
         observer.record(LayerAttention(layer, part, keys, None, params, blocks), columns)
 
@@ -187,15 +176,15 @@ class _Pass:
     ) -> torch.Tensor:
         self.rows.write(layer, key[:, :, 0], value[:, :, 0])
         for watch in self.watches:
-            watch.see(layer, query, params)
+            watch.record(layer, query, params)
         return self.rows.attend(layer, query, params)
 
 
-Result = torch.Tensor | Exception  # logits (vocab,) behind a member, or why it did not take its token
+Result = torch.Tensor | Exception  # logits (vocab,) behind a member, or the error of its step
 
 
 class BatchGroups:
-    """One batch per kind of cache; a failing member leaves without affecting the others.
+    """Batches, one per kind of cache; a failing member leaves without affecting the others.
 
     Callers pass the same caches in the same order, until one of them leaves.
     """
@@ -206,12 +195,12 @@ class BatchGroups:
 
     def step(self, caches: Sequence[Member], token_ids: Sequence[int]) -> list[Result]:
         """Append one token to each of ``caches``; new ones join, failing ones leave."""
-        results: list[Result] = [self._room(cache) for cache in caches]
-        teams: dict[object, list[int]] = {}
+        results: list[Result] = [self._reserve(cache) for cache in caches]
+        groups: dict[object, list[int]] = {}
         for number, cache in enumerate(caches):
             if results[number] is None:
-                teams.setdefault(kind(cache), []).append(number)
-        for name, numbers in teams.items():
+                groups.setdefault(kind(cache), []).append(number)
+        for name, numbers in groups.items():
             batch = self._batches.setdefault(name, Batch(self._decoder))
             for number in numbers[len(batch) :]:
                 batch.join(caches[number])
@@ -231,7 +220,7 @@ class BatchGroups:
             if not len(batch):
                 del self._batches[name]
 
-    def _room(self, cache: Member) -> Exception | None:
+    def _reserve(self, cache: Member) -> Exception | None:
         """Reserve the next row; returns the error if that fails."""
         try:
             cache.reserve(1, lasting=True)
@@ -244,14 +233,13 @@ class BatchGroups:
     def _advance(self, batch: Batch, token_ids: Sequence[int]) -> list[Result]:
         """Step a batch; after a failure step its members one by one to find the failing one."""
         try:
-            stepped = batch.advance(token_ids)
+            logits, errors = batch.advance(token_ids)
         except Exception as error:
             if len(batch) == 1:
                 return [error]
-            members = [batch.extract(0) for _ in token_ids]
-            alone = [Batch(self._decoder, [member]) for member in members]
+            alone = [Batch(self._decoder, [batch.extract(0)]) for _ in token_ids]
             results = [self._advance(part, [token])[0] for part, token in zip(alone, token_ids, strict=True)]
             for part in alone:
                 batch.join(part.extract(0))
             return results
-        return [stepped.errors.get(i, logits) for i, logits in enumerate(stepped.logits)]
+        return [errors.get(i, row) for i, row in enumerate(logits)]

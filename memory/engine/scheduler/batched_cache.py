@@ -1,4 +1,4 @@
-"""Rows of several caches side by side, for passes over one row of each: packed ones stay packed, nothing is merged."""
+"""Batched caches: rows of several caches side by side, packed ones still packed, for passes over one row of each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (
 class BatchedCache(ABC, Generic[C]):
     """Rows of ``members`` as one pass reads and writes them.
 
-    The columns of its attention are numbered through all runs; a run holds some requests, one after another. Members
-    that are sorted, the longest first, share their tiles best.
+    The columns of its attention are numbered across all runs; a run holds consecutive requests. Members that are
+    sorted, the longest first, share their tiles best.
     """
 
     def __init__(self, members: Sequence[C], heads: int) -> None:
@@ -34,15 +34,15 @@ class BatchedCache(ABC, Generic[C]):
         self._bias: dict[int | None, torch.Tensor] = {}  # by window, (requests, 1, columns)
 
     def begin(self) -> None:
-        """A pass begins; every member has room for a row."""
+        """Begin a pass, for which every member has room for a row."""
         self._bias.clear()
 
     def end(self) -> None:
-        """Return the rows held here to the members."""
+        """Return the rows of this object to the members."""
 
     @property
     def whole(self) -> bool:
-        """Whether the members changed by passes over single rows only."""
+        """Tell whether only passes over single rows have changed the members."""
         return True
 
     @abstractmethod
@@ -51,35 +51,33 @@ class BatchedCache(ABC, Generic[C]):
 
     @abstractmethod
     def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
-        """First request, first column, and keys or values (``side``) of one run after another."""
+        """Yield the first request, the first column, and the keys or values (``side``) of every run."""
 
     @abstractmethod
     def visible(self, window: int | None) -> torch.Tensor:
-        """(requests, columns) bool."""
+        """Return the visible columns, (requests, columns) bool."""
 
     def attend(self, layer: int, query: torch.Tensor, params: AttentionParams) -> torch.Tensor:
-        """Attention of rotated ``query`` (requests, heads, 1, head_dim): (requests, 1, heads, head_dim)."""
-        dtype, q = query.dtype, query[:, :, 0] * params.scale
-        bias = self._biased(params.window, torch.promote_types(dtype, torch.float32))
+        """Compute attention (requests, 1, heads, head_dim) of rotated ``query`` (requests, heads, 1, head_dim)."""
+        dtype, q, window = query.dtype, query[:, :, 0] * params.scale, params.window
+        if window not in self._bias:
+            wide = torch.promote_types(dtype, torch.float32)
+            self._bias[window] = bias_of(self.visible(window), wide)[:, None]
+        bias = self._bias[window]
         scores = bias.new_zeros(len(self.members), self._heads, bias.shape[-1])
-        for first, column, run in self.runs(layer, KEYS, params.window):
+        for first, column, run in self.runs(layer, KEYS, window):
             part = _scores(q[first:], run)
             scores[first : first + part.shape[0], :, column : column + part.shape[2]] = part
         weights = _weights(scores, bias, params)
         out = torch.zeros_like(q, dtype=bias.dtype)
-        for first, column, run in self.runs(layer, VALUES, params.window):
+        for first, column, run in self.runs(layer, VALUES, window):
             last, rows = first + (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
             out[first:last] += _mix(weights[first:last, :, column : column + rows], run, dtype)
         return out.to(dtype)[:, None]
 
-    def _biased(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        if window not in self._bias:
-            self._bias[window] = bias_of(self.visible(window), dtype)[:, None]
-        return self._bias[window]
-
 
 def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) -> torch.Tensor:
-    """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and give nothing."""
+    """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and add no value."""
     if params.softcap is not None:
         scores.div_(params.softcap).tanh_().mul_(params.softcap)
     scores += bias
@@ -90,7 +88,7 @@ def _weights(scores: torch.Tensor, bias: torch.Tensor, params: AttentionParams) 
 
 
 def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
-    """(requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
+    """Scores (requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
     if isinstance(run, Packed):
         if takes(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
@@ -99,7 +97,7 @@ def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
 
 
 def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
-    """(requests, heads, head_dim): ``weights`` (requests, heads, rows) times the run's values."""
+    """Product (requests, heads, head_dim) of ``weights`` (requests, heads, rows) and the run's values."""
     if isinstance(run, Packed):
         if takes(run, dtype):
             return packed_mix(weights, run, dtype)
@@ -113,7 +111,7 @@ def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
 
 
 def requests_at(counts: Sequence[int], column: int) -> int:
-    """Count the requests that a run from ``column`` on must hold to include all that reach it."""
+    """Count the requests of a run from ``column`` on that includes all with more columns."""
     return max(i + 1 for i, count in enumerate(counts) if count > column)
 
 
@@ -150,16 +148,16 @@ class BatchedPagedCache(BatchedCache[PagedCache]):
         return torch.arange(slots.shape[1], device=slots.device) < counts[:, None]
 
     def _gather(self, window: int | None) -> torch.Tensor:
-        """(requests, columns) slots of the rows in sight, the sentinel behind them."""
+        """Return slots (requests, columns) of the visible rows, padded by the sentinel."""
         if window not in self._slots:
-            slots_of_members = [self._slots_in_sight(i, window) for i in range(len(self.members))]
-            self._slots[window] = pad_sequence(slots_of_members, batch_first=True, padding_value=SENTINEL)
-            self._counts[window] = [slots.numel() for slots in slots_of_members]
+            slots = [_visible_slots(member, window) for member in self.members]
+            self._slots[window] = pad_sequence(slots, batch_first=True, padding_value=SENTINEL)
+            self._counts[window] = [part.numel() for part in slots]
         return self._slots[window]
 
-    def _slots_in_sight(self, number: int, window: int | None) -> torch.Tensor:
-        member = self.members[number]
-        slots = member.slots[: member.length + 1]
-        if window is None:
-            return slots
-        return slots[int(torch.searchsorted(member.positions, member.next_position - window, right=True)) :]
+
+def _visible_slots(member: PagedCache, window: int | None) -> torch.Tensor:
+    slots = member.slots[: member.length + 1]
+    if window is None:
+        return slots
+    return slots[int(torch.searchsorted(member.positions, member.next_position - window, right=True)) :]

@@ -1,4 +1,4 @@
-"""Rows of several packed caches side by side: bytes are joined tile by tile, when they are read."""
+"""Batched packed caches: rows of several caches side by side, whose bytes are joined tile by tile at every read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
 from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
-ROWS = 2 * TILE  # of all requests in a tile of keys or of values: alone, a tile is TILE rows of both
+ROWS = 2 * TILE  # of all requests in a tile of keys or of values; a single cache's tile is TILE rows of both
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
 class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
-    """Packed blocks of the members, and behind them one tensor with the last rows of all.
-
-    As long as a cache is a member, its ``open`` rows are a view of that tensor.
-    """
+    """Packed blocks of the members, and one tensor of their last rows, of which a member's ``open`` rows are a view."""
 
     def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
@@ -32,12 +29,12 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
             view.copy_(member.open[..., :PAGE, :])
             member.open = view
         self._numbers = torch.arange(len(members), device=self._tails.device)
-        self._sights: dict[int | None, _Sight] = {}
-        self._current: set[int | None] = set()  # windows whose sight is that of the pass under way
+        self._visible_blocks: dict[int | None, _VisibleBlocks] = {}
+        self._current: set[int | None] = set()  # windows whose blocks are those of this pass
 
     @property
     def whole(self) -> bool:
-        """Whether the members' last rows still lie here: a pass over more of them takes them elsewhere."""
+        """Tell whether the members' last rows are here; a pass over more than one row of a member moves them."""
         return all(member.open is view for member, view in zip(self.members, self._views, strict=True))
 
     def end(self) -> None:
@@ -58,14 +55,14 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
             self._tails[side, layer][:, self._numbers, self._tail_rows] = x.transpose(0, 1)
 
     def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
-        sight = self._sight(window)
-        yield from sight.runs(layer, side)
-        yield 0, sight.blocks * BLOCK, self._tails[side, layer]
+        blocks = self._blocks(window)
+        yield from blocks.runs(layer, side)
+        yield 0, blocks.count * BLOCK, self._tails[side, layer]
 
     def visible(self, window: int | None) -> torch.Tensor:
-        sight, places, packed = self._sight(window), self._places[:, None], self._packed[:, None]
-        columns = torch.arange(sight.blocks * BLOCK, device=places.device)
-        first = torch.tensor([first for first, _ in sight.spans], device=places.device)[:, None] * BLOCK
+        blocks, places, packed = self._blocks(window), self._places[:, None], self._packed[:, None]
+        columns = torch.arange(blocks.count * BLOCK, device=places.device)
+        first = torch.tensor([first for first, _ in blocks.spans], device=places.device)[:, None] * BLOCK
         front, tail = first + columns, packed + torch.arange(PAGE, device=places.device)
         rows = torch.cat([front, tail], 1)
         visible = torch.cat([front < packed, tail <= places], 1)
@@ -77,54 +74,45 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
                 visible[number] &= live[rows[number].clamp(max=live.numel() - 1)]
         return visible
 
-    def _sight(self, window: int | None) -> _Sight:
+    def _blocks(self, window: int | None) -> _VisibleBlocks:
         if window not in self._current:
-            spans = [_span(member, window) for member in self.members]
-            extents = [member.extents for member in self.members]
-            sight = self._sights.get(window)
-            if sight is None or not sight.fits(spans, extents):
-                self._sights[window] = _Sight(
-                    spans, [list(extents_of_member) for extents_of_member in extents], self._tails.dtype
-                )
+            spans, extents = [_span(member, window) for member in self.members], [m.extents for m in self.members]
+            blocks = self._visible_blocks.get(window)
+            if blocks is None or not blocks.fits(spans, extents):
+                self._visible_blocks[window] = _VisibleBlocks(spans, list(map(list, extents)), self._tails.dtype)
             self._current.add(window)
-        return self._sights[window]
+        return self._visible_blocks[window]
 
 
 def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
-    """First and last number of the blocks that hold packed rows in sight."""
+    """First number of the blocks with visible packed rows, and the number behind the last."""
     last = -(-member.packed // BLOCK)
     return (0 if window is None else min(last, max(0, member.next_position + 1 - window) // BLOCK)), last
 
 
 @dataclass
-class _Sight:
-    """Blocks ``spans`` of every member; the views of them serve until another block is in sight."""
+class _VisibleBlocks:
+    """Blocks ``spans`` of every member, with views that are joined at every read."""
 
     spans: list[tuple[int, int]]
     extents: list[list[Extent]]  # by member
-    dtype: torch.dtype  # of what is computed
+    dtype: torch.dtype  # of the attention
     _views: dict[tuple[int, int], list[tuple[int, int, int, Packed, Views]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.count = max(last - first for first, last in self.spans)  # columns, in blocks
         for extents, (first, last) in zip(self.extents, self.spans, strict=True):
             for extent, start, stop in _parts(extents, first, last):
                 if extent.check is not None:
                     extent.check(start, stop)
 
-    @property
-    def blocks(self) -> int:
-        """Columns of the longest, in blocks."""
-        return max(last - first for first, last in self.spans)
-
     def fits(self, spans: list[tuple[int, int]], extents: Sequence[Sequence[Extent]]) -> bool:
-        """Whether the members still are what this was made of."""
-        return self.spans == spans and all(
-            len(old) == len(new) and all(x is y for x, y in zip(old, new, strict=True))
-            for old, new in zip(self.extents, extents, strict=True)
-        )
+        """Tell whether the members still have these blocks."""
+        old, new = ([list(map(id, member)) for member in members] for members in (self.extents, extents))
+        return self.spans == spans and old == new
 
     def runs(self, layer: int, side: int) -> Iterator[tuple[int, int, Packed]]:
-        """First request and column, and packed rows (requests, kv_heads, rows, head_dim) of one tile after another."""
+        """Yield the first request and column, and packed rows (requests, kv_heads, rows, head_dim), of every tile."""
         if (layer, side) not in self._views:
             self._views[layer, side] = list(self._tiles(layer, side))
         for first, block, requests, like, views in self._views[layer, side]:
@@ -132,42 +120,35 @@ class _Sight:
             yield first, block * BLOCK, like.with_tensors(*tensors)
 
     def _tiles(self, layer: int, side: int) -> Iterator[tuple[int, int, int, Packed, Views]]:
-        """First request and block, requests, a packed run to be like, and the views to join."""
+        """Yield the first request and block, the number of requests, a packed part, and the views of every tile."""
+        if not self.count:
+            return
         counts, block = [last - first for first, last in self.spans], 0
-        most = self._room(layer, side) if self.blocks else 0
-        while block < self.blocks:
+        any_extent = next(extents for extents in self.extents if extents)[0]
+        like = (any_extent.k, any_extent.v)[side][:1, layer]  # (1, kv_heads, BLOCK, head_dim)
+        most = max(1, ROWS // BLOCK // (1 if takes(like, self.dtype) else 2))  # blocks; unpacked ones take more memory
+        while block < self.count:
             requests = requests_at(counts, block)
-            width = min(self.blocks - block, max(1, most // requests))
+            width = min(self.count - block, max(1, most // requests))
             for first in range(0, requests, most):
                 numbers = range(first, min(requests, first + most))
-                parts = [part for i in numbers for part in self._stored(i, block, width, layer, side)]
+                parts = [part for i in numbers for part in self._stored(i, block, width, layer, side, like)]
                 views = tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
                 yield first, block, len(numbers), parts[0], views
             block += width
 
-    def _room(self, layer: int, side: int) -> int:
-        """Blocks of a tile: half as many where it is unpacked, which takes as much again in float32."""
-        return max(1, ROWS // BLOCK // (1 if takes(self._some(layer, side), self.dtype) else 2))
-
-    def _stored(self, number: int, block: int, width: int, layer: int, side: int) -> Iterator[Packed]:
-        """``width`` blocks of a member, (blocks, kv_heads, BLOCK, head_dim) each part; zeros where it has no more."""
+    def _stored(self, number: int, block: int, width: int, layer: int, side: int, like: Packed) -> Iterator[Packed]:
+        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros behind its last."""
         first, last = self.spans[number]
         start, stop = min(last, first + block), min(last, first + block + width)
         for extent, a, b in _parts(self.extents[number], start, stop):
             yield (extent.k, extent.v)[side][a:b, layer]
-        if stop - start < width:
-            like = self._some(layer, side)
-            missing = width - (stop - start)
+        if missing := width - (stop - start):
             yield like.with_tensors(*(x.new_zeros(missing, *x.shape[1:]) for x in like.tensors))
-
-    def _some(self, layer: int, side: int) -> Packed:
-        """Any block, (1, kv_heads, BLOCK, head_dim)."""
-        extent = next(extents for extents in self.extents if extents)[0]
-        return (extent.k, extent.v)[side][:1, layer]
 
 
 def _parts(extents: Sequence[Extent], first: int, last: int) -> Iterator[tuple[Extent, int, int]]:
-    """Blocks ``first:last`` of a member: the extents they lie in, and their numbers there."""
+    """Yield the extents that hold blocks ``first:last`` of a member, and the numbers of the blocks in them."""
     base = 0
     for extent in extents:
         start, stop = max(first - base, 0), min(last - base, extent.blocks)

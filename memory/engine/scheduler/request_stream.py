@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import Any
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.scheduler.batch import Member
@@ -19,7 +18,7 @@ Tokens = Sequence[int] | Callable[[Member], Sequence[int]]
 class Reason(Enum):
     """Reason of a request's end."""
 
-    STOP = "stop"  # one of its stop ids was next; it is not in the cache
+    STOP = "stop"  # the next token was one of its stop ids; it is not in the cache
     LENGTH = "length"  # it has ``max_new_tokens``
     CANCELLED = "cancelled"
     ERROR = "error"
@@ -27,11 +26,11 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """``token_ids`` go behind ``cache``, and a greedy continuation behind them.
+    """Request to append ``token_ids`` to ``cache`` and to decode greedily behind them.
 
     :param agent: requests of one agent run in order
-    :param token_ids: or a function that gives them when the request's turn has come, on the engine's worker. It sees
-        what the agent's requests before have left, and may cut the cache
+    :param token_ids: or a function that returns them when the request begins, on the engine's worker; it sees the cache
+        behind the agent's earlier requests, and may cut it
     """
 
     agent: str
@@ -47,23 +46,24 @@ class Request:
 
 @dataclass(eq=False)
 class Stream:
-    """Tokens of one request. Iterate, or `collect` all; several threads may, each sees every token."""
+    """Tokens of one request. Iterate, or `collect` all; in several threads, each sees every token."""
 
     request: Request
     submitted: int = 0  # turns of the scheduler before the request came
-    first: int | None = None  # turns when its first token was out
-    last: int | None = None  # turns when it ended
+    first: int | None = None  # turn of its first token
+    last: int | None = None  # turn of its end
     reason: Reason | None = None
     error: BaseException | None = None
     trace: PrefillTrace | None = None  # of its prefill, when that is done
+    cancelled: bool = False  # whether `cancel` was called
     _tokens: list[int] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _cancelled: bool = False
 
     def __iter__(self) -> Iterator[int]:
-        """Each token as soon as it is known; raises the request's error. Ends early where it was cancelled."""
+        """Yield each token as soon as it is known, up to the end of the request; raises its error."""
         for place in count():
-            self._wait(lambda least=place: len(self._tokens) > least or self.done, None)
+            with self._changed:
+                self._changed.wait_for(lambda least=place: len(self._tokens) > least or self.done)
             if place == len(self._tokens):
                 break
             yield self._tokens[place]
@@ -85,29 +85,24 @@ class Stream:
     def done(self) -> bool:
         return self.reason is not None
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
-
     def collect(self, timeout: float | None = None) -> list[int]:
-        """All tokens, when the request has ended; raises its error.
+        """Wait for the end of the request and return all tokens; raises its error.
 
         :param timeout: seconds
-        :raises ModelError: it has not ended in time; it goes on
+        :raises ModelError: the request, which goes on, has not ended in time
         """
-        if not self._wait(lambda: self.done, timeout):
-            raise ModelError(f"agent {self.request.agent!r} has no answer after {timeout} s: wait longer, or cancel it")
-        if self.error is not None:
-            raise self.error
-        return self.tokens
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.done, timeout):
+                name = self.request.agent
+                raise ModelError(f"agent {name!r} has no answer after {timeout} s: wait longer, or cancel it")
+        return list(self)
 
     def cancel(self) -> None:
-        """End the request before the scheduler's next step; its cache keeps the rows that are computed.
+        """End the request before the scheduler's next turn; its cache keeps the computed rows.
 
-        Until the stream is ``done`` the cache may still grow: `collect` waits for that.
+        The cache may grow until the stream is ``done``, for which `collect` waits.
         """
-        self._cancelled = True
+        self.cancelled = True
 
     def emit(self, token: int, turn: int) -> None:
         """Add a token (scheduler)."""
@@ -121,7 +116,3 @@ class Stream:
         with self._changed:
             self.reason, self.last, self.error = reason, turn, error
             self._changed.notify_all()
-
-    def _wait(self, condition: Callable[[], Any], timeout: float | None) -> bool:
-        with self._changed:
-            return bool(self._changed.wait_for(condition, timeout))

@@ -1,10 +1,9 @@
-"""Requests of many agents on one model: decoding goes on while long prompts are computed chunk by chunk (Semantic)."""
+"""Scheduler of many agents' requests on one model: it decodes while long prompts are computed in chunks (Semantic)."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -25,9 +24,9 @@ class SchedulerConfig:
     """Limits of a turn.
 
     :param chunking: rows of a prefill's chunks while no other request is served
-    :param few: rows of a chunk otherwise; a request of no more new tokens is warm and need not queue
-    :param warm: warm requests a turn takes at most
-    :param batch: sequences that decode at once; others go on when one of them has ended
+    :param few: rows of a chunk otherwise; a request of no more new tokens is warm and does not queue
+    :param warm: maximum of warm requests per turn
+    :param batch: sequences that decode at once; others continue when one of them has ended
     """
 
     chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
@@ -57,30 +56,24 @@ class _Job:
     stream: Stream
     done: Done | None
     extension: ChunkedPrefill | None = None
-    token: int = -1  # the one to be appended next
+    token: int = -1  # to be appended next
     started: bool = False
 
-    @property
-    def request(self) -> Request:
-        return self.stream.request
-
-    @property
-    def names(self) -> set[object]:
-        """Agent and cache, which no other job may use at the same time."""
-        return {self.request.agent, id(self.request.cache)}
+    def __post_init__(self) -> None:
+        self.request, self.cache = self.stream.request, self.stream.request.cache
+        self.names = {self.request.agent, id(self.cache)}  # agent and cache serve one job at a time
 
 
 class Scheduler:
-    """Every turn: a token for each sequence that decodes, one chunk of the prefill queue, then new requests.
+    """Scheduler in turns: a token of each decoding sequence, one chunk of the prefill queue, then new requests.
 
-    The queue goes round: a request of c chunks among n has its first token within n * c turns of its first chunk. Warm
-    requests are computed in the turn that takes them, in order of arrival. Requests of one agent (or one cache) run one
-    after another, those of different agents together. What happens depends only on which requests and cancellations
-    there are when a turn begins. Turns run on the engine's worker; plans of others come in between.
+    The queue is round-robin: a request of c chunks among n has its first token within n * c turns of its first chunk.
+    Warm requests are computed in the turn that takes them, in order of arrival. Requests of one agent (or one cache)
+    run one after another. A turn depends only on the requests and cancellations at its beginning, and runs on the
+    engine's worker.
 
-    A request that is cancelled or fails leaves its cache with the rows computed so far: whole chunks of its tokens, or
-    all of them and every token of its stream but the last. Nothing is cut back: what is there is exact, and a later
-    request may go on from it.
+    A request that is cancelled or fails leaves its cache with the exact rows computed so far, from which a later
+    request may continue: whole chunks of its tokens, or all of them and every token of its stream but the last.
 
     :param automatic: turns follow each other while there is work; else `turn` and `run_until_idle` make them
     """
@@ -91,30 +84,24 @@ class Scheduler:
         self._engine, self._decoder = engine, engine.decoder
         schedule = self._pacing.chunking
         self._chunking = _Shared(1, schedule.steps, schedule.rest, self._pacing.few, self._crowded)
-        self._incoming: deque[_Job] = deque()
+        self._incoming: list[_Job] = []
         self._waiting: list[_Job] = []  # for the end of another request of the same agent
-        self._warm: deque[_Job] = deque()
-        self._queue: deque[_Job] = deque()
+        self._warm: list[_Job] = []
+        self._queue: list[_Job] = []
         self._active: list[_Job] = []
-        self._groups = BatchGroups(self._decoder)
-        self._busy: set[object] = set()
+        self._groups, self._busy = BatchGroups(self._decoder), set[object]()
         self._idle = threading.Condition()
         self._driven = self._closed = self._ending = False
 
     def submit(
-        self,
-        agent: str,
-        cache: Member,
-        token_ids: Tokens,
-        max_new_tokens: int,
-        stop_ids: Collection[int] = (),
+        self, agent: str, cache: Member, token_ids: Tokens, max_new_tokens: int, stop_ids: Collection[int] = (),
         done: Done | None = None,
-    ) -> Stream:
-        """Append ``token_ids`` to ``cache`` and go on greedily; tokens come from the stream.
+    ) -> Stream:  # fmt: skip
+        """Append ``token_ids`` to ``cache`` and decode greedily; tokens come from the stream.
 
-        :param done: called on the worker when the request has ended, for whatever reason, before its stream tells and
-            before the agent's next request begins. Its error becomes the stream's
-        :raises ModelError: after ``close``, of the scheduler or the engine
+        :param done: called on the worker at every end of the request, before its stream ends and before the agent's
+            next request begins; its error becomes the stream's
+        :raises ModelError: the scheduler or the engine is closed
         """
         kind(cache)
         stream = Stream(Request(agent, cache, token_ids, max_new_tokens, frozenset(stop_ids)), self.turns)
@@ -129,20 +116,18 @@ class Scheduler:
         return stream
 
     def turn(self) -> bool:
-        """Make one turn; returns whether there is more to do."""
+        """Make one turn; returns whether work is left."""
         return self._engine.run(self._turn)
 
     def run_until_idle(self) -> None:
-        """Serve, or wait for, everything that was submitted."""
-        if not self._automatic:
-            while self.turn():
-                pass
-            return
+        """Serve, or wait for, all requests."""
+        while not self._automatic and self.turn():
+            pass
         with self._idle:
             self._idle.wait_for(lambda: not self._driven)
 
     def close(self, cancel: bool = False) -> None:
-        """Take no more requests, and finish (or ``cancel``) those there are. May be called twice."""
+        """Refuse new requests, and finish (or ``cancel``) the open ones. May be called twice."""
         with self._idle:
             self._closed, self._ending = True, self._ending or cancel
         self.run_until_idle()
@@ -161,7 +146,7 @@ class Scheduler:
             self._abandon(error)
         while True:
             with self._idle:  # a later submit starts the next turn
-                self._driven = bool(self._incoming) or any(self._jobs())
+                self._driven = bool(self._incoming or self._jobs)
                 if not self._driven:
                     self._idle.notify_all()
                     return
@@ -174,41 +159,41 @@ class Scheduler:
 
     def _abandon(self, error: Exception) -> None:
         """End all requests with ``error``."""
+        self._receive()
+        for job in self._jobs:
+            self._end(job, Reason.ERROR, error)
+
+    def _receive(self) -> None:
         with self._idle:
             self._waiting += self._incoming
             self._incoming.clear()
-        for job in list(self._jobs()):
-            self._end(job, Reason.ERROR, error)
 
-    def _jobs(self) -> Iterator[_Job]:
-        """Yield the open jobs of this turn."""
-        for jobs in (self._active, self._queue, self._warm, self._waiting):
-            yield from jobs
+    @property
+    def _jobs(self) -> list[_Job]:
+        return [*self._active, *self._queue, *self._warm, *self._waiting]
 
     def _turn(self) -> bool:
         self.turns += 1
-        with self._idle:
-            self._waiting += self._incoming
-            self._incoming.clear()
-        for job in list(self._jobs()):
+        self._receive()
+        for job in self._jobs:
             if job.stream.cancelled or self._ending:
                 self._end(job, Reason.CANCELLED)
         self._decode()
         if self._queue:
-            self._compute(self._queue.popleft())
+            self._compute(self._queue.pop(0))
         self._accept()
-        return bool(self._incoming) or any(self._jobs())
+        return bool(self._incoming or self._jobs)
 
     def _end(self, job: _Job, reason: Reason, error: Exception | None = None) -> None:
         for jobs in (self._active, self._queue, self._warm, self._waiting):
             if job in jobs:
                 jobs.remove(job)
         with self._idle:
-            job.request.cache.requests -= 1
+            job.cache.requests -= 1
         try:
             if job.started:
                 self._busy -= job.names
-                self._groups.leave(job.request.cache)
+                self._groups.leave(job.cache)
         except Exception as failed:
             reason, error = Reason.ERROR, failed
         try:
@@ -218,12 +203,10 @@ class Scheduler:
             reason, error = Reason.ERROR, failed
         job.stream.end(reason, self.turns, error)
 
-    # -- decoding ------------------------------------------------------------------------------------------------------
-
     def _decode(self) -> None:
         """Decode one token of each of the first sequences."""
         jobs = self._active[: self._pacing.batch]
-        results = self._groups.step([job.request.cache for job in jobs], [job.token for job in jobs])
+        results = self._groups.step([job.cache for job in jobs], [job.token for job in jobs])
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
                 self._end(job, Reason.ERROR, result)
@@ -233,10 +216,10 @@ class Scheduler:
                 self._offer(job, result)
 
     def _offer(self, job: _Job, logits: torch.Tensor) -> bool:
-        """Take the most likely token (vocab,); returns whether it is to be appended."""
+        """Emit the most likely token of ``logits`` (vocab,); returns False if it ends the request."""
         try:
-            job.token = most_likely(logits, self._decoder.spec.dtype, job.request.cache)
-        except Exception as error:  # a GPU's errors surface where it is waited for
+            job.token = most_likely(logits, self._decoder.spec.dtype, job.cache)
+        except Exception as error:  # a GPU's errors surface at a synchronisation
             self._end(job, Reason.ERROR, error)
             return False
         if job.token in job.request.stop_ids:
@@ -245,10 +228,8 @@ class Scheduler:
         job.stream.emit(job.token, self.turns)
         return True
 
-    # -- prefill -------------------------------------------------------------------------------------------------------
-
     def _crowded(self) -> bool:
-        """Whether another request is served, or about to be."""
+        """Tell whether another request is served, or about to be."""
         return bool(self._queue or self._active or self._warm) or any(map(self._is_free, self._waiting))
 
     def _is_free(self, job: _Job) -> bool:
@@ -256,15 +237,13 @@ class Scheduler:
 
     def _compute(self, job: _Job) -> None:
         """Compute one chunk of a job that is in no queue."""
-        extension = job.extension
         try:
-            remaining = extension.step()
-            done = None if remaining else extension.result()
+            if job.extension.step():
+                self._queue.append(job)
+                return
+            done = job.extension.result()
         except Exception as error:
             self._end(job, Reason.ERROR, error)
-            return
-        if done is None:
-            self._queue.append(job)
             return
         job.stream.trace, job.extension = done.trace, None
         if self._offer(job, done.logits[-1]):
@@ -277,17 +256,16 @@ class Scheduler:
                 self._waiting.remove(job)
                 self._begin(job)
         for _ in range(min(self._pacing.warm, len(self._warm))):
-            self._compute(self._warm.popleft())
+            self._compute(self._warm.pop(0))
 
     def _begin(self, job: _Job) -> None:
         job.started = True
         self._busy |= job.names
-        request = job.request
+        tokens = job.request.token_ids
         try:
-            tokens = request.token_ids
-            ids = tokens(request.cache) if callable(tokens) else tokens
+            ids = tokens(job.cache) if callable(tokens) else tokens
             ids = torch.as_tensor(ids, dtype=torch.long, device=self._decoder.device)
-            job.extension = ChunkedPrefill(self._decoder, request.cache, ids, self._chunking)
+            job.extension = ChunkedPrefill(self._decoder, job.cache, ids, self._chunking)
         except Exception as error:
             self._end(job, Reason.ERROR, error)
             return

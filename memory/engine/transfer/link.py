@@ -1,4 +1,4 @@
-"""Transport of blocks: where transfers run, and over what link."""
+"""Link of transfers: its simulated bandwidth, and the thread that chooses rows beside a layer's MLP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 
 
 
 def choose_device(device: torch.device | None) -> None:
-    """Make a GPU the thread's current device, which streams without a device refer to."""
+    """Make a GPU the thread's current device, to which streams without a device refer."""
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
 
@@ -38,23 +38,22 @@ class Throttle:
             raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
 
     def seconds(self, nbytes: int) -> float:
-        """Return the duration of a job of ``nbytes``."""
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
 
     @property
     def chunk(self) -> float:
-        """Return the bytes of a short job, long enough for the latency not to count."""
+        """Bytes of a short job, long enough for the latency not to count."""
         return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
 
     def hold(self, started: float, nbytes: int) -> float:
-        """Sleep until a job that began at ``started`` would end; returns that time, where a waiting job begins."""
+        """Sleep until a job that began at ``started`` would end; returns that time, at which a waiting job begins."""
         end = started + self.seconds(nbytes)
         time.sleep(max(0.0, end - time.perf_counter()))
         return end
 
 
 class SideWorker:
-    """Thread that chooses rows while a layer's MLP is computed; on CUDA with its own stream."""
+    """Thread that chooses rows while a layer's MLP is computed; on CUDA with a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._executor = ThreadPoolExecutor(1, "importance", choose_device, (device,))

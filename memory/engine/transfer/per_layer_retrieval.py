@@ -1,4 +1,4 @@
-"""Per-layer retrieval: every layer chooses its blocks; a guess is prefetched, and missing blocks are fetched."""
+"""Per-layer retrieval: every layer chooses its blocks; a guess is prefetched, missing blocks are fetched (MemArt)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ class Guess:
 
 @dataclass
 class PerLayerRetrieval:
-    """MemArt's per-layer selection. Neighbouring layers choose alike, so a layer's choice is prefetched for the next.
-
-    Prefetching needs the transport's thread.
-    """
+    """MemArt's per-layer selection, with a layer's choice prefetched for the next if the transport has a thread."""
 
     slots: Slots
     loader: TransferExecutor
@@ -40,9 +37,9 @@ class PerLayerRetrieval:
     _guess: Guess | None = field(default=None, init=False)
 
     def take(self, layer: int, query: torch.Tensor) -> tuple[tuple[int, ...], KV]:
-        """Choose blocks for ``query`` (heads, rows, head_dim): their numbers, and unrotated keys and values.
+        """Choose blocks for ``query`` (heads, rows, head_dim).
 
-        Keys and values are (1, kv_heads, rows, head_dim) on the device.
+        Returns their numbers, and unrotated keys and values (1, kv_heads, rows, head_dim) on the device.
         """
         numbers = self.slots.choose(layer, query)
         began, nbytes, guess = time.perf_counter(), 0, self._guess
@@ -56,24 +53,11 @@ class PerLayerRetrieval:
             rows_read, nbytes = self._fetch(layer, self._blocks(missing), "missing")
             rows.append(rows_read)
         self.loader.note(layer, began, nbytes)
-        kv = rows[0] if numbers == (*present, *missing) else self._ordered(numbers, (*present, *missing), rows)
-        self._send(layer + 1, numbers)
+        kv = rows[0] if numbers == (*present, *missing) else _ordered(numbers, (*present, *missing), rows)
+        self._prefetch(layer + 1, numbers)
         return numbers, kv
 
-    def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
-        return [self.slots.block(number) for number in numbers]
-
-    def _ordered(self, numbers: Sequence[int], present: Sequence[int], rows: Sequence[KV]) -> KV:
-        """Order the ``rows`` of blocks ``present`` by ``numbers``."""
-        keys, values = (torch.cat(side, 2) if len(side) > 1 else side[0] for side in zip(*rows, strict=True))
-        place = {number: index for index, number in enumerate(present)}
-        index = torch.tensor([place[number] for number in numbers], device=keys.device)
-        size = keys.shape[2] // len(present)
-        keys, values = (x.unflatten(2, (-1, size)).index_select(2, index).flatten(2, 3) for x in (keys, values))
-        return keys, values
-
-    def _send(self, layer: int, numbers: tuple[int, ...]) -> None:
-        """Prefetch the slices of ``layer``."""
+    def _prefetch(self, layer: int, numbers: tuple[int, ...]) -> None:
         transport, self._guess = self.loader.transport, None
         if transport.link is None or layer == self.layers or not numbers:
             return
@@ -93,13 +77,25 @@ class PerLayerRetrieval:
 
         self._guess = Guess(layer, numbers, transport.link.submit(work), event)
 
+    def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
+        return [self.slots.block(number) for number in numbers]
+
     def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
         """Gather slices of ``blocks``; returns them and the bytes moved."""
         began, mover = time.perf_counter(), self.loader.mover
-        present = [block.k for block in blocks], [block.v for block in blocks]
-        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in present]
+        stored = [block.k for block in blocks], [block.v for block in blocks]
+        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in stored]
         nbytes = sum(piece.nbytes for side in sides for piece in side)
         keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
         if self.loader.transport.throttle is not None:
             self.loader.transport.throttle.hold(began, nbytes)
         return (keys, values), nbytes
+
+
+def _ordered(numbers: Sequence[int], present: Sequence[int], rows: Sequence[KV]) -> KV:
+    """Order the ``rows`` of blocks ``present`` by ``numbers``."""
+    index = torch.tensor([present.index(number) for number in numbers], device=rows[0][0].device)
+    keys, values = (torch.cat(side, 2) if len(side) > 1 else side[0] for side in zip(*rows, strict=True))
+    size = keys.shape[2] // len(present)
+    keys, values = (x.unflatten(2, (-1, size)).index_select(2, index).flatten(2, 3) for x in (keys, values))
+    return keys, values

@@ -1,4 +1,4 @@
-"""Contract of engines: what every implementation of `memory.engine.base.Engine` does, ours and a dense reference."""
+"""Contract of engines: behaviour of every `memory.engine.base.Engine`, the project's and a dense reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError, ModelError
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.turns import Turns
-from memory.engine.base import Engine
+from memory.engine.base import Engine, PrefillResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
@@ -25,6 +25,7 @@ from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
+from memory.stages import Loading
 from tests.laws.prompts import Prompt, relative, tokens
 from tests.references.dense_engine import DenseEngine
 
@@ -39,24 +40,25 @@ def model() -> LoadedModel:
 
 @pytest.fixture(scope="module", params=[TransformersEngine, DenseEngine])
 def engine(request: pytest.FixtureRequest, model: LoadedModel) -> Iterator[Engine]:
-    outputs = request.param(model)
-    yield outputs
-    outputs.close()
+    engine = request.param(model)
+    yield engine
+    engine.close()
 
 
-def plain(model: LoadedModel, ids: list[int] | torch.Tensor) -> torch.Tensor:
-    """(rows, vocab) logits of the dense reference, which the laws hold against transformers' own forward."""
-    reference, rows = DenseEngine(model), []
-    cache = reference.prefill(Prompt((), tuple(torch.as_tensor(ids).tolist()[:1])).layout([]), Full(), Serial()).cache
-    rows.append(cache.logits)
-    for token in torch.as_tensor(ids).tolist()[1:]:
-        rows.append(reference.append(cache, [token]))
-    return torch.cat(rows)
+def prefilled(engine: Engine, ids: list[int], keep_raw: bool = False) -> PrefillResult:
+    return engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial(), keep_raw=keep_raw)
+
+
+def plain(model: LoadedModel, ids: list[int]) -> torch.Tensor:
+    """Logits (rows, vocab) of the dense reference, which the laws compare with transformers' own forward."""
+    reference = DenseEngine(model)
+    cache = prefilled(reference, ids[:1]).cache
+    return torch.cat([cache.logits, *(reference.append(cache, [token]) for token in ids[1:])])
 
 
 def test_a_fresh_prompt_is_a_plain_forward(engine: Engine, model: LoadedModel) -> None:
     ids = tokens(20, 1)
-    result = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial())
+    result = prefilled(engine, ids)
     assert relative(result.logits[0], plain(model, ids)[-1]) < EXACT
     assert (result.cache.length, result.cache.next_position) == (20, 20)
     assert torch.equal(result.cache.logits, result.logits) and result.cache.reads.raw >= 20
@@ -77,18 +79,19 @@ def test_blocks_hold_unrotated_keys_of_their_context(engine: Engine, model: Load
 
 @pytest.mark.parametrize("loading", [Serial, LayerBalanced])
 def test_reused_blocks_are_isolated_units(engine: Engine, model: LoadedModel, loading: type) -> None:
-    """Law 2, and law 7: the loading stage changes nothing."""
-    layout, context = PROMPT.layout(PROMPT.blocks(engine)), PROMPT.context_block(engine)
-    actual = engine.prefill(layout, Nothing(), loading(), context).logits[0]
-    dense = DenseEngine(model)
-    layout, context = PROMPT.layout(PROMPT.blocks(dense)), PROMPT.context_block(dense)
-    assert relative(actual, dense.prefill(layout, Nothing(), Serial(), context).logits[0]) < EXACT
+    """Law 2, and law 7: the loading stage does not change the result."""
+
+    def logits(engine: Engine, loading: Loading) -> torch.Tensor:
+        layout, context = PROMPT.layout(PROMPT.blocks(engine)), PROMPT.context_block(engine)
+        return engine.prefill(layout, Nothing(), loading, context).logits
+
+    assert relative(logits(engine, loading()), logits(DenseEngine(model), Serial())) < EXACT
 
 
 def test_a_cache_is_extended_and_rewound(engine: Engine, model: LoadedModel) -> None:
     ids = tokens(18, 4)
     expected = plain(model, ids)
-    cache = engine.prefill(Prompt((), tuple(ids[:10])).layout([]), Full(), Serial()).cache
+    cache = prefilled(engine, ids[:10]).cache
     before = cache.logits
     result = engine.extend(cache, ids[10:15])
     assert relative(result.logits[0], expected[14]) < EXACT and result.cache is cache and cache.length == 15
@@ -98,23 +101,22 @@ def test_a_cache_is_extended_and_rewound(engine: Engine, model: LoadedModel) -> 
 
 def test_candidates_are_scored_behind_the_prompt(engine: Engine, model: LoadedModel) -> None:
     ids, candidates = tokens(12, 5), [tokens(1, 6), tokens(3, 7), tokens(3, 7)[:2]]
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache
-    expected = []
+    cache, expected = prefilled(engine, ids).cache, []
     for candidate in candidates:
         logits = plain(model, [*ids, *candidate]).log_softmax(-1)
         expected.append(sum(logits[11 + i, token] for i, token in enumerate(candidate)))
-    assert relative(engine.score(cache, candidates).scores, torch.stack(expected)) < EXACT
-    means = torch.stack([total / len(ids) for total, ids in zip(expected, candidates, strict=True)])
-    assert relative(engine.score(cache, candidates, "mean").scores, means) < EXACT
+    sums, counts = torch.stack(expected), torch.tensor(list(map(len, candidates)))
+    assert relative(engine.score(cache, candidates).scores, sums) < EXACT
+    assert relative(engine.score(cache, candidates, "mean").scores, sums / counts) < EXACT
     assert cache.length == 12, "candidates leave no rows"
-    assert int(engine.score(cache, candidates, best=1).scores.argmax()) == int(torch.stack(expected).argmax())
+    assert int(engine.score(cache, candidates, best=1).scores.argmax()) == int(sums.argmax())
 
 
-def test_greedy_text_ends_before_a_stop(engine: Engine, model: LoadedModel) -> None:
+def test_greedy_decoding_ends_before_a_stop_token(engine: Engine, model: LoadedModel) -> None:
     ids, expected = tokens(9, 8), []
     for _ in range(4):
         expected.append(int(plain(model, [*ids, *expected])[-1].argmax()))
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache
+    cache = prefilled(engine, ids).cache
     logits = cache.logits
     assert engine.generate(cache, logits, 4) == expected
     cache.rewind(9, logits)
@@ -124,12 +126,12 @@ def test_greedy_text_ends_before_a_stop(engine: Engine, model: LoadedModel) -> N
 
 def test_harvested_rows_are_blocks(engine: Engine) -> None:
     ids = tokens(10, 9)
-    cache = engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial(), keep_raw=True).cache
+    cache = prefilled(engine, ids, keep_raw=True).cache
     harvested, (encoded,) = engine.harvest(cache, range(10), "h"), engine.encode([(None, ids)])
     assert harvested.identity == "h" and relative(harvested.k[:], encoded.k[:]) < EXACT
     assert relative(harvested.v[:], encoded.v[:]) < EXACT
     with pytest.raises(ModelError, match="keep_raw"):
-        engine.harvest(engine.prefill(Prompt((), tuple(ids)).layout([]), Full(), Serial()).cache, range(10))
+        engine.harvest(prefilled(engine, ids).cache, range(10))
 
 
 def test_query_states_are_unrotated_queries(engine: Engine, model: LoadedModel) -> None:
@@ -140,13 +142,13 @@ def test_query_states_are_unrotated_queries(engine: Engine, model: LoadedModel) 
     assert all(relative(a, b) < EXACT for a, b in zip(states, expected, strict=True))
 
 
-def test_work_runs_until_the_engine_is_closed(model: LoadedModel) -> None:
-    for kind in (TransformersEngine, DenseEngine):
-        engine = kind(model)
-        assert engine.run(lambda: 7) == engine.submit(lambda: 7).result() == engine.later(lambda: 7).result() == 7
-        engine.close()
-        with pytest.raises(ModelError, match="closed"):
-            engine.run(lambda: 7)
+@pytest.mark.parametrize("kind", [TransformersEngine, DenseEngine])
+def test_work_runs_until_the_engine_is_closed(model: LoadedModel, kind: type) -> None:
+    engine = kind(model)
+    assert engine.run(lambda: 7) == engine.submit(lambda: 7).result() == engine.later(lambda: 7).result() == 7
+    engine.close()
+    with pytest.raises(ModelError, match="closed"):
+        engine.run(lambda: 7)
 
 
 METHODS = {
@@ -158,7 +160,7 @@ METHODS = {
 
 
 def prompts(engine: Engine, method: MemoryMethod) -> list[torch.Tensor]:
-    """Logits of three prompts of one session."""
+    """Return the logits of three prompts of one session."""
     session = MemorySession(engine, method, make_encoder("hashed"), lambda text: list(text.encode()), 40, tokens(3, 12))
     logits = []
     for step in range(3):

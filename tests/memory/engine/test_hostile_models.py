@@ -1,19 +1,21 @@
-"""Folders of models, tokenizers and encoders that bring code of their own: it is not run, without a question."""
+"""Folders of models, tokenizers and encoders with code of their own, which is not run."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keep_agent.errors import KeepError, ModelError
+from keep_agent.errors import KeepError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.sentence_encoder import make_encoder
+from tests.memory.engine.models.folders import refusal
 
 AUTO_MAP = {
     "AutoConfig": "evil.Evil",
@@ -33,23 +35,22 @@ class Touch:
         return Path.touch, (self._mark,)
 
 
-@pytest.fixture(autouse=True)
-def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def request(*_: object) -> str:
-        raise AssertionError("a question at the terminal")
-
-    monkeypatch.setattr("builtins.input", request)
-
-
 @pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model with a module beside it, which Python can import by its name."""
-    outputs = tmp_path / "model"
-    shutil.copytree(tiny_model, outputs)
-    (outputs / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'EXECUTED')!r}).touch()\n")
-    monkeypatch.chdir(outputs)
-    monkeypatch.syspath_prepend(str(outputs))
-    return outputs
+def folder(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model with a module beside it that Python can import. Nothing may run it, or ask at the terminal to run it."""
+    folder, executed = tmp_path / "model", tmp_path / "EXECUTED"
+    shutil.copytree(tiny_model, folder)
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(executed)!r}).touch()\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    questions: list[object] = []
+    monkeypatch.setattr("builtins.input", questions.append)
+    yield folder
+    assert not executed.exists() and not questions
+
+
+def encode(folder: Path) -> object:
+    return make_encoder(str(folder)).encode(["a mug"])
 
 
 def change(file: Path, **values: Any) -> None:
@@ -57,8 +58,10 @@ def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps(content | values))
 
 
-def executed(folder: Path) -> bool:
-    return (folder.parent / "EXECUTED").exists()
+def pickle_weights(folder: Path) -> None:
+    """Replace the weights by a pickle that makes a file."""
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
 
 
 @pytest.mark.parametrize("model_type", [None, "evil"])
@@ -68,9 +71,7 @@ def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> N
     if model_type is None:  # of a family that transformers knows: its own code is enough
         load_model(folder, "float32")
     else:
-        with pytest.raises(ModelError):
-            load_model(folder, "float32")
-    assert not executed(folder)
+        refusal("", folder, "float32")
 
 
 @pytest.mark.parametrize("kind", ["Evil", "PreTrainedTokenizerFast"])
@@ -81,38 +82,21 @@ def test_a_tokenizers_own_code_is_not_run(folder: Path, kind: str) -> None:
         load_tokenizer(str(folder))
     except KeepError as error:
         assert "cannot load the tokenizer of" in str(error)
-    assert not executed(folder)
 
 
 def test_pickled_weights_are_not_read(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
-    with pytest.raises(ModelError, match="only safetensors weights are loaded"):
-        load_model(folder, "float32")
-    assert not executed(folder)
+    pickle_weights(folder)
+    refusal("only safetensors weights are loaded", folder, "float32")
+    refusal("cannot load encoder", folder, load=encode)
 
 
-@pytest.mark.parametrize("kind", ["evil.Evil", "os.system", "subprocess.Popen"])
-def test_an_encoder_names_no_module(folder: Path, kind: str) -> None:
-    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
-    with pytest.raises(ModelError, match="cannot load encoder"):
-        make_encoder(str(folder)).encode(["a mug"])
-    assert not executed(folder)
+MODULES = [
+    *(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]) for kind in ("evil.Evil", "os.system", 1)),
+    *("[{}]", "nope", "[" * 100_000, "{}"),
+]
 
 
-def test_an_encoders_pickled_weights_are_not_read(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
-    with pytest.raises(ModelError, match="cannot load encoder"):
-        make_encoder(str(folder)).encode(["a mug"])
-    assert not executed(folder)
-
-
-@pytest.mark.parametrize(
-    "modules", ["[{}]", "nope", "[" * 100_000, "{}", '[{"idx": 0, "name": "0", "path": "", "type": 1}]']
-)
-def test_a_damaged_encoder_is_one_sentence(folder: Path, modules: str) -> None:
+@pytest.mark.parametrize("modules", MODULES, ids=range(7))
+def test_an_encoder_of_foreign_or_damaged_modules_is_refused(folder: Path, modules: str) -> None:
     (folder / "modules.json").write_text(modules)
-    with pytest.raises(ModelError, match=r"cannot load encoder .*; give the whole folder") as caught:
-        make_encoder(str(folder)).encode(["a mug"])
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(folder) in refusal(r"cannot load encoder .*; give the whole folder", folder, load=encode)

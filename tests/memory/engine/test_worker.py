@@ -5,7 +5,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import ClassVar
 
@@ -23,32 +24,27 @@ from tests.laws.prompts import Prompt
 from tests.waiting import PATIENCE, until
 
 
-def test_plans_go_before_background_work_in_order_of_arrival() -> None:
-    worker, started, release = Worker(), threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def block() -> None:
-        started.set()
-        release.wait(PATIENCE)
-
-    worker.submit(block, Priority.BACKGROUND)
-    started.wait(PATIENCE)
-    futures = [
-        worker.submit(lambda name=name: done.append(name), priority)
-        for name, priority in [
-            ("encode 1", Priority.BACKGROUND), ("plan 1", Priority.PLAN), ("encode 2", Priority.BACKGROUND),
-            ("plan 2", Priority.PLAN),
-        ]
-    ]  # fmt: skip
-    release.set()
-    for future in futures:
-        future.result(PATIENCE)
-    assert done == ["plan 1", "plan 2", "encode 1", "encode 2"]
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
     worker.close()
 
 
-def test_errors_reach_the_caller_and_the_worker_lives_on() -> None:
-    worker = Worker()
+def test_plans_run_before_background_work_in_order_of_arrival(worker: Worker) -> None:
+    release, done = threading.Event(), []
+    worker.submit(lambda: release.wait(PATIENCE))
+    futures = [
+        worker.submit(partial(done.append, (name, number)), priority)
+        for number in (1, 2)
+        for name, priority in (("encode", Priority.BACKGROUND), ("plan", Priority.PLAN))
+    ]
+    release.set()
+    wait(futures, PATIENCE)
+    assert done == [("plan", 1), ("plan", 2), ("encode", 1), ("encode", 2)]
+
+
+def test_errors_reach_the_caller_and_the_worker_goes_on(worker: Worker) -> None:
     with pytest.raises(ZeroDivisionError):
         worker.call(lambda: 1 / 0)
     assert worker.call(lambda: (torch.is_inference_mode_enabled(), worker.call(lambda: 7))) == (True, 7)
@@ -59,14 +55,9 @@ def test_errors_reach_the_caller_and_the_worker_lives_on() -> None:
 
 
 @pytest.mark.parametrize("end", ["result", "error", "cancelled"])
-def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
-    class Work:
-        def __call__(self) -> None:
-            if end == "error":
-                raise ValueError(end)
-
-    worker, release, work = Worker(), threading.Event(), Work()
-    gone = weakref.ref(work)
+def test_a_waiting_worker_keeps_no_work_alive(worker: Worker, end: str) -> None:
+    release, work = threading.Event(), partial(int, "no number" if end == "error" else "7")
+    reference = weakref.ref(work)
     worker.submit(lambda: release.wait(PATIENCE))
     future = worker.submit(work)
     if end == "cancelled":
@@ -74,12 +65,11 @@ def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
     release.set()
     wait([future], PATIENCE)
     del work, future
-    until(lambda: gc.collect() >= 0 and gone() is None)  # it lets go just after the result is out
-    worker.close()
+    until(lambda: gc.collect() >= 0 and reference() is None)  # the worker drops it just after the result is set
 
 
 class DelayedFuture(Future):  # type: ignore[type-arg]
-    """A future whose thread stands still as soon as it has told the end."""
+    """Future whose thread waits after it has set the result."""
 
     release: ClassVar[threading.Event]
 
@@ -94,74 +84,59 @@ class DelayedFuture(Future):  # type: ignore[type-arg]
 
 @pytest.mark.usefixtures("garbage_stays")
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """Rows of a session that is closed are free then, however late the thread goes on."""
-
-    class Rows:
-        pass
-
+def test_only_the_caller_keeps_a_result_alive(worker: Worker, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """The rows of a closed session are free, however late the worker's thread goes on."""
     DelayedFuture.release = threading.Event()
     monkeypatch.setattr("memory.engine.transformers.engine.Future", DelayedFuture)
-    worker, gone = Worker(), []
 
-    def work(rows: Rows) -> Rows:
+    def work(rows: set[int]) -> set[int]:
         if fails:
             raise ValueError("no rows")
         return rows
 
-    def call() -> None:
-        rows = Rows()
-        gone.append(weakref.ref(rows))
-        if not fails:
-            assert worker.call(partial(work, rows)) is rows
-            return
+    def call() -> weakref.ref[set[int]]:
+        rows = {1, 2}
         try:
-            worker.call(partial(work, rows))
+            assert worker.call(partial(work, rows)) is rows
         except ValueError as error:
-            assert str(error) == "no rows"
+            assert fails and str(error) == "no rows"
+        return weakref.ref(rows)
 
     try:
-        call()
-        assert gone[0]() is None
+        assert call()() is None
     finally:
         DelayedFuture.release.set()
-        worker.close()
 
 
 def test_nothing_is_kept_alive_while_the_worker_tidies() -> None:
-    class Work:
-        def __call__(self) -> None:
-            pass
-
-    tidying, release, work = threading.Event(), threading.Event(), Work()
+    tidying, release, work = threading.Event(), threading.Event(), partial(int)
 
     def tidy() -> None:
         tidying.set()
         release.wait(PATIENCE)
 
-    worker, gone = Worker(tidy=tidy), weakref.ref(work)
+    worker, reference = Worker(tidy=tidy), weakref.ref(work)
     for _ in range(TIDY_INTERVAL - 1):
         worker.call(lambda: None)
     future = worker.submit(work)
     assert tidying.wait(PATIENCE)
     del work, future
-    assert gone() is None
+    assert reference() is None
     release.set()
     worker.close()
 
 
-def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
-    worker, before = Worker(), torch.get_num_threads()
+def test_the_worker_computes_with_as_many_threads_as_its_caller(worker: Worker) -> None:
+    before = torch.get_num_threads()
     try:
         for threads in (2, 1, 2):
             torch.set_num_threads(threads)
             assert worker.call(torch.get_num_threads) == threads
     finally:
         torch.set_num_threads(before)
-        worker.close()
 
 
-def test_it_tidies_up_between_pieces_of_work() -> None:
+def test_the_worker_tidies_between_jobs() -> None:
     order: list[int | str] = []
     worker = Worker(tidy=lambda: order.append("tidied"))
     for number in range(2 * TIDY_INTERVAL + 1):
@@ -170,9 +145,8 @@ def test_it_tidies_up_between_pieces_of_work() -> None:
     assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDY_INTERVAL, 2 * TIDY_INTERVAL + 1]
 
 
-def test_who_closes_again_waits_too() -> None:
-    order: list[str] = []
-    worker, again = Worker(), threading.Event()
+def test_a_second_close_waits_too(worker: Worker) -> None:
+    order, again = [], threading.Event()
 
     def work() -> None:
         until(again.is_set)
@@ -183,21 +157,22 @@ def test_who_closes_again_waits_too() -> None:
         order.append("closed")
 
     worker.submit(work)
-    first = threading.Thread(target=close)
-    first.start()
-    until(lambda: worker._closed)
-    again.set()
-    close()
-    first.join()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(close)
+        until(lambda: worker._closed)
+        again.set()
+        close()
     assert order == ["done", "closed", "closed"]
 
 
-def test_a_gpu_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams that are named without a device are then those that the model computes on."""
+def test_threads_of_an_engine_choose_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams without a device then refer to the model's."""
     selection: list[tuple[object, str]] = []
-    monkeypatch.setattr(
-        torch.cuda, "set_device", lambda device: selection.append((device, threading.current_thread().name))
-    )
+
+    def choose(device: object) -> None:
+        selection.append((device, threading.current_thread().name))
+
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
     second = torch.device("cuda:1")
     worker = Worker(device=second)
     worker.call(lambda: None)
@@ -209,16 +184,13 @@ def test_a_gpu_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert selection[0][1] == "engine" and selection[1][1].startswith("link")
 
 
-def test_closing_finishes_what_is_queued() -> None:
-    worker = Worker()
+def test_close_finishes_queued_jobs(worker: Worker) -> None:
     futures = [worker.submit(lambda i=i: i, Priority.BACKGROUND) for i in range(50)]
     worker.close()
     assert [future.result(0) for future in futures] == list(range(50))
 
 
-def test_a_job_is_run_or_refused_while_another_thread_closes() -> None:
-    """Every caller gets an answer."""
-    worker = Worker()
+def test_a_job_runs_or_is_refused_while_another_thread_closes(worker: Worker) -> None:
     put, closer = worker._jobs.put, threading.Thread(target=worker.close)
 
     def late(job: object) -> None:
@@ -236,40 +208,30 @@ def test_a_job_is_run_or_refused_while_another_thread_closes() -> None:
         worker.submit(lambda: 7)
 
 
-def test_a_cancelled_job_does_not_run() -> None:
-    worker, release, ran = Worker(), threading.Event(), []
+def test_a_cancelled_job_does_not_run(worker: Worker) -> None:
+    release, ran = threading.Event(), []
     worker.submit(lambda: release.wait(PATIENCE))
     future = worker.submit(lambda: ran.append(1), Priority.BACKGROUND)
     assert future.cancel()
     release.set()
     worker.call(lambda: None, Priority.BACKGROUND)
-    worker.close()
     assert not ran
 
 
-def test_many_threads_get_the_answers_of_one() -> None:
-    """Eight callers plan and encode at the same time on one engine: no state leaks between requests."""
+def test_eight_threads_plan_and_encode_on_one_engine() -> None:
     prompts = [Prompt.random((9, 14, 6), query=5, seed=100 * i) for i in range(8)]
     with TransformersEngine(tiny_model("gemma3_text"), "thread") as engine:
         expected = [engine.forward_plain(p.ids)[-1] for p in prompts]
-        actual: dict[int, list[torch.Tensor]] = {i: [] for i in range(8)}
 
         def caller(i: int) -> None:
             for _ in range(5):
                 later = engine.later(lambda: engine.encode([(None, unit) for unit in prompts[i].units]))
-                layout = prompts[i].layout([None] * 3)
-                actual[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
+                logits = engine.prefill(prompts[i].layout([None] * 3), Full(), Serial()).logits[0]
+                torch.testing.assert_close(logits, expected[i], rtol=1e-4, atol=1e-4)
                 assert len(later.result(PATIENCE)) == 3
 
-        threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-    for i, logits in actual.items():
-        assert len(logits) == 5
-        for item in logits:
-            torch.testing.assert_close(item, expected[i], rtol=1e-4, atol=1e-4)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(caller, range(8), timeout=PATIENCE))
 
 
 UNCLOSED = """
@@ -277,10 +239,10 @@ import sys, threading, time, torch
 from memory.engine.base import Priority
 from memory.engine.transformers.engine import Worker
 
-begun, worker = threading.Event(), Worker()
+started, worker = threading.Event(), Worker()
 
 def work():
-    begun.set()
+    started.set()
     while not any(job.priority == Priority.EXIT for job in list(worker._jobs.queue)):
         time.sleep(0.01)  # the process may be late to end
     for _ in range(300):
@@ -289,11 +251,11 @@ def work():
 
 worker.submit(work, Priority.BACKGROUND)
 worker.submit(lambda: sys.stdout.write("queued "), Priority.BACKGROUND)
-begun.wait()
+started.wait()
 """
 
 
-def test_a_process_that_closes_nothing_ends_as_it_should() -> None:
-    """The running job is finished, or torch would abort the process; queued jobs do not start."""
+def test_a_process_that_closes_no_worker_finishes_the_running_job_alone() -> None:
+    """torch would abort the process in a running job."""
     done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done ", "")

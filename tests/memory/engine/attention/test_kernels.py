@@ -1,4 +1,4 @@
-"""The blocked kernel against attention written out, and block plans against the definition of who sees whom."""
+"""Attention kernel against dense attention, and block plans against the definition of visible rows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from memory.engine.attention.kernels import (
 )
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
+Case = tuple[Sequence[Block], torch.Tensor]
 
 
-def written_out(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, softcap: float | None,
-    sinks: torch.Tensor | None,
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     group = q.shape[1] // k.shape[1]
     scores = q @ k.repeat_interleave(group, 1).transpose(2, 3) * 0.3
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     scores = scores.masked_fill(~visible, float("-inf"))
-    top = torch.exp(scores)
-    below = top.sum(-1, keepdim=True) + (0 if sinks is None else sinks.exp().view(1, -1, 1, 1))
-    return (top / below @ v.repeat_interleave(group, 1)).transpose(1, 2)
+    weights = torch.exp(scores)
+    total = weights.sum(-1, keepdim=True) + (0 if sinks is None else sinks.exp().view(1, -1, 1, 1))
+    return (weights / total @ v.repeat_interleave(group, 1)).transpose(1, 2)
 
 
-def seen_by(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
-    """(queries, keys) bool that a plan's blocks amount to."""
+def visible_rows(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
+    """Return the visible rows (queries, keys) bool of a plan's blocks."""
     record = torch.zeros(queries, keys + KEY_MULTIPLE, dtype=torch.bool)
     for block in blocks:
         assert (block.prefix + block.k1 - block.k0) % KEY_MULTIPLE == 0
@@ -61,12 +62,11 @@ def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, 
     k, v = torch.randn(2, requests, kv_heads, rows, 8, dtype=torch.float64)
     sinks = torch.randn(heads, dtype=torch.float64) if with_sinks else None
     every = torch.arange(rows)
-    survivors: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
     blocks = causal_plan(every, every, torch.float64).blocks(None)
-    result = grouped_attention(q, k, v, blocks, 0.3, softcap, sinks, survivors)
-    expected = written_out(q, k, v, every[None] <= every[:, None], softcap, sinks)
-    torch.testing.assert_close(result, expected)
-    assert len(blocks) > 1 and [w.shape[1] for w in survivors] == [b.q1 - b.q0 for b in blocks]
+    result = grouped_attention(q, k, v, blocks, 0.3, softcap, sinks, weights)
+    torch.testing.assert_close(result, dense(q, k, v, every[None] <= every[:, None], softcap, sinks))
+    assert len(blocks) > 1 and [w.shape[1] for w in weights] == [b.q1 - b.q0 for b in blocks]
 
 
 @pytest.mark.parametrize("attention", [grouped_attention, device_attention])
@@ -77,76 +77,73 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
     k, v = torch.randn(2, 1, kv_heads, 96, 8, dtype=torch.float64)
     bias = bias_of(torch.rand(56, 4) < 0.5, torch.float64)
     blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
-    result = attention(q, k, v, blocks, 0.3)
-    torch.testing.assert_close(result, written_out(q, k, v, seen_by(blocks, 96, 96), None, None))
+    torch.testing.assert_close(attention(q, k, v, blocks, 0.3), dense(q, k, v, visible_rows(blocks, 96, 96)))
 
 
-@given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
-@settings(max_examples=60)
-def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype: torch.dtype) -> None:
-    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
-    positions = torch.tensor(steps).cumsum(0)
-    selection = data.draw(st.sets(st.integers(0, total - 1), min_size=1))
-    rows = torch.tensor(sorted(selection))
-    every = torch.arange(total)
-    expected = every[None] <= rows[:, None]
-    if window is not None:
-        expected &= positions[rows][:, None] - positions[None] < window
-    assert torch.equal(seen_by(causal_plan(rows, positions, dtype).blocks(window), rows.numel(), total), expected)
+def within(visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Hide keys outside the window of rows, both by their positions."""
+    return visible if window is None else visible & (rows[:, None] - keys[None] < window)
 
 
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), st.integers(0, 30), WINDOWS)
-@settings(max_examples=60)
-def test_unit_plan(lengths: list[int], context: int, suffix: int, window: int | None) -> None:
-    plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), suffix)
-    lengths = [suffix + lengths[0], *lengths[1:]]  # the first has rows that are there already
-    total = sum(lengths)
-    expected = torch.zeros(total, context + total, dtype=torch.bool)
-    row = 0
-    for length in lengths:
-        for part in range(length):
-            for key in range(context + part + 1):
-                column = key if key < context else context + row + key - context
-                expected[row + part, column] = window is None or context + part - key < window
-        row += length
-    assert torch.equal(seen_by(plan.blocks(window), total - suffix, context + total), expected[suffix:])
+@st.composite
+def causal_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    total, window = draw(st.integers(1, 300)), draw(WINDOWS)
+    rows = torch.tensor(sorted(draw(st.sets(st.integers(0, total - 1), min_size=1))))
+    positions = torch.tensor(draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))).cumsum(0)
+    visible = torch.arange(total)[None] <= rows[:, None]
+    return causal_plan(rows, positions, dtype).blocks(window), within(visible, positions[rows], positions, window)
 
 
-@given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)
-@settings(max_examples=60)
-def test_tree_plan(draws: list[int], prompt: int, gap: int, window: int | None) -> None:
-    parents = [min(p, i - 1) for i, p in enumerate(draws)]
-    paths: list[list[int]] = []
-    for node, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), node])
-    nodes, depth = len(parents), torch.tensor([len(path) - 1 for path in paths])
-    ancestry = torch.zeros(nodes, nodes, dtype=torch.bool)
-    for node, path in enumerate(paths):
-        ancestry[node, path] = True
-    positions, following = torch.arange(prompt) + 4, prompt + 4 + gap  # so many rows in front are missing
-    places = torch.cat([positions, following + depth])
-    expected = torch.cat([torch.ones(nodes, prompt, dtype=torch.bool), ancestry], 1)
-    if window is not None:
-        expected &= places[prompt:][:, None] - places[None] < window
-    plan = tree_plan(bias_of(ancestry, torch.float32), depth, positions, following, torch.float32)
-    assert torch.equal(seen_by(plan.blocks(window), nodes, prompt + nodes), expected)
+@st.composite
+def unit_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    lengths, window = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12)), draw(WINDOWS)
+    context, suffix = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+    plan = unit_plan(lengths, context, dtype, torch.device("cpu"), suffix)
+    lengths = [suffix + lengths[0], *lengths[1:]]  # the first has rows that are computed already
+    places = torch.cat([torch.arange(count) for count in (context, *lengths)])
+    owner = torch.arange(-1, len(lengths)).repeat_interleave(torch.tensor([context, *lengths]))
+    places[context:] += context
+    visible = (places[None] <= places[:, None]) & ((owner[None] == -1) | (owner[None] == owner[:, None]))
+    return plan.blocks(window), within(visible, places, places, window)[context + suffix :]
+
+
+@st.composite
+def tree_cases(draw: st.DrawFn, dtype: torch.dtype) -> Case:
+    draws, window = draw(st.lists(st.integers(-1, 200), min_size=1, max_size=200)), draw(WINDOWS)
+    prompt, gap = draw(st.integers(1, 60)), draw(st.integers(0, 9))
+    ancestry = torch.eye(len(draws), dtype=torch.bool)
+    for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
+        if parent >= 0:
+            ancestry[node] |= ancestry[parent]
+    positions, depth, following = torch.arange(prompt) + 4, ancestry.sum(1) - 1, prompt + 4 + gap  # 4 rows are missing
+    plan = tree_plan(bias_of(ancestry, dtype), depth, positions, following, dtype)
+    visible = torch.cat([torch.ones(len(draws), prompt, dtype=torch.bool), ancestry], 1)
+    places = following + depth
+    return plan.blocks(window), within(visible, places, torch.cat([positions, places]), window)
+
+
+def cases(dtype: torch.dtype) -> st.SearchStrategy[Case]:
+    """Blocks of causal, unit and tree plans, and the visible keys (rows, keys) bool of their definitions."""
+    return st.one_of(causal_cases(dtype), unit_cases(dtype), tree_cases(dtype))
+
+
+@given(st.sampled_from([torch.float32, torch.bfloat16]).flatmap(cases))
+@settings(max_examples=180)
+def test_the_blocks_of_a_plan_have_its_visible_keys(case: Case) -> None:
+    blocks, visible = case
+    assert torch.equal(visible_rows(blocks, *visible.shape), visible)
 
 
 def test_a_plan_is_made_once_per_window() -> None:
     calls: list[int | None] = []
-
-    def planner(window: int | None) -> list[Block]:
-        calls.append(window)
-        return []
-
-    plan = MaskPlan(planner)
+    plan = MaskPlan(lambda window: calls.append(window) or [])
     for window in (None, 4, None, 4):
         plan.blocks(window)
     assert calls == [None, 4]
 
 
 @pytest.mark.parametrize("window", [None, 100])
-def test_rows_in_front_of_a_gap_read_no_keys_behind_it(window: int | None) -> None:
+def test_rows_before_a_gap_read_no_keys_behind_it(window: int | None) -> None:
     rows = torch.cat([torch.arange(300, 340), torch.arange(345, 350), torch.arange(900, 940), torch.arange(1400, 1464)])
     places = torch.arange(1464)
     blocks = causal_plan(rows, places, torch.float32).blocks(window)
@@ -154,8 +151,8 @@ def test_rows_in_front_of_a_gap_read_no_keys_behind_it(window: int | None) -> No
     assert all(0 <= b.k1 - stop < KEY_MULTIPLE for b, stop in zip(blocks, (350, 940, 1464), strict=True))
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (rows.numel(), *[1464 + KEY_MULTIPLE] * 2))
-    record = places[None] <= rows[:, None]
+    visible = places[None] <= rows[:, None]
     if window is not None:
-        record &= places[None] > rows[:, None] - window
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :1464], v[:, :, :1464], record, scale=0.3)
-    torch.testing.assert_close(grouped_attention(q, k, v, blocks, 0.3), expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
+        visible &= places[None] > rows[:, None] - window
+    expected = dense(q, k[:, :, :1464], v[:, :, :1464], visible)
+    torch.testing.assert_close(grouped_attention(q, k, v, blocks, 0.3), expected, rtol=1e-5, atol=1e-5)

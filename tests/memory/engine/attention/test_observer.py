@@ -1,4 +1,4 @@
-"""Attention observer: it keeps exactly the rows of the cache, after appends, drops, cuts and failures."""
+"""Attention observer: its records equal those of the cache's rows after appends, drops, cuts and failures."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STEPS = st.lists(
 
 
 class Record:
-    """A observer, and by position what each row was and gave."""
+    """Observer, and by position the queries and the attention of each row."""
 
     def __init__(self) -> None:
         self.observer = AttentionObserver(RECENT, mass=True)
         self.generator = torch.Generator().manual_seed(0)
         self.live: list[int] = []
-        self.next = self.settled = 0  # positions so far; how many there were when a turn was over
+        self.next = self.settled = 0  # positions so far, and at the end of the last turn
         self.queries: dict[int, torch.Tensor] = {}  # (LAYERS, HEADS, DIM)
-        self.given: dict[int, dict[int, float]] = {}
+        self.attention: dict[int, dict[int, float]] = {}  # of each row to the rows that it saw
 
     def append(self, count: int, layers: int = LAYERS) -> None:
-        """A pass over ``count`` rows; it fails when so many ``layers`` have seen it."""
+        """Run a pass over ``count`` rows, which fails after ``layers`` if those are not all."""
         new = range(self.next, self.next + count)
         places = torch.tensor([*self.live, *new])
         blocks = list(self.blocks(count, places.numel()))
@@ -44,26 +44,25 @@ class Record:
                 raise MemoryError
         for row, place in enumerate(new):
             self.queries[place] = queries[:, :, row]
-            self.given[place] = dict(zip(places.tolist(), total[row].tolist(), strict=True))
+            self.attention[place] = dict(zip(places.tolist(), total[row].tolist(), strict=True))
         self.live += new
         self.next += count
 
     def blocks(self, count: int, keys: int) -> Iterator[Block]:
-        """Two, with columns in front and padding behind."""
+        """Yield two blocks with prefix columns and padding."""
         for q0, q1 in ((0, count // 2), (count // 2, count)):
             if q0 < q1:
                 yield Block(q0, q1, keys // 2, keys + 2, None, keys // 3)
 
     def look(self, layer: int, query: torch.Tensor, blocks: list[Block], keys: int) -> torch.Tensor:
-        """(rows, keys) of what one layer's rows give, each to those before it and to itself."""
+        """Record a layer's attention, of each row to earlier rows and itself; returns it (rows, keys)."""
         count, columns = query.shape[1], self.observer.columns(blocks)
         weights = torch.rand(HEADS, count, keys, generator=self.generator).tril(keys - count)
         weights[:, :, blocks[0].prefix : blocks[0].k0] = 0
         for block in blocks:
             rows = weights[:, block.q0 : block.q1]
-            columns.append(
-                torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], torch.ones(*rows.shape[:2], 2)], 2)
-            )
+            padding = torch.ones(*rows.shape[:2], 2)
+            columns.append(torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], padding], 2))
         attention = LayerAttention(layer, query[None], None, None, AttentionParams(1.0), blocks)
         self.observer.record(attention, columns)
         return weights.sum(0)
@@ -78,13 +77,12 @@ class Record:
         self.observer.drop(torch.tensor(self.live, dtype=torch.long))
 
     def cut(self, number: int) -> None:
-        """Back to the end of a turn, or to anywhere."""
+        """Cut back to the end of a turn, or to any position."""
         position = self.settled if number % 2 else self.next * number // 100
         self.observer.cut(position)
         self.live = [place for place in self.live if place < position]
-        for rows in (self.queries, self.given):
-            for place in [place for place in rows if place >= position]:
-                del rows[place]
+        self.queries = {place: row for place, row in self.queries.items() if place < position}
+        self.attention = {place: row for place, row in self.attention.items() if place < position}
         self.next, self.settled = position, min(self.settled, position)
 
     def settle(self) -> None:
@@ -92,7 +90,7 @@ class Record:
         self.settled = self.next
 
     def check(self) -> None:
-        expected = [sum(row.get(place, 0.0) for row in self.given.values()) for place in self.live]
+        expected = [sum(row.get(place, 0.0) for row in self.attention.values()) for place in self.live]
         result = self.observer.mass(torch.tensor(self.live, dtype=torch.long))
         torch.testing.assert_close(result, torch.tensor(expected), rtol=1e-5, atol=1e-5)
         places = self.observer.places.tolist()
@@ -105,35 +103,33 @@ class Record:
 
 @given(steps=STEPS)
 @settings(max_examples=150)
-def test_rows_that_were_taken_back_or_never_came_leave_no_trace(steps: list[tuple[str, int]]) -> None:
-    visible = Record()
-    visible.append(7)
+def test_removed_and_failed_rows_leave_no_record(steps: list[tuple[str, int]]) -> None:
+    record = Record()
+    record.append(7)
     for step, number in steps:
-        if step == "append":
-            visible.append(number % 9 + 1)
-        elif step == "token":
-            visible.append(1)
+        if step in ("append", "token"):
+            record.append(number % 9 + 1 if step == "append" else 1)
         elif step == "settle":
-            visible.settle()
+            record.settle()
         else:
-            getattr(visible, step)(number)
-        visible.check()
+            getattr(record, step)(number)
+        record.check()
 
 
 @given(rows=st.integers(1, 20), turn=st.integers(1, 9))
 @settings(max_examples=40)
-def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) -> None:
-    visible = Record()
-    visible.append(turn)
-    visible.settle()
+def test_a_cut_to_the_end_of_a_turn_restores_its_last_queries(rows: int, turn: int) -> None:
+    record = Record()
+    record.append(turn)
+    record.settle()
     for _ in range(rows):
-        visible.append(1)
-    visible.cut(1)
-    visible.check()
-    assert visible.observer.places.tolist() == list(range(turn))[-RECENT:]
+        record.append(1)
+    record.cut(1)
+    record.check()
+    assert record.observer.places.tolist() == list(range(turn))[-RECENT:]
 
 
-def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
+def test_attention_is_float32_while_another_thread_loads_a_model() -> None:
     observer, places = AttentionObserver(RECENT, mass=True), torch.arange(7)
     with beside.loading():
         with observer.watching(places, 7):

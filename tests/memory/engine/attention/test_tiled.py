@@ -1,4 +1,4 @@
-"""Attention tile by tile equals attention over all keys at once, and never holds more than one tile."""
+"""Tiled attention equals attention over all keys at once, and keeps at most one tile in memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from memory.engine.attention.kernels import (
     bias_of,
     causal_plan,
     grouped_attention,
-    tree_plan,
-    unit_plan,
 )
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import PackFormat, pack
+from tests.memory.engine.attention.test_kernels import Case, cases
 
 DTYPE, DIM, SCALE = torch.float64, 8, 0.3
 CUTS = st.lists(st.integers(0, 400), max_size=9)
-WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -36,13 +34,13 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def cut(k: torch.Tensor, v: torch.Tensor, cuts: Sequence[int]) -> Iterator[Tile]:
-    """Tiles between ``cuts``; two equal ones make an empty tile."""
+    """Yield the tiles between ``cuts``; equal cuts make an empty tile."""
     bounds = sorted([0, *(min(c, k.shape[2]) for c in cuts), k.shape[2]])
     return ((k[:, :, a:b], v[:, :, a:b]) for a, b in pairwise(bounds))
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], **knobs: Any) -> torch.Tensor:
-    """The kernel over all keys at once; it reads padding behind them, which its blocks mask."""
+    """Apply the kernel to all keys at once, with padding that its blocks mask."""
     padded = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (k, v))
     return grouped_attention(q, *padded, blocks, SCALE, **knobs)
 
@@ -53,33 +51,11 @@ def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], he
     torch.testing.assert_close(result, dense(q, k, v, blocks))
 
 
-@given(st.data(), st.integers(1, 300), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[int]) -> None:
-    rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1))))
-    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
-    blocks = causal_plan(rows, torch.tensor(steps).cumsum(0), DTYPE).blocks(window)
-    agree(blocks, rows.numel(), total, cuts)
-
-
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 30), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_units_behind_a_prefix(
-    lengths: list[int], context: int, suffix: int, window: int | None, cuts: list[int]
-) -> None:
-    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu"), suffix).blocks(window)
-    agree(blocks, sum(lengths), context + suffix + sum(lengths), cuts)
-
-
-@given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
-@settings(max_examples=60)
-def test_trees(draws: list[int], prompt: int, window: int | None, cuts: list[int]) -> None:
-    ancestry = torch.eye(len(draws), dtype=torch.bool)
-    for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
-        if parent >= 0:
-            ancestry[node] |= ancestry[parent]
-    plan = tree_plan(bias_of(ancestry, DTYPE), ancestry.sum(1) - 1, torch.arange(prompt) + 4, prompt + 4, DTYPE)
-    agree(plan.blocks(window), len(draws), prompt + len(draws), cuts)
+@given(cases(DTYPE), CUTS)
+@settings(max_examples=180)
+def test_tiles_of_any_plan_equal_all_keys_at_once(case: Case, cuts: list[int]) -> None:
+    blocks, visible = case
+    agree(blocks, *visible.shape, cuts)
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
@@ -106,7 +82,7 @@ def test_sinks_and_softcap(softcap: float | None, with_sinks: bool, heads: int, 
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=4), st.integers(1, 3), CUTS)
 @settings(max_examples=40)
 def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list[int]) -> None:
-    """Left-padded requests, each with its own bias, equal one after the other."""
+    """Left-padded requests, each with its own bias, equal single requests."""
     longest, columns = max(lengths), torch.arange(max(lengths))
     q, (k, v) = randn(len(lengths), 4, rows, DIM), randn(2, len(lengths), 2, longest, DIM, seed=1)
     padded = columns < longest - torch.tensor(lengths)[:, None]
@@ -118,7 +94,7 @@ def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list
         torch.testing.assert_close(result[number : number + 1], expected)
 
 
-def test_rows_that_see_nothing_give_zeros() -> None:
+def test_the_output_of_rows_without_visible_keys_is_zero() -> None:
     q, (k, v) = randn(1, 2, 3, DIM), randn(2, 1, 2, 40, DIM, seed=1)
     visible = torch.ones(3, 40, dtype=torch.bool)
     visible[1] = False
@@ -128,7 +104,7 @@ def test_rows_that_see_nothing_give_zeros() -> None:
     assert bool(result[:, [0, 2]].isfinite().all()) and bool(result[:, [0, 2]].all())
 
 
-def test_large_scores_are_no_overflow() -> None:
+def test_large_scores_do_not_overflow() -> None:
     q, (k, v) = 1e3 * randn(1, 2, 5, DIM), 1e3 * randn(2, 1, 2, 64, DIM, seed=1)
     blocks = [Block(0, 5, 0, 64, None)]
     expected = dense(q, k, v, blocks)
@@ -147,24 +123,9 @@ def test_narrow_dtypes_sum_in_float32(dtype: torch.dtype, tolerance: float) -> N
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_an_accelerator(dtype: torch.dtype) -> None:
-    q, (k, v) = randn(2, 6, 40, 32).to("cuda", dtype), randn(2, 2, 2, 1500, 32, seed=1).to("cuda", dtype)
-    rows, every = torch.arange(1460, 1500, device="cuda"), torch.arange(1500, device="cuda")
-    blocks = causal_plan(rows, every, dtype).blocks(None)
-    packed = [pack(x, PackFormat(8)) for x in (k, v)]
-    expected = dense(q, *(x.unpack(dtype) for x in packed), blocks)
-    result = tiled_attention(q, unpacked_tiles(*packed, dtype, 256), blocks, SCALE)
-    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
-
-
-# -- packed keys and values --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keys", ["token", "channel"])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
+def test_packed_tiles_equal_unpacked_keys_and_values(bits: int, keys: str) -> None:
     format = PackFormat(bits, keys=keys)
     q, (k, v) = randn(2, 6, 30, 32), randn(2, 2, 2, 320, 32, seed=1)
     packed_k, packed_v = pack(k, format, format.keys), pack(v, format)
@@ -178,7 +139,7 @@ def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
 
 
 class Live(TorchDispatchMode):
-    """The most bytes that floating point tensors made in here took at the same time, and the largest of them."""
+    """Meter of the floating point tensors made within it: their peak in bytes, and the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +158,7 @@ class Live(TorchDispatchMode):
 
 
 def peaks(tokens: int, rows: int = 256) -> Live:
-    """Of attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
+    """Meter attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
     k, v = (pack(x.float(), PackFormat()) for x in randn(2, 1, 4, tokens, 32))
     q, blocks = randn(1, 8, 4, 32).float(), [Block(0, 4, 0, tokens, None)]
     with torch.inference_mode(), Live() as live:
@@ -205,15 +166,15 @@ def peaks(tokens: int, rows: int = 256) -> Live:
     return live
 
 
-def test_full_precision_is_a_few_tiles_however_long_the_memory() -> None:
+def test_memory_in_full_precision_does_not_grow_with_the_number_of_tokens() -> None:
     tile = 256 * 128 * 4
     short, long = peaks(2048), peaks(8192)
     assert short.peak == long.peak and long.largest == tile
-    assert long.peak < 4 * tile, "keys, values, and what unpacking them takes"
+    assert long.peak < 4 * tile, "keys, values, and temporary tensors of unpacking"
     assert peaks(2048, rows=2048).largest == 8 * tile
 
 
-def test_a_tile_is_gone_when_the_next_is_made() -> None:
+def test_a_tile_is_freed_before_the_next_is_made() -> None:
     storages: list[StorageWeakRef] = []
 
     def tiles() -> Iterator[Tile]:

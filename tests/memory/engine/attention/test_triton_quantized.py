@@ -1,7 +1,7 @@
-"""The Triton kernel gives what torch gives over unpacked tiles, and what attention over all keys at once gives.
+"""Triton kernel against torch over unpacked tiles, and against attention over all keys at once.
 
-On a GPU it is run as it is. Elsewhere one test runs this file in Triton's interpreter, which must be chosen before
-Triton is imported, and another compiles the kernel for GPUs that need not be there.
+It runs on a GPU. Elsewhere one test runs this file in Triton's interpreter, which must be chosen before Triton is
+imported, and another compiles the kernel for GPUs.
 """
 
 from __future__ import annotations
@@ -51,65 +51,51 @@ def packed_tiles(k: Packed, v: Packed, rows: int) -> Iterator[Tile]:
 
 
 def agree(
-    blocks: list[Block],
-    rows: int,
-    keys: int,
-    format: PackFormat = FORMATS[0],
-    heads: tuple[int, int, int] = HEADS[1],
-    dtype: torch.dtype = torch.float32,
-    tile: int = 64,
-    **knobs: Any,
-) -> None:
-    """The kernel, torch tile by tile, and torch in float64 over all keys at once."""
+    blocks: list[Block], rows: int, keys: int, format: PackFormat = FORMATS[0], heads: tuple[int, int, int] = HEADS[1],
+    dtype: torch.dtype = torch.float32, tile: int = 64, **knobs: Any,
+) -> None:  # fmt: skip
+    """Compare the kernel, torch tile by tile, and torch in float64 over all keys at once."""
     count, kv_heads, dim = heads
     q = randn(2, count, rows, dim, dtype=dtype)
     k, v = randn(2, 2, kv_heads, keys, dim, dtype=dtype, seed=1)
-    both = pack(k, format, format.keys), pack(v, format)
-    result = tiled_attention(q, packed_tiles(*both, tile), blocks, SCALE, **knobs)
+    packed = pack(k, format, format.keys), pack(v, format)
+    result = tiled_attention(q, packed_tiles(*packed, tile), blocks, SCALE, **knobs)
     assert result.dtype == dtype
-    same = tiled_attention(q, unpacked_tiles(*both, dtype, tile), blocks, SCALE, **knobs)
+    same = tiled_attention(q, unpacked_tiles(*packed, dtype, tile), blocks, SCALE, **knobs)
     torch.testing.assert_close(result, same, rtol=0, atol=2 * TOLERANCE[dtype])  # torch rounds its scores
-    exact = dense(q.double(), *(x.unpack(dtype).double() for x in both), blocks, **knobs)
+    exact = dense(q.double(), *(x.unpack(dtype).double() for x in packed), blocks, **knobs)
     torch.testing.assert_close(result.double(), exact, rtol=0, atol=TOLERANCE[dtype])
 
 
-def causal(rows: int, keys: int, dtype: torch.dtype = torch.float32, window: int | None = None) -> list[Block]:
-    """The last ``rows`` of ``keys`` see what is before them."""
+def agree_causal(
+    rows: int, keys: int, window: int | None = None, dtype: torch.dtype = torch.float32, **options: Any
+) -> None:
+    """Compare them for the last ``rows`` of ``keys``."""
     every = torch.arange(keys, device=DEVICE)
-    return causal_plan(every[keys - rows :], every, dtype).blocks(window)
+    blocks = causal_plan(every[keys - rows :], every, dtype).blocks(window)
+    agree(blocks, rows, keys, dtype=dtype, **options)
 
 
-# -- the kernel --------------------------------------------------------------------------------------------------------
+CAUSAL: list[dict[str, Any]] = [
+    *({"heads": heads} for heads in HEADS),
+    *({"dtype": dtype} for dtype in TOLERANCE),
+    *({"rows": rows, "window": window} for rows in (1, 70) for window in (None, 1, 50)),
+]
 
 
 @KERNEL
 @EVERY_FORMAT
-@pytest.mark.parametrize("heads", HEADS)
-def test_heads(format: PackFormat, heads: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("options", CAUSAL, ids=str)
+def test_causal_plans(format: PackFormat, options: dict[str, Any]) -> None:
     keys = 160 if format.keys == "channel" else 149
-    agree(causal(3, keys), 3, keys, format, heads)
-
-
-@KERNEL
-@EVERY_FORMAT
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_dtypes(format: PackFormat, dtype: torch.dtype) -> None:
-    agree(causal(20, 160, dtype), 20, 160, format, dtype=dtype)
-
-
-@KERNEL
-@EVERY_FORMAT
-@pytest.mark.parametrize("rows", [1, 70])
-@pytest.mark.parametrize("window", [None, 1, 50])
-def test_rows_and_windows(format: PackFormat, rows: int, window: int | None) -> None:
-    agree(causal(rows, 192, window=window), rows, 192, format)
+    agree_causal(**{"rows": 20, "keys": keys, **options}, format=format)
 
 
 @KERNEL
 @pytest.mark.parametrize("keys", [1, 31, 33, 64, 100])
 @pytest.mark.parametrize("tile", [37, 4096])
 def test_odd_lengths(keys: int, tile: int) -> None:
-    agree(causal(1, keys), 1, keys, tile=tile)
+    agree_causal(1, keys, tile=tile)
     agree([Block(0, 2, 0, keys, None)], 2, keys, tile=tile)
 
 
@@ -117,8 +103,7 @@ def test_odd_lengths(keys: int, tile: int) -> None:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_sinks_and_softcap(softcap: float | None, with_sinks: bool) -> None:
-    sinks = 3 * randn(6, seed=2) if with_sinks else None
-    agree(causal(5, 128), 5, 128, softcap=softcap, sinks=sinks)
+    agree_causal(5, 128, softcap=softcap, sinks=3 * randn(6, seed=2) if with_sinks else None)
 
 
 @KERNEL
@@ -138,7 +123,7 @@ def test_units_trees_and_requests(window: int | None) -> None:
 
 
 @KERNEL
-def test_rows_that_see_nothing_and_large_scores() -> None:
+def test_rows_without_visible_keys_and_large_scores() -> None:
     k, v = (pack(x, FORMATS[0]) for x in randn(2, 1, 2, 40, 16))
     hidden = bias_of(torch.tensor([[False], [True]], device=DEVICE).expand(-1, 40), torch.float32)
     result = tiled_attention(randn(1, 2, 2, 16), packed_tiles(k, v, 16), [Block(0, 2, 0, 40, hidden)], SCALE)
@@ -148,23 +133,19 @@ def test_rows_that_see_nothing_and_large_scores() -> None:
     torch.testing.assert_close(tiled_attention(large[0], packed_tiles(k, v, 16), *large[1:]), expected)
 
 
-# -- the cache ---------------------------------------------------------------------------------------------------------
-
-
 @KERNEL
 @pytest.mark.parametrize("format", FORMATS[1:3], ids=lambda f: f"{f.bits}-{f.group}-{f.keys}")
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss"])
 def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that fill no page: a number that is rounded otherwise would have another code."""
+    from memory.engine.attention.triton_quantized import Sums
+
     model = tiny_model(family, layers=2)
     model.module.to(DEVICE)
     cache, ids = QuantizedCache(model.spec, format, DEVICE), torch.tensor(tokens(320, 1), device=DEVICE)
     assert reads_packed(DEVICE, model.spec.dtype, model.spec.head_dim)
-    from memory.engine.attention.triton_quantized import Sums
-
-    launches: list[int] = []
-    real = Sums.see
-    monkeypatch.setattr(Sums, "see", lambda self, *inputs: launches.append(1) or real(self, *inputs))
+    launches, add = [], Sums.add
+    monkeypatch.setattr(Sums, "add", lambda self, *inputs: launches.append(1) or add(self, *inputs))
 
     def turns() -> list[torch.Tensor]:
         return [append(model.decoder, cache.fork(), ids[270 : 270 + count]) for count in (1, 20)]
@@ -180,12 +161,12 @@ def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypa
         launches.clear()
         cache.drop(torch.arange(270, device=DEVICE) % 5 > 0)
         turns()
-        assert not launches, "rows that were dropped are torch's affair"
+        assert not launches, "torch reads a cache with dropped rows"
 
 
 @KERNEL
 def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a tile and a page a turn makes no tensor as large as a quarter of the tile's keys."""
+    """A turn behind a tile and a page makes no tensor as large as a quarter of the tile's keys."""
     model = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32)
     model.module.to(DEVICE)
     cache = QuantizedCache(model.spec, FORMATS[0], DEVICE)
@@ -194,7 +175,7 @@ def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as torch_only:
             torch_only.setattr(packed_module, "reads_packed", lambda *_: False)
             append(model.decoder, cache, ids[:-3], last=False)
-        model.decoder.rope.at(ids[:1] * 0, 2 * TILE)  # its tables grow now and then
+        model.decoder.rope.at(ids[:1] * 0, 2 * TILE)  # so that its tables do not grow below
         monkeypatch.setattr(Packed, "unpack", None)
         with Live() as live:
             append(model.decoder, cache, ids[-3:])
@@ -204,7 +185,7 @@ def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
 @EVERY_FORMAT
 def test_a_batch_on_a_gpu(format: PackFormat) -> None:
-    """Agents that decode together there get what each gets alone."""
+    """Agents that decode together equal agents that decode alone."""
     model = tiny_model("gemma3_text", layers=2)
     model.module.to(DEVICE)
     caches = [QuantizedCache(model.spec, format, DEVICE) for _ in range(3)]
@@ -220,16 +201,13 @@ def test_a_batch_on_a_gpu(format: PackFormat) -> None:
             assert relative(result, torch.cat(alone)) < 1e-3
 
 
-# -- where there is no GPU ---------------------------------------------------------------------------------------------
-
-
 @NEEDS_TRITON
 @pytest.mark.skipif(INTERPRETED, reason="this is the interpreter")
 @pytest.mark.timeout(900)
-def test_all_of_it_in_the_interpreter() -> None:
-    known = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+def test_this_file_in_the_interpreter() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=known, cwd=Path(__file__).parents[4], capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[4], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
 
 
@@ -237,28 +215,28 @@ def test_all_of_it_in_the_interpreter() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @EVERY_FORMAT
 @pytest.mark.parametrize(("capability", "dtype", "dim"), [(80, torch.bfloat16, 128), (90, torch.float32, 256)])
-def test_it_compiles(format: PackFormat, capability: int, dtype: torch.dtype, dim: int) -> None:
-    """No GPU is needed for that; 99 KiB are what a program may have on the smallest ones."""
+def test_the_kernel_compiles(format: PackFormat, capability: int, dtype: torch.dtype, dim: int) -> None:
+    """No GPU is needed to compile; the smallest ones give a program 99 KiB."""
     from triton import compile
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from memory.engine.attention import triton_quantized as triton_packed
+    from memory.engine.attention import triton_quantized as kernel
 
-    tiling = triton_packed._tiling(8, dim, dtype)
+    tiling = kernel._tiling(8, dim, dtype)
     k, v = format.grid(8 * dim, format.keys), format.grid(8 * dim)
     constants = {
         **{"K_WIDTH": k.width, "K_SIZE": k.size, "K_SPAN": k.span, "V_WIDTH": v.width, "V_SIZE": v.size},
         **{"BITS": k.bits, "KV_HEADS": 8, "DIM": dim, "WIDE": dim, "BIASED": True, "CAPPED": True},
-        **{"FACTOR": triton_packed.DTYPES[dtype], "ROWS": tiling.pop("ROWS"), "STEP": triton_packed.KEYS},
+        **{"FACTOR": kernel.DTYPES[dtype], "ROWS": tiling.pop("ROWS"), "STEP": kernel.KEYS},
     }
-    numbers = f"*{triton_packed.DTYPES[dtype]}"
+    numbers = f"*{kernel.DTYPES[dtype]}"
     inputs = {"q": numbers, "bias": numbers, "softcap": "fp32", "top": "*fp32", "mass": "*fp32", "out": "*fp32"}
     for side in "kv":
         inputs |= {f"{side}_codes": "*u8", f"{side}_scale": "*fp16", f"{side}_bias": "*fp16"}
-    inputs |= dict.fromkeys(triton_packed.RUNTIME, "i32") | dict.fromkeys(constants, "constexpr")
-    signature = {name: inputs[name] for name in triton_packed._see.arg_names}
-    done = compile(ASTSource(triton_packed._see, signature, constants), GPUTarget("cuda", capability, 32), tiling)
+    inputs |= dict.fromkeys(kernel.RUNTIME, "i32") | dict.fromkeys(constants, "constexpr")
+    signature = {name: inputs[name] for name in kernel._see.arg_names}
+    done = compile(ASTSource(kernel._see, signature, constants), GPUTarget("cuda", capability, 32), tiling)
     assert done.metadata.shared <= 99 * 1024
 
 

@@ -1,4 +1,4 @@
-"""Allocator: what a layer frees the next one gets, without page faults; what loading frees goes to the system."""
+"""Allocator: memory that a layer frees is used again without page faults, memory of loading goes to the system."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ SCRIPT = """
 import json, resource, sys, threading
 import torch
 from memory.engine.cpu.allocator import keep_freed_memory
-told = sys.argv[1] == "told" and keep_freed_memory()
+accepted = sys.argv[1:] == ["keep"] and keep_freed_memory()
 faults = []
 def work():
     for _ in range(12):
@@ -26,14 +27,14 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-print(json.dumps([told, sum(faults[2:])]))
+print(json.dumps([accepted, sum(faults[2:])]))
 """
 
 
-def faults(message: str) -> tuple[bool, int]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, message], capture_output=True, text=True, check=True)
-    told, count = json.loads(done.stdout)
-    return told, count
+def run(script: str, *arguments: str) -> list[Any]:
+    """Run a script, which prints a JSON list, in a new process."""
+    command = [sys.executable, "-c", script, *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 MAPPED = """
@@ -43,11 +44,11 @@ from memory.engine.cpu.allocator import freed_at_once
 libc, size = ctypes.CDLL(None), 1 << 20
 libc.malloc.restype = ctypes.c_void_p
 
-class Given(ctypes.Structure):  # struct mallinfo2; hblkhd: bytes of blocks with a mapping of their own
+class Info(ctypes.Structure):  # struct mallinfo2; hblkhd: bytes of blocks with a mapping of their own
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
                                                      "fsmblks", "uordblks", "fordblks", "keepcost")]
 
-libc.mallinfo2.restype = Given
+libc.mallinfo2.restype = Info
 
 def mapped():
     before = libc.mallinfo2().hblkhd
@@ -61,10 +62,8 @@ print(json.dumps([loading, mapped()]))
 
 
 @glibc
-def test_blocks_of_weights_are_mapped_each_while_a_model_is_loaded() -> None:
-    """In a new process: the heap of this one may have room for such a block."""
-    done = subprocess.run([sys.executable, "-c", MAPPED], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [True, False]
+def test_a_block_of_weights_has_its_own_mapping_while_a_model_is_loaded() -> None:
+    assert run(MAPPED) == [True, False]
 
 
 HOLES = """
@@ -87,16 +86,15 @@ print(json.dumps([before, whole - resident(), all(block.all() for block in block
 
 
 @glibc
-def test_holes_between_blocks_in_use_go_back_to_the_system() -> None:
-    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
-    unasked, request, whole = json.loads(done.stdout)
-    assert unasked < 8 and 56 < request < 72 and whole  # of 64 MiB that are free
+def test_holes_between_used_blocks_go_back_to_the_system() -> None:
+    before, after, intact = run(HOLES)
+    assert before < 8 and 56 < after < 72 and intact  # of 64 MiB that are free
 
 
 @pytest.mark.slow
 @glibc
-def test_freed_memory_stays() -> None:
-    """In one of several processes at least: a machine that takes memory back by itself lets its pages fault again."""
-    runs = [faults("told") for _ in range(5)]
-    assert all(told for told, _ in runs)
-    assert 2 * min(survivors for _, survivors in runs) < max(faults("untold")[1] for _ in range(2))
+def test_freed_memory_stays_with_the_process() -> None:
+    """In at least one of several processes: a machine may take memory back by itself."""
+    runs = [run(SCRIPT, "keep") for _ in range(5)]
+    assert all(accepted for accepted, _ in runs)
+    assert 2 * min(faults for _, faults in runs) < max(run(SCRIPT)[1] for _ in range(2))

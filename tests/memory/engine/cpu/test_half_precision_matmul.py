@@ -1,11 +1,10 @@
-"""Padded products: the same numbers, in few shapes, whatever the lengths of prompts, units and candidates."""
+"""Padded products: the same numbers in few shapes, for any lengths of prompts, units and candidates."""
 
 from __future__ import annotations
 
 import copy
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -33,16 +32,12 @@ HEAD = 16  # dimensions of a head of the tiny model
 PRODUCTS = ("matmul", "bmm", "mm", "addmm", "linear", "_linear_pointwise")
 
 
-@dataclass
 class Shapes(TorchDispatchMode):
-    """Notes the sizes of all products in half precision: rows, and those of attention with its keys."""
+    """Recorder of the sizes of all products in half precision: rows, and queries and keys of attention."""
 
-    rows: set[int] = field(default_factory=set)
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.rows, self.queries, self.keys = set[int](), set[int](), set[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -55,8 +50,8 @@ class Shapes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
-    """The shapes that ``work``, done on the engine's worker, multiplies."""
+def takes_few_shapes(engine: Engine, work: Callable[[], None]) -> bool:
+    """Tell whether all products of ``work`` on the engine's worker have padded sizes."""
     shapes = Shapes()
 
     def watched() -> None:
@@ -64,23 +59,19 @@ def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
             work()
 
     engine.run(watched)
-    return shapes
-
-
-def few(shapes: Shapes) -> bool:
     kinds = (shapes.rows, ROWS), (shapes.queries, QUERIES), (shapes.keys, KEYS)
     return all(len(result) > 1 and result == {sizes.over(item) for item in result} for result, sizes in kinds)
 
 
 @given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
-def test_sizes_are_near(count: int, sizes: Sizes) -> None:
+def test_padded_sizes_are_close(count: int, sizes: Sizes) -> None:
     result = sizes.over(count)
     assert count <= result and sizes.over(result) == result
     assert result < count + sizes.multiple or result <= count * (1 + 2 / sizes.steps)
 
 
-def test_sizes_are_few() -> None:
-    """Up to 4,096 rows and keys, and 128 queries in a block: fewer shapes than the caches hold."""
+def test_padded_sizes_are_few() -> None:
+    """Up to 4,096 rows and keys, and 128 queries in a block, give fewer shapes than oneDNN's caches hold."""
     rows, keys = ({sizes.over(count) for count in range(1, 4097)} for sizes in (ROWS, KEYS))
     queries = {QUERIES.over(count) for count in range(1, 129)}
     assert 5 * len(rows) + 2 * len(queries) * len(keys) < 700
@@ -104,7 +95,7 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("make", [sessions.keep, sessions.groups, sessions.blocks, sessions.sparsex])
 def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod]) -> None:
-    """So that a process does not grow with every new length: prefill, choice of rows, scores and generated text."""
+    """Prefill, choice of rows, scores and decoding do not let the process grow with every new length."""
     with TransformersEngine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
         session = sessions.open_session(engine, make())
 
@@ -113,8 +104,7 @@ def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod
                 session.score(prefill, [encode_text(f"go to {name}") for name in "abc"[: 1 + number % 3]])
                 session.generate(prefill, 3)
 
-        shapes = shapes_of(engine, live)
-    assert few(shapes)
+        assert takes_few_shapes(engine, live)
 
 
 @pytest.mark.usefixtures("native_bfloat16")
@@ -126,18 +116,17 @@ def test_a_growing_transcript_takes_few_shapes() -> None:
             for count in (5, 70, 1, 1, 3, 66):
                 engine.extend(cache, list(range(1, count + 1)))
 
-        shapes = shapes_of(engine, grow)
-    assert few(shapes)
+        assert takes_few_shapes(engine, grow)
 
 
-def layers_of(*sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> nn.ModuleList:
+def layers_of(*sizes: tuple[int, int]) -> nn.ModuleList:
     torch.manual_seed(0)
-    return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=dtype) for size in sizes)
+    return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=torch.bfloat16) for size in sizes)
 
 
 @pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("rows", [1, 3, 64, 300])
-def test_the_same_bit_by_bit(rows: int) -> None:
+def test_prepacked_layers_change_no_bit(rows: int) -> None:
     plain, packed = layers_of((64, 192), (32, 48), (96, 17)), layers_of((64, 192), (32, 48), (96, 17))
     prepack(packed)
     for item, peer in zip(plain, packed, strict=True):
@@ -155,7 +144,7 @@ def test_the_same_bit_by_bit(rows: int) -> None:
 
 
 @pytest.mark.usefixtures("native_bfloat16")
-def test_each_layer_is_freed_before_the_next_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_layer_is_freed_before_the_next_is_prepacked(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = layers_of((64, 64), (64, 64), (64, 64))
     plain, alive = [weakref.ref(layer) for layer in layers], []
     reorder = Prepacked.__init__
@@ -169,9 +158,9 @@ def test_each_layer_is_freed_before_the_next_is_laid_out(monkeypatch: pytest.Mon
     assert alive == [3, 2, 1]
 
 
-def test_other_dtypes_and_kinds_stay() -> None:
+def test_other_dtypes_and_kinds_are_not_prepacked() -> None:
     class Packed(nn.Linear):
-        """As a quantised checkpoint's."""
+        """Layer like those of quantised checkpoints."""
 
     layers = nn.ModuleList([nn.Linear(8, 8), Packed(8, 8, dtype=torch.bfloat16), nn.LayerNorm(8, dtype=torch.bfloat16)])
     kinds = [type(layer) for layer in layers]
@@ -181,7 +170,7 @@ def test_other_dtypes_and_kinds_stay() -> None:
 
 @pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "gpt_oss"])
-def test_a_model_is_prepacked_and_its_ruler_is_not(family: str) -> None:
+def test_a_model_is_prepacked_and_its_plain_copy_is_not(family: str) -> None:
     prompt = Prompt.random()
     with TransformersEngine(tiny_model(family, dtype=torch.bfloat16)) as engine:
         packed = [module for module in engine.model.module.modules() if isinstance(module, Prepacked)]

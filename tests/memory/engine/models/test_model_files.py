@@ -1,4 +1,4 @@
-"""Model files: what is loaded is what was hashed and checked; what cannot be loaded is one sentence."""
+"""Model files: exactly the hashed and checked files are loaded, others are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.checksums import check_sums, sha256, write_sums
+from tests.memory.engine.models.folders import refusal, set_config
 
 SHARDED = "model.safetensors.index.json"
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokenizerFast) -> Path:
-    """A model with everything that is loaded beside its weights, in shards."""
+    """A model in shards, with every file that is loaded with its weights."""
     folder = tmp_path_factory.mktemp("model")
     module = tiny_model("qwen2", layers=2).module
     module.generation_config.eos_token_id = [3]
@@ -49,12 +50,12 @@ def key_of(folder: Path) -> str:
 
 
 def merge(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a folder in shards."""
+    """Read all weights of a folder in shards."""
     return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
 
 
 def change(path: Path) -> None:
-    """Other content that can be loaded."""
+    """Write other content that can be loaded."""
     if path.suffix == ".safetensors":
         save_file({name: tensor * 1.001 for name, tensor in load_file(path).items()}, path, {"format": "pt"})
     else:
@@ -63,21 +64,30 @@ def change(path: Path) -> None:
 
 @contextmanager
 def opens(folder: Path) -> Iterator[set[str]]:
-    """Names of the files below ``folder`` that Python opens meanwhile."""
-    visible: set[str] = set()
+    """Collect the names of the files below ``folder`` that Python opens within the context."""
+    names: set[str] = set()
     watching = True
 
     def note(event: str, arguments: tuple) -> None:
         if watching and event == "open" and isinstance(arguments[0], (str, os.PathLike)):
             path = Path(arguments[0]).resolve()
             if path.is_relative_to(folder):
-                visible.add(path.relative_to(folder).as_posix())
+                names.add(path.relative_to(folder).as_posix())
 
     sys.addaudithook(note)
     try:
-        yield visible
+        yield names
     finally:
         watching = False
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[None]:
+    """Change a file within the context."""
+    content = path.read_bytes()
+    change(path)
+    yield
+    path.write_bytes(content)
 
 
 def test_replacing_any_file_that_is_loaded_gives_another_identity(folder: Path) -> None:
@@ -88,10 +98,8 @@ def test_replacing_any_file_that_is_loaded_gives_another_identity(folder: Path) 
     names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", SHARDED}
     assert set(loaded) == {*names, "chat_template.jinja", *(path.name for path in folder.glob("*.safetensors"))}
     for name in loaded:
-        survivors = (folder / name).read_bytes()
-        change(folder / name)
-        assert key_of(folder) != first, name
-        (folder / name).write_bytes(survivors)
+        with replaced(folder / name):
+            assert key_of(folder) != first, name
     change(folder / "README.md")
     assert key_of(folder) == first
 
@@ -105,40 +113,41 @@ def test_one_changed_number_of_a_large_tensor_gives_another_identity(tmp_path: P
 
 
 def test_every_file_that_is_opened_is_hashed(folder: Path) -> None:
-    with opens(folder.resolve()) as visible:
+    with opens(folder.resolve()) as names:
         load_model(folder, "float32")
         load_tokenizer(str(folder))
-    assert {"config.json", "tokenizer_config.json"} <= visible
-    assert visible <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
+    assert {"config.json", "tokenizer_config.json"} <= names
+    assert names <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
 
 
 def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Path) -> None:
     tensors = merge(folder)
     save_file({name: tensor / 2 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"has weights twice, in model\.safetensors and in the shards .*; remove"):
-        load_model(folder)
+    refusal(r"has weights twice, in model\.safetensors and in the shards .*; remove", folder)
     (folder / SHARDED).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
-    assert weight_files(folder) == [folder / "model.safetensors"]  # they say the same
+    assert weight_files(folder) == [folder / "model.safetensors"]  # the index names it
     norm = load_model(folder, "float32").module.model.norm.weight
     assert torch.equal(norm, tensors["model.norm.weight"] / 2)
 
 
 def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
-    engine_model, theirs = load_model(folder, "float32").module, AutoModelForCausalLM.from_pretrained(folder)
-    for (name, a), b in zip(engine_model.named_parameters(), theirs.parameters(), strict=True):
+    expected = AutoModelForCausalLM.from_pretrained(folder)
+    for (name, a), b in zip(
+        load_model(folder, "float32").module.named_parameters(), expected.parameters(), strict=True
+    ):
         assert torch.equal(a, b), name
 
 
 @pytest.mark.parametrize("name", ["shard-00000-model-00001-of-00001.safetensors", "extra.safetensors"])
-def test_weights_that_nothing_names_are_not_loaded(folder: Path, name: str) -> None:
-    """transformers takes the first for the shards of a distributed run, and loads all files then."""
+def test_weights_outside_the_index_are_not_loaded(folder: Path, name: str) -> None:
+    """transformers takes the first for a shard of a distributed run, and loads all files then."""
     first = key_of(folder)
     save_file({key: tensor * 0 for key, tensor in merge(folder).items()}, folder / name, {"format": "pt"})
     loaded = load_model(folder, "float32")
     assert loaded.spec.model_key == first and float(loaded.module.model.norm.weight.abs().sum()) > 0
 
 
-def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None:
+def test_a_change_of_a_file_while_it_is_loaded_is_detected(folder: Path) -> None:
     result = model_files(folder)
     with pytest.raises(ModelError, match=r"config\.json was changed while the model was loaded"), result.view():
         change(folder / "config.json")
@@ -146,11 +155,11 @@ def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None
         pass
 
 
-def test_writing_that_keeps_size_and_mtime_is_noticed_while_a_file_is_loaded(folder: Path) -> None:
+def test_a_write_that_keeps_size_and_mtime_is_detected(folder: Path) -> None:
     result, path = model_files(folder), min(folder.glob("*.safetensors"))
     before = path.stat()
     with pytest.raises(ModelError, match=rf"{path.name} was changed while the model was loaded"), result.view():
-        while path.stat().st_ctime_ns == before.st_ctime_ns:  # clocks of files tick
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # until the file clock ticks
             with path.open("r+b") as file:
                 file.seek(-4, os.SEEK_END)
                 file.write(b"\0\0\0\0")
@@ -158,56 +167,42 @@ def test_writing_that_keeps_size_and_mtime_is_noticed_while_a_file_is_loaded(fol
         assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def mapped(folder: Path) -> list[str]:
-    """Mappings of files below ``folder`` in this process."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+MAPS = Path("/proc/self/maps")
 
 
-def overwrite(folder: Path) -> None:
-    """Change every byte of the weights in place, then cut the files short."""
-    for path in folder.glob("*.safetensors"):
-        with path.open("r+b") as file:
-            file.write(b"\xff" * path.stat().st_size)
-            file.flush()
-            file.truncate(10)
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are listed by Linux only")
+@pytest.mark.skipif(not MAPS.exists(), reason="mappings are listed by Linux only")
 @pytest.mark.parametrize(
     ("family", "dtype"), [*(("qwen2", dtype) for dtype in DTYPES), *((family, "bfloat16") for family in FAMILIES[1:])]
 )
-def test_what_becomes_of_the_files_does_not_reach_a_loaded_model(family: str, dtype: str, tmp_path: Path) -> None:
+def test_later_changes_of_the_files_do_not_reach_a_loaded_model(family: str, dtype: str, tmp_path: Path) -> None:
     ids = torch.arange(20)
     tiny_model(family, layers=2).module.to(getattr(torch, dtype)).save_pretrained(tmp_path, max_shard_size="100KB")
     with TransformersEngine(load_model(tmp_path, dtype), "inline") as engine:
-        assert not mapped(tmp_path)
+        assert str(tmp_path) not in MAPS.read_text()
         before = engine.forward_plain(ids)
-        overwrite(tmp_path)
+        for path in tmp_path.glob("*.safetensors"):
+            with path.open("r+b") as file:
+                file.write(b"\xff" * path.stat().st_size)
+                file.flush()
+                file.truncate(10)
         assert torch.equal(engine.forward_plain(ids), before)
 
 
-def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> None:
+def test_every_file_in_the_list_of_checksums_is_checked(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()]
     sums = {name: sha256((folder / name).read_bytes()) for name in names}
     write_sums(folder / "SHA256SUMS", sums)
     load_model(folder)
     for name in names:
-        survivors = (folder / name).read_bytes()
-        change(folder / name)
-        with pytest.raises(ModelError, match=rf"{name} is corrupt or was changed: SHA-256 .* on purpose, put its new"):
-            load_model(folder)
-        (folder / name).write_bytes(survivors)
-    config = json.loads((folder / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"config\.json is corrupt or was changed"):
-        load_model(folder)
+        with replaced(folder / name):
+            refusal(rf"{name} is corrupt or was changed: SHA-256 .* on purpose, put its new", folder)
+    set_config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0})
+    refusal(r"config\.json is corrupt or was changed", folder)
     del sums["config.json"]
-    write_sums(folder / "SHA256SUMS", sums)  # as the message says
+    write_sums(folder / "SHA256SUMS", sums)  # the remedy of the message
     load_model(folder)
     (folder / "generation_config.json").unlink()
-    with pytest.raises(ModelError, match=r"generation_config\.json is listed in .* but missing; restore it"):
-        load_model(folder)
+    refusal(r"generation_config\.json is listed in .* but missing; restore it", folder)
 
 
 @pytest.mark.parametrize(
@@ -224,78 +219,53 @@ def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> No
 )
 def test_a_broken_list_of_checksums_is_named(tmp_path: Path, content: bytes, match: str) -> None:
     (tmp_path / "SHA256SUMS").write_bytes(content)
-    with pytest.raises(ModelError, match=match) as caught:
-        check_sums(tmp_path / "SHA256SUMS")
-    assert "\n" not in str(caught.value)
+    refusal(match, tmp_path / "SHA256SUMS", load=check_sums)
 
 
-def test_a_list_of_checksums_that_is_no_file_is_named(tmp_path: Path) -> None:
-    check_sums(tmp_path / "SHA256SUMS")
-    (tmp_path / "SHA256SUMS").mkdir()
-    with pytest.raises(ModelError, match=r"cannot load the checksums in .*SHA256SUMS .IsADirectoryError"):
-        check_sums(tmp_path / "SHA256SUMS")
-
-
-def test_checksums_may_be_in_upper_case(tmp_path: Path) -> None:
+def test_a_list_of_checksums_may_be_missing_or_in_upper_case_but_no_folder(tmp_path: Path) -> None:
+    sums = tmp_path / "SHA256SUMS"
+    check_sums(sums)
     (tmp_path / "file").write_bytes(b"content")
-    write_sums(tmp_path / "SHA256SUMS", {"*file": sha256(b"content").upper()})
-    check_sums(tmp_path / "SHA256SUMS")
+    write_sums(sums, {"*file": sha256(b"content").upper()})
+    check_sums(sums)
+    sums.unlink()
+    sums.mkdir()
+    refusal(r"cannot load the checksums in .*SHA256SUMS .IsADirectoryError", sums, load=check_sums)
 
 
-def test_an_index_does_not_lead_out_of_its_folder(folder: Path) -> None:
-    (folder / SHARDED).write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
-    with pytest.raises(ModelError, match=r"'\.\./other\.safetensors', which is not in its folder"):
-        load_model(folder)
-
-
-def test_an_adapter_is_called_one(folder: Path, tmp_path: Path) -> None:
+def test_the_refusal_of_an_adapter_names_its_base(folder: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
-    with pytest.raises(ModelError, match=r"holds an adapter of 'some/base' .*; merge it into its base") as caught:
-        load_model(adapter)
-    assert "or remove" not in str(caught.value)
+    assert "or remove" not in refusal(r"holds an adapter of 'some/base' .*; merge it into its base", adapter)
     (folder / "adapter_config.json").write_bytes(b"\xff")
-    with pytest.raises(ModelError, match=r"a model that it does not name .*; or remove adapter_config\.json"):
-        load_model(folder)
+    refusal(r"a model that it does not name .*; or remove adapter_config\.json", folder)
 
 
-def test_a_file_of_another_format_says_what_is_loaded(tmp_path: Path) -> None:
+def test_the_refusal_of_another_format_names_the_supported_one(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF\x03")
-    with pytest.raises(ModelError, match="safetensors weights and a tokenizer .GGUF is not supported.; give such"):
-        load_model(tmp_path / "model.gguf")
-    with pytest.raises(ModelError, match=r"has no config\.json"):
-        load_model(tmp_path)
+    refusal("safetensors weights and a tokenizer .GGUF is not supported.; give such", tmp_path / "model.gguf")
+    refusal(r"has no config\.json", tmp_path)
     (tmp_path / "config.json").write_text(tiny_model("qwen2", layers=2).module.config.to_json_string())
-    with pytest.raises(ModelError, match=r"found model\.gguf: convert it"):
-        load_model(tmp_path)
+    refusal(r"found model\.gguf: convert it", tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]"])
-def test_a_damaged_generation_configuration_is_not_passed_over(folder: Path, content: bytes) -> None:
-    """It says which tokens end an answer."""
-    (folder / "generation_config.json").write_bytes(content)
-    with pytest.raises(ModelError, match=r"cannot load .*generation_config\.json .*; fetch it again") as caught:
-        load_model(folder)
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+GENERATION = r"cannot load .*generation_config\.json .*; fetch it again"
 
 
-def _nested(path: Path) -> None:
-    path.write_text('{"model_type": "qwen2", "x": ' + "[" * 100_000)
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "list": lambda path: path.write_text("[]"),
-    "number": lambda path: path.write_text('{"model_type": "qwen2", "num_attention_heads": 0}'),
-    "bytes": lambda path: path.write_bytes(b"\xff\xfe"),
-    "nested": _nested,
-    "type": lambda path: path.write_text('{"model_type": ["qwen2"]}'),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_configuration_is_one_sentence(folder: Path, damage: str) -> None:
-    DAMAGES[damage](folder / "config.json")
-    with pytest.raises(ModelError) as caught:
-        load_model(folder)
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("generation_config.json", b"{", GENERATION),
+        ("generation_config.json", b"[]", GENERATION),
+        ("config.json", b"[]", ""),
+        ("config.json", b"\xff\xfe", ""),
+        ("config.json", b'{"model_type": "qwen2", "num_attention_heads": 0}', ""),
+        ("config.json", b'{"model_type": "qwen2", "x": ' + b"[" * 100_000, ""),
+        ("config.json", b'{"model_type": ["qwen2"]}', ""),
+    ],
+    ids=range(7),
+)
+def test_a_damaged_configuration_is_refused(folder: Path, name: str, content: bytes, match: str) -> None:
+    (folder / name).write_bytes(content)
+    assert str(folder) in refusal(match, folder)

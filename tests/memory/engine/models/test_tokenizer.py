@@ -1,4 +1,4 @@
-"""Tokenizers of models: one that is missing, damaged or of another model is refused when it is loaded."""
+"""Tokenizers and chat templates: missing, damaged or unsuitable ones are refused."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
-from keep_agent.errors import ModelError
 from memory.engine.models.chat_template import SpecialTokens, parts_around, render, special_tokens
 from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from planners.prompts.formats import LotaFormat
+from tests.memory.engine.models.folders import refusal
 
 IMAGE = AddedToken("<image>", special=True)
 ZEBRA = AddedToken("zebra")
 
 
 def saved(chat: PreTrainedTokenizerFast, folder: Path, *added: AddedToken) -> str:
-    """A copy of the tokenizer with more tokens."""
+    """Save a copy of the tokenizer with more tokens."""
     chat.save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.add_tokens(list(added))
@@ -35,33 +34,29 @@ def saved(chat: PreTrainedTokenizerFast, folder: Path, *added: AddedToken) -> st
 def test_tokens_beyond_the_embeddings_are_refused(chat: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     name, rows = saved(chat, tmp_path, ZEBRA), len(chat)
     message = rf"tokens up to {rows} \('zebra'\), but the model has {rows} token embeddings, up to {rows - 1}"
-    with pytest.raises(ModelError, match=message):
-        load_tokenizer(name, rows)
+    refusal(message, name, rows, load=load_tokenizer)
     assert len(load_tokenizer(name, rows + 1)) == rows + 1
     assert load_tokenizer(name, rows + 64).encode("zebra") == [rows]  # padded embeddings
 
 
-def test_a_placeholder_that_text_does_not_use_may_lie_beyond(chat: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_a_placeholder_outside_the_template_may_lie_beyond(chat: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     rows = len(chat)
     assert load_tokenizer(saved(chat, tmp_path / "placeholder", IMAGE), rows)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "placeholder")
     tokenizer.chat_template = f"{IMAGE.content}{chat.chat_template}"
     tokenizer.save_pretrained(tmp_path / "used")
-    with pytest.raises(ModelError, match="<image>"):
-        load_tokenizer(str(tmp_path / "used"), rows)
+    refusal("<image>", str(tmp_path / "used"), rows, load=load_tokenizer)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "gemma3_text", "gpt_oss"])
-def test_a_model_without_a_tokenizer_says_what_is_expected(family: str, tmp_path: Path) -> None:
+def test_the_refusal_of_a_missing_tokenizer_names_its_files(family: str, tmp_path: Path) -> None:
     tiny_model(family, layers=2).module.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"tokenizer (of|in) .*tokenizer\.json \(or .*model\.tokenizer") as caught:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(caught.value)
+    refusal(r"tokenizer (of|in) .*tokenizer\.json \(or .*model\.tokenizer", str(tmp_path), load=load_tokenizer)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"{", b"[]", b"", b"{}"])
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_damaged_tokenizer_is_one_sentence(
+def test_a_damaged_tokenizer_is_refused(
     chat: PreTrainedTokenizerFast, tmp_path: Path, name: str, content: bytes
 ) -> None:
     folder = Path(saved(chat, tmp_path / "whole"))
@@ -69,9 +64,7 @@ def test_a_damaged_tokenizer_is_one_sentence(
     (damaged / name).write_bytes(content)
     if name == "tokenizer_config.json" and content == b"{}":
         (damaged / "tokenizer.json").unlink()
-    with pytest.raises(ModelError) as caught:
-        load_tokenizer(str(damaged))
-    assert str(damaged) in str(caught.value) and "\n" not in str(caught.value)
+    assert str(damaged) in refusal("", str(damaged), load=load_tokenizer)
 
 
 FAILING: dict[str, Any] = {
@@ -88,81 +81,62 @@ FAILING: dict[str, Any] = {
 
 
 def with_template(chat: PreTrainedTokenizerFast, template: Any) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=chat.backend_tokenizer, eos_token=chat.eos_token, chat_template=template
-    )
+    inner = chat.backend_tokenizer
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=chat.eos_token, chat_template=template)
 
 
 @pytest.mark.parametrize("kind", FAILING)
-def test_a_template_that_fails_is_one_sentence(chat: PreTrainedTokenizerFast, kind: str) -> None:
-    failing = with_template(chat, FAILING[kind])
-    with pytest.raises(
-        ModelError, match=r"chat template makes no prompt .*; give other messages, or correct"
-    ) as caught:
-        render(failing, [("user", "go")])
-    assert "\n" not in str(caught.value)
+def test_a_failing_template_is_refused(chat: PreTrainedTokenizerFast, kind: str) -> None:
+    message = r"chat template makes no prompt .*; give other messages, or correct"
+    refusal(message, with_template(chat, FAILING[kind]), [("user", "go")], load=render)
 
 
-def test_messages_are_rendered_up_to_where_the_assistant_speaks(chat: PreTrainedTokenizerFast) -> None:
+def test_messages_are_rendered_up_to_the_assistants_turn(chat: PreTrainedTokenizerFast) -> None:
     starts = "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
     assert render(chat, [("user", "go")]) == starts
     assert render(chat, [("user", "go"), ("assistant", "I")], go_on=True) == f"{starts}I"
-    assert parts_around(chat, "#", [("user", "a#b#")]) == [
-        "<|im_start|>user\na",
-        "b",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ]
+    parts = ["<|im_start|>user\na", "b", "<|im_end|>\n<|im_start|>assistant\n"]
+    assert parts_around(chat, "#", [("user", "a#b#")]) == parts
 
 
 @pytest.mark.parametrize("template", ["no content", "{{ messages[0].content * 2 }}", "{{ 1 / 0 }}"])
 def test_a_template_without_a_place_for_the_memory_is_refused(chat: PreTrainedTokenizerFast, template: str) -> None:
-    with pytest.raises(ModelError, match="the model's chat template"):
-        LotaFormat(with_template(chat, template))
+    refusal("the model's chat template", with_template(chat, template), load=LotaFormat)
 
 
 START, END = "<|im_start|>", "<|im_end|>"
 
 
-def found_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
-    """Of a tokenizer with a model of random weights whose JSON ``files`` hold more than they would."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    Qwen2ForCausalLM(config).save_pretrained(path)
+def special_tokens_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: dict[str, Any]) -> SpecialTokens:
+    """Return the special tokens of a random model with ``files``, additional values of its JSON files."""
+    tiny_model("qwen2", layers=2, bos_token_id=None, eos_token_id=None).module.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     for name, more in files.items():
         file = path / f"{name}.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
-        file.write_text(json.dumps(known | more))
+        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | more))
     return special_tokens(tokenizer, load_model(path, "float32").module)
 
 
 @pytest.fixture
 def unnamed(chat: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Its special tokens, of which it calls none an end."""
+    """A tokenizer with special tokens, none of which is its EOS token."""
     return PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, extra_special_tokens=[START, END])
 
 
-def test_ends_are_what_any_file_names_and_other_special_tokens_are_hidden(
+def test_eos_tokens_of_all_files_are_ends_and_other_special_tokens_are_hidden(
     tmp_path: Path, unnamed: PreTrainedTokenizerFast
 ) -> None:
     start, end = unnamed.convert_tokens_to_ids([START, END])
-    files: dict[str, dict[str, Any]] = {"generation_config": {"eos_token_id": [end, 7]}, "config": {"eos_token_id": 9}}
-    for names, ends in (
-        (["generation_config"], {end, 7}), (["config"], {9}), (["config", "generation_config"], {end, 7, 9}),
-    ):  # fmt: skip
-        result = found_in(tmp_path / "-".join(names), unnamed, **{name: files[name] for name in names})
+    generation, config = {"generation_config": {"eos_token_id": [end, 7]}}, {"config": {"eos_token_id": 9}}
+    for files, ends in ((generation, {end, 7}), (config, {9}), (generation | config, {end, 7, 9})):
+        result = special_tokens_in(tmp_path / "-".join(files), unnamed, **files)
         assert result == SpecialTokens(frozenset(ends), frozenset({start, end} - ends))
     unnamed.eos_token = END
-    result = found_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
+    result = special_tokens_in(tmp_path / "tokenizer", unnamed, config={"eos_token_id": 9})
     assert result == SpecialTokens(frozenset({end, 9}), frozenset({start}))
 
 
-def test_where_no_file_names_an_end_every_special_token_is_one(
-    tmp_path: Path, unnamed: PreTrainedTokenizerFast
-) -> None:
+def test_without_an_eos_token_every_special_token_is_an_end(tmp_path: Path, unnamed: PreTrainedTokenizerFast) -> None:
     unnamed.add_tokens([AddedToken("go", special=False)])
     special = frozenset(unnamed.convert_tokens_to_ids([START, END]))
-    assert found_in(tmp_path / "model", unnamed) == SpecialTokens(special)
+    assert special_tokens_in(tmp_path / "model", unnamed) == SpecialTokens(special)

@@ -1,4 +1,4 @@
-"""Agents that decode together get what each would get alone: tokens, logits, bytes, and what observers see."""
+"""Batch: tokens, logits, bytes and observers of agents that decode together equal those of agents that decode alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.dense import DenseCache
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.quantization import PackFormat, pack
+from memory.kv_cache.quantization import Packed, PackFormat, pack
 from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
+from tests.laws.prompts import relative, tokens
 
 KINDS = {
     "paged": None,
@@ -36,10 +37,6 @@ LENGTHS = 300, 5, 70, 64, 601, 131  # some of several blocks, none about to fill
 FILLING = 316, 5, 123, 62, 638, 191  # most fill a page, or a block, within a few steps
 DROPPED = 2, 4  # members with forgotten rows
 DOUBLE = [family for family in FAMILIES if family not in ("qwen3_moe", "gpt_oss")]  # torch's experts know no float64
-
-
-def some_ids(count: int, seed: int) -> torch.Tensor:
-    return torch.randint(5, 500, (count,), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +52,14 @@ class House:
         self.decoder, self.format, self._observers = decoder, KINDS[kind], observers
         self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
 
-    def empty(self) -> Member:
-        packed = self.format is not None
-        observer = AttentionObserver(recent=4, mass=not packed) if self._observers else None
-        if not packed:
-            return PagedCache(self.pool, observer)
-        return QuantizedCache(self.decoder.spec, self.format, self.decoder.device, observer)
-
     @torch.inference_mode()
     def cache(self, rows: int, seed: int = 0, dropped: bool = False) -> Member:
-        cache = self.empty()
-        append(self.decoder, cache, some_ids(rows, seed))
+        decoder, format = self.decoder, self.format
+        observer = AttentionObserver(recent=4, mass=format is None) if self._observers else None
+        cache = PagedCache(self.pool, observer)
+        if format is not None:
+            cache = QuantizedCache(decoder.spec, format, decoder.device, observer)
+        append(self.decoder, cache, torch.tensor(tokens(rows, seed)))
         if dropped:
             cache.drop(torch.rand(rows, generator=torch.Generator().manual_seed(seed)) < 0.7)
         return cache
@@ -75,17 +69,17 @@ class House:
 
     @torch.inference_mode()
     def alone(self, caches: Sequence[Member], tokens: Sequence[int]) -> torch.Tensor:
-        """Logits (caches, vocab) of one step after the other."""
-        steps = [append(self.decoder, c, torch.tensor([t])) for c, t in zip(caches, tokens, strict=True)]
-        return torch.cat(steps)
+        """Decode one token of each cache alone; returns logits (caches, vocab)."""
+        pairs = zip(caches, tokens, strict=True)
+        return torch.cat([append(self.decoder, cache, torch.tensor([token])) for cache, token in pairs])
 
 
 def check_steps(house: House, batch: Batch, twins: Sequence[Member], steps: int, tolerance: float) -> None:
-    """Greedy steps of a batch against those of ``twins``, one by one."""
+    """Compare greedy steps of a batch with those of its ``twins``, which decode alone."""
     tokens = [7 + i for i in range(len(twins))]
     for _ in range(steps):
         result, expected = batch.step(tokens), house.alone(twins, tokens)
-        assert float((result - expected).abs().max()) <= tolerance * float(expected.abs().max())
+        assert relative(result, expected) <= tolerance
         tokens = expected.argmax(-1).tolist()
         assert result.argmax(-1).tolist() == tokens
     check_same(batch.members, twins, tolerance)
@@ -93,60 +87,63 @@ def check_steps(house: House, batch: Batch, twins: Sequence[Member], steps: int,
 
 def check_same(members: Sequence[Member], twins: Sequence[Member], tolerance: float) -> None:
     for local, twin in zip(members, twins, strict=True):
-        assert local.tokens == twin.tokens and torch.equal(local.positions, twin.positions)
-        assert (local.exact, local.length, local.next_position) == (twin.exact, twin.length, twin.next_position)
-        assert local.reads == twin.reads
+        for name in ("tokens", "exact", "length", "next_position", "reads"):
+            assert getattr(local, name) == getattr(twin, name), name
+        assert torch.equal(local.positions, twin.positions)
         assert (local.logits is None) == (twin.logits is None)
-        if twin.logits is not None:
-            worst = float((local.logits - twin.logits).abs().max())
-            assert worst <= tolerance * float(twin.logits.abs().max())
+        assert twin.logits is None or relative(local.logits, twin.logits) <= tolerance
 
 
-def check_bytes(local: Member, twin: Member) -> None:
-    assert local.packed == twin.packed
-    for item, peer in zip(local.extents, twin.extents, strict=True):
-        for x, y in zip((*item.k.tensors, *item.v.tensors), (*peer.k.tensors, *peer.v.tensors), strict=True):
-            assert torch.equal(x, y)
+def check_observers(members: Sequence[Member], twins: Sequence[Member]) -> None:
+    for local, twin in zip(members, twins, strict=True):
+        assert torch.equal(local.observer.places, twin.observer.places)
+        torch.testing.assert_close(local.observer.mass(local.positions), twin.observer.mass(twin.positions))
+        for layer, queries in twin.observer.queries.items():
+            torch.testing.assert_close(local.observer.queries[layer], queries)
+
+
+def check_packed(x: Packed, y: Packed) -> None:
+    assert all(torch.equal(*pair) for pair in zip(x.tensors, y.tensors, strict=True))
 
 
 @ANY_KIND
 @pytest.mark.parametrize("family", FAMILIES)
-def test_steps_equal_those_of_each_alone(family: str, kind: str) -> None:
+def test_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
     house = House(tiny_model(family, layers=2).decoder, kind)
     check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 8, 1e-5)
 
 
 @ANY_KIND
 @pytest.mark.parametrize("family", DOUBLE)
-def test_pages_that_fill_up_on_the_way_are_those_of_each_alone(family: str, kind: str) -> None:
-    """In float64: in float32 a product of one row rounds in another way than that of many, and a code may flip."""
+def test_pages_filled_by_steps_equal_those_of_each_member_alone(family: str, kind: str) -> None:
+    """In float64: in float32 a product of one row rounds otherwise than that of many, and a code may flip."""
     house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
     members, twins = house.caches(FILLING), house.caches(FILLING)
-    packed = None if kind == "paged" else [cache.packed for cache in members]
+    packed = [getattr(cache, "packed", 0) for cache in members]
     check_steps(house, Batch(house.decoder, members), twins, 7, 1e-13)
-    if packed is not None:
+    if kind != "paged":
         assert sum(local.packed > before for local, before in zip(members, packed, strict=True)) == 5
         for local, twin in zip(members, twins, strict=True):
-            check_bytes(local, twin)
+            assert local.packed == twin.packed
+            for extent, peer in zip(local.extents, twin.extents, strict=True):
+                check_packed(extent.k, peer.k)
+                check_packed(extent.v, peer.v)
 
 
-def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
+def test_a_full_page_is_packed_from_its_open_rows() -> None:
     house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
     member = house.cache(BLOCK - 1)
     batch = Batch(house.decoder, [house.cache(400), member])
     batch.step([7, 8])
-    rows = member.open[:, :, 0].clone()  # they still lie there: the next pass writes over them
     assert member.packed == BLOCK
-    for side, stored in enumerate((member.extents[-1].k, member.extents[-1].v)):
-        expected = pack(rows[side], house.format)
-        for x, y in zip(stored[0].part(BLOCK - PAGE, BLOCK).tensors, expected.tensors, strict=True):
-            assert torch.equal(x, y)
+    for rows, stored in zip(member.open[:, :, 0], (member.extents[-1].k, member.extents[-1].v), strict=True):
+        check_packed(stored[0].part(BLOCK - PAGE, BLOCK), pack(rows, house.format))  # the next pass overwrites rows
 
 
 @ANY_KIND
 @given(data=st.data())
 @settings(max_examples=6)
-def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) -> None:
+def test_members_join_and_leave(drifters: Decoder, kind: str, data: st.DataObject) -> None:
     """Members join, leave, are cut or decode alone: every step equals one-by-one decoding."""
     house = House(drifters, kind)
     batch, twins = Batch(house.decoder), []
@@ -174,20 +171,16 @@ def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) 
 
 
 @ANY_KIND
-def test_observers_see_what_they_would_see_alone(kind: str) -> None:
+def test_observers_of_members_equal_those_of_each_member_alone(kind: str) -> None:
     house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins = house.caches(), house.caches()
     check_steps(house, Batch(house.decoder, members), twins, 6, 1e-12)
-    for local, twin in zip(members, twins, strict=True):
-        assert torch.equal(local.observer.places, twin.observer.places)
-        torch.testing.assert_close(local.observer.mass(local.positions), twin.observer.mass(twin.positions))
-        for layer, queries in twin.observer.queries.items():
-            torch.testing.assert_close(local.observer.queries[layer], queries)
+    check_observers(members, twins)
 
 
 @ANY_KIND
-def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made once more, one by one."""
+def test_observers_ignore_a_pass_that_failed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members are stepped again, one by one."""
     house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins, feed, fails = house.caches(), house.caches(), house.decoder.feed, [True]
 
@@ -201,24 +194,19 @@ def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.Mo
         expected = BatchGroups(house.decoder).step(twins, [7] * len(twins))
         monkeypatch.setattr(house.decoder, "feed", feed_once_less)
         result = BatchGroups(house.decoder).step(members, [7] * len(members))
-    for item, peer in zip(result, expected, strict=True):
-        torch.testing.assert_close(item, peer)
-    for local, twin in zip(members, twins, strict=True):
-        assert torch.equal(local.observer.places, twin.observer.places)
-        for layer, queries in twin.observer.queries.items():
-            torch.testing.assert_close(local.observer.queries[layer], queries)
+    torch.testing.assert_close(result, expected)
+    check_observers(members, twins)
 
 
 @ANY_KIND
-def test_any_size_of_tile_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_do_not_depend_on_the_size_of_tiles(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tiny_model("gpt_oss", layers=2).decoder, kind)
     for module in (gathered_packed, gathered_paged):
         monkeypatch.setattr(module, "ROWS", 500)
     check_steps(house, Batch(house.decoder, house.caches()), house.caches(), 4, 1e-5)
 
 
-def test_what_is_extracted_stands_alone() -> None:
-    """A fork of a member, and a member that has left, do not see what the others go on to write."""
+def test_later_steps_do_not_change_forks_and_members_that_left() -> None:
     house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
     batch = Batch(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
     batch.step([1, 2, 3])
@@ -233,7 +221,7 @@ def test_what_is_extracted_stands_alone() -> None:
     torch.testing.assert_close(house.alone([fork], [6]), expected)
 
 
-def test_one_that_cannot_be_packed_hurts_no_other() -> None:
+def test_a_member_that_cannot_be_packed_affects_no_other() -> None:
     house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
     broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
     with torch.inference_mode():
@@ -273,7 +261,7 @@ SHAPES: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "group"), SHAPES)
 def test_products_with_codes(heads: int, kv_heads: int, head_dim: int, group: int, bits: int) -> None:
-    """Groups within a head, over several, and across their borders: the same as products with the numbers."""
+    """Groups within a head, over several, and across their borders give the products of the numbers."""
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(3, *size, generator=generator) for size in ((heads, head_dim), (kv_heads, 50, head_dim)))
     packed = pack(k, PackFormat(bits, group))
@@ -283,7 +271,6 @@ def test_products_with_codes(heads: int, kv_heads: int, head_dim: int, group: in
     weights = scores.softmax(-1)
     expected = torch.einsum("rht,rhtd->rhd", weights, numbers)
     torch.testing.assert_close(packed_mix(weights, packed, torch.float32), expected, rtol=1e-5, atol=1e-5)
-    narrow = packed_scores(q.bfloat16(), packed)
-    unpacked = torch.einsum("rhd,rhtd->rht", q.bfloat16(), numbers.bfloat16())
-    worst = float((unpacked.float() - scores).abs().max())
-    assert float((narrow - scores).abs().max()) <= 3 * worst, "no worse than numbers rounded to bfloat16"
+    unpacked = torch.einsum("rhd,rhtd->rht", q.bfloat16(), numbers.bfloat16()).float()
+    error = relative(packed_scores(q.bfloat16(), packed), scores)
+    assert error <= 3 * relative(unpacked, scores), "no worse than numbers rounded to bfloat16"

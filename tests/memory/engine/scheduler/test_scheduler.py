@@ -1,17 +1,18 @@
-"""The scheduler: what requests get, when they get it, and what becomes of those that end early."""
+"""Scheduler: tokens of requests, their turns, and requests that end early."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import CapacityError, ConfigError, ModelError
+from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
@@ -30,10 +31,9 @@ PACING = SchedulerConfig(few=FEW, warm=2, batch=3)
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    """In float64: a batch gives what each gives alone, to the last digit that matters."""
-    with TransformersEngine(
-        tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
-    ) as outputs:
+    """Engine in float64, so that a batch rounds as a single request."""
+    model = tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
+    with TransformersEngine(model) as outputs:
         yield outputs
 
 
@@ -60,90 +60,80 @@ def paged(engine: Engine) -> PagedCache:
 
 
 def alone(engine: Engine, ids: Sequence[int], count: int, cache: Member | None = None) -> list[int]:
-    """What one request gets by itself.
+    """Return the tokens of one request without a scheduler.
 
-    Packed rows of a prompt that fills a page depend on its chunks: those of the same chunk see them packed.
+    Packed rows of a prompt that fills a page depend on its chunks: rows of the same chunk see them packed.
     """
     cache = packed(engine) if cache is None else cache
     return engine.generate(cache, engine.extend(cache, ids).logits, count)
 
 
-def turns(scheduler: Scheduler, count: int) -> None:
-    for _ in range(count):
-        scheduler.turn()
-
-
-# -- what they get -----------------------------------------------------------------------------------------------------
-
-
-def test_every_request_gets_what_it_gets_alone(engine: Engine, manual: Scheduler) -> None:
+def test_every_request_equals_the_same_request_alone(engine: Engine, manual: Scheduler) -> None:
     """Packed and paged caches, short and long prompts, and more sequences than decode at once."""
     pool, lengths = pool_of(engine), (5, 50, 200, 40, 1, 17)
     caches = [packed(engine) if i % 2 else PagedCache(pool) for i in range(6)]
     streams = [manual.submit(f"agent {i}", caches[i], some_ids(n, i), 16 + i) for i, n in enumerate(lengths)]
     manual.run_until_idle()
-    for i, (n, stream) in enumerate(zip(lengths, streams, strict=True)):
+    for i, (n, cache, stream) in enumerate(zip(lengths, caches, streams, strict=True)):
         twin = packed(engine) if i % 2 else PagedCache(pool)
         assert stream.collect() == alone(engine, some_ids(n, i), 16 + i, twin)
         assert stream.reason is Reason.LENGTH and stream.trace.active_rows == [n, n]
-        assert caches[i].tokens == twin.tokens == some_ids(n, i) + stream.tokens
-        torch.testing.assert_close(caches[i].logits, twin.logits)
+        assert cache.tokens == twin.tokens == some_ids(n, i) + stream.tokens
+        torch.testing.assert_close(cache.logits, twin.logits)
 
 
 def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manual: Scheduler) -> None:
     ids = some_ids(30)
     expected = alone(engine, ids, 12)
     for at in (0, 5):
-        stop, own = expected[at], packed(engine)
-        stream = manual.submit("a", own, ids, 12, [stop])
+        stop, cache = expected[at], packed(engine)
+        stream = manual.submit("a", cache, ids, 12, [stop])
         manual.run_until_idle()
         assert stream.collect() == expected[: expected.index(stop)] and stream.reason is Reason.STOP
-        assert own.tokens == ids + stream.tokens
+        assert cache.tokens == ids + stream.tokens
 
 
 def test_requests_of_one_agent_run_in_order(engine: Engine, manual: Scheduler) -> None:
-    """The second sees what the first has left, and chooses its tokens then; so does another agent on the same cache."""
-    cache, seen = packed(engine), []
+    """The second chooses its tokens when it sees the first one's rows; another agent waits for the same cache."""
+    cache, lengths = packed(engine), []
 
-    def later(own: Member) -> list[int]:
-        seen.append(len(own.tokens))
+    def later(cache: Member) -> list[int]:
+        lengths.append(len(cache.tokens))
         return some_ids(4, 1)
 
     first, second = manual.submit("a", cache, some_ids(50), 5), manual.submit("a", cache, later, 5)
-    other, third = manual.submit("b", packed(engine), some_ids(3), 5), manual.submit("c", cache, some_ids(2, 2), 3)
+    peer, third = manual.submit("b", packed(engine), some_ids(3), 5), manual.submit("c", cache, some_ids(2, 2), 3)
     manual.run_until_idle()
-    assert first.last <= second.first <= second.last <= third.first and other.first < first.first
-    assert seen == [55]
+    assert first.last <= second.first <= second.last <= third.first and peer.first < first.first
+    assert lengths == [55]
     twin = packed(engine)
     for stream, ids, count in ((first, some_ids(50), 5), (second, some_ids(4, 1), 5), (third, some_ids(2, 2), 3)):
         assert stream.collect() == alone(engine, ids, count, twin)
 
 
-# -- when they get it --------------------------------------------------------------------------------------------------
-
-
 def test_a_late_short_request_does_not_wait_for_a_long_prefill(engine: Engine, manual: Scheduler) -> None:
     long = manual.submit("long", paged(engine), some_ids(40 * FEW), 4)
-    other = manual.submit("other", packed(engine), some_ids(2 * FEW), 60)  # its decoding makes the chunks small
-    turns(manual, 6)
-    assert other.first is not None and len(other) > 1, "decoding goes on meanwhile"
+    peer = manual.submit("peer", packed(engine), some_ids(2 * FEW), 60)  # its decoding makes the chunks small
+    for _ in range(6):
+        manual.turn()
+    assert peer.first is not None and len(peer) > 1, "decoding goes on meanwhile"
     late = manual.submit("late", packed(engine), some_ids(FEW, 1), 5)
-    turns(manual, 1)
+    manual.turn()
     assert late.first == late.submitted + 1, "warm: in the turn that takes it"
     manual.run_until_idle()
-    assert late.last < long.first, "it has ended before the long one begins"
+    assert late.last < long.first, "the short request ends before the long one decodes"
     assert long.first >= 40 - 6
     assert long.collect() == alone(engine, some_ids(40 * FEW), 4, paged(engine))
 
 
-def test_without_others_chunks_are_large(engine: Engine) -> None:
+def test_the_chunks_of_a_single_request_are_large(engine: Engine) -> None:
     scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(steps=((100, 50),), rest=100), few=10), automatic=False)
     stream = scheduler.submit("a", packed(engine), some_ids(300), 1)
     scheduler.run_until_idle()
     assert stream.first == 1 + 4, "accepted, then chunks of 50, 50, 100 and 100"
 
 
-def test_the_queue_goes_round(engine: Engine, manual: Scheduler) -> None:
+def test_the_queue_is_round_robin(engine: Engine, manual: Scheduler) -> None:
     """Long prompts of the same length share the turns, and end one after another."""
     streams = [manual.submit(str(i), packed(engine), some_ids(6 * FEW, i), 1) for i in range(3)]
     short = manual.submit("short", packed(engine), some_ids(2 * FEW, 9), 1)
@@ -153,7 +143,7 @@ def test_the_queue_goes_round(engine: Engine, manual: Scheduler) -> None:
 
 
 def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) -> None:
-    """However many come, a turn takes two, and the queue has its chunk."""
+    """A turn takes two of any number, and computes a chunk of the queue."""
     long = manual.submit("long", packed(engine), some_ids(4 * FEW), 1)
     manual.turn()
     flood = [manual.submit(f"w{i}", packed(engine), some_ids(3, i), 1) for i in range(20)]
@@ -164,98 +154,86 @@ def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 70), st.integers(1, 5)), min_size=1, max_size=9))
 @settings(max_examples=15)
-def test_nobody_starves(engine: Engine, arrivals: list[tuple[int, int, int]]) -> None:
-    """Whatever comes when: the first token within a chunk per rival's chunk, all done, alike each time."""
-    runs = [_play(engine, arrivals) for _ in range(2)]
-    assert runs[0] == runs[1], "deterministic"
+def test_no_request_starves(engine: Engine, arrivals: list[tuple[int, int, int]]) -> None:
+    """The first token comes within a chunk per chunk of every other request, and equal arrivals take equal turns."""
+    first_run, second_run = _turns(engine, arrivals), _turns(engine, arrivals)
+    assert first_run == second_run
     chunks = [-(-rows // FEW) for _, rows, _ in arrivals]
-    for (first, last), (_, rows, count) in zip(runs[0], arrivals, strict=True):
-        own = -(-rows // FEW)
-        assert first <= 1 + sum(min(own, other) for other in chunks) + len(arrivals), "turns since it was submitted"
-        rounds = -(-len(arrivals) // PACING.batch)
-        assert last - first <= rounds * max(most for _, _, most in arrivals) + 1 or count == 1
-    assert len(runs[0]) == len(arrivals)
+    rounds, longest = -(-len(arrivals) // PACING.batch), max(count for _, _, count in arrivals)
+    for (first, last), chunk, (_, _, count) in zip(first_run, chunks, arrivals, strict=True):
+        assert first <= 1 + sum(min(chunk, peer) for peer in chunks) + len(arrivals)
+        assert last - first <= rounds * longest + 1 or count == 1
 
 
-def _play(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Turns from each submission to its first token and its end."""
-    scheduler = Scheduler(engine, PACING, automatic=False)
-    waiting, streams, turn = list(enumerate(arrivals)), {}, 0
-    while waiting or not all(stream.done for stream in streams.values()):
-        for i, (when, rows, count) in [item for item in waiting if item[1][0] <= turn]:
-            streams[i] = scheduler.submit(str(i), packed(engine), some_ids(rows, i), count)
-            waiting.remove((i, (when, rows, count)))
+def _turns(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Count the turns from each submission to its first token and to its end."""
+    scheduler, streams, turn = Scheduler(engine, PACING, automatic=False), {}, 0
+    while len(streams) < len(arrivals) or not all(stream.done for stream in streams.values()):
+        for i, (when, rows, count) in enumerate(arrivals):
+            if when <= turn and i not in streams:
+                streams[i] = scheduler.submit(str(i), packed(engine), some_ids(rows, i), count)
         scheduler.turn()
         turn += 1
     ordered = [streams[i] for i in range(len(arrivals))]
     return [(stream.first - stream.submitted, stream.last - stream.submitted) for stream in ordered]
 
 
-# -- early ends --------------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), st.booleans())
 @settings(max_examples=15)
-def test_a_cancelled_request_leaves_what_was_computed(
+def test_a_cancelled_request_leaves_its_computed_rows(
     engine: Engine, cancels: list[tuple[int, int]], paged: bool
 ) -> None:
-    """In the queue, while it decodes, or before it began: others never notice, and its cache can go on."""
+    """Cancelled in the queue, while it decodes, or before it began, it affects no other, and its cache can go on."""
     pool, scheduler, lengths = pool_of(engine), Scheduler(engine, PACING, automatic=False), (3 * FEW, 5, 40, 9)
     caches = [PagedCache(pool) if paged else packed(engine) for _ in lengths]
     streams = [scheduler.submit(str(i), caches[i], some_ids(n, i), 4) for i, n in enumerate(lengths)]
     for turn in range(10):
-        for when, which in cancels:
-            if when == turn:
-                streams[which].cancel()
+        for number in {which for when, which in cancels if when == turn}:
+            streams[number].cancel()
         scheduler.turn()
     scheduler.run_until_idle()
     for i, (stream, cache, n) in enumerate(zip(streams, caches, lengths, strict=True)):
         tokens, whole = stream.collect(), alone(engine, some_ids(n, i), 4)
-        assert cache.requests == 0
+        done, length = some_ids(n, i) + whole, len(cache.tokens)
+        assert (cache.requests, cache.length, cache.tokens) == (0, length, done[:length])
         assert tokens == whole[: len(tokens)]
-        done = some_ids(n, i) + whole
-        assert cache.tokens == done[: len(cache.tokens)] and cache.length == len(cache.tokens)
         if stream.reason is Reason.LENGTH:
             assert tokens == whole and cache.tokens == done
         elif tokens:
-            assert len(cache.tokens) == n + len(tokens) - 1, "all but the last, whose row was still to come"
-        rest = done[len(cache.tokens) :]
-        if rest:
+            assert length == n + len(tokens) - 1, "the row of the last token is not computed"
+        if rest := done[length:]:
             twin = packed(engine)
             engine.extend(twin, done)
             torch.testing.assert_close(engine.extend(cache, rest).logits, twin.logits, rtol=0.1, atol=0.1)
     pool.check_integrity()
 
 
-def test_errors_are_the_own_affair_of_a_request(engine: Engine, manual: Scheduler) -> None:
+def test_an_error_ends_only_its_request(engine: Engine, manual: Scheduler) -> None:
     def broken(cache: Member) -> list[int]:
         raise ConfigError("no such house")
 
     small = pool_of(engine, capacity=24)
     good = manual.submit("good", packed(engine), some_ids(60), 9)
     sharing = manual.submit("sharing", PagedCache(small), some_ids(6), 5)
-    failing = {
-        "no such house": manual.submit("a", packed(engine), broken, 3),
-        "token 999999 has no embedding": manual.submit("b", packed(engine), [5, 999_999], 3),
-        "no new token": manual.submit("c", packed(engine), [], 3),
-        "do not fit": manual.submit("d", PagedCache(small), some_ids(8), 30),
-    }
+    failing: list[tuple[type[KeepError], str, Stream]] = [
+        (ConfigError, "no such house", manual.submit("a", packed(engine), broken, 3)),
+        (ConfigError, "token 999999 has no embedding", manual.submit("b", packed(engine), [5, 999_999], 3)),
+        (ConfigError, "no new token", manual.submit("c", packed(engine), [], 3)),
+        (CapacityError, "do not fit", manual.submit("d", PagedCache(small), some_ids(8), 30)),
+    ]
     after = manual.submit("d", packed(engine), some_ids(9), 3)
     manual.run_until_idle()
-    for words, stream in failing.items():
-        with pytest.raises(Exception, match=words):
+    for kind, words, stream in failing:
+        with pytest.raises(kind, match=words):
             stream.collect()
         assert stream.reason is Reason.ERROR and stream.request.cache.requests == 0
-    with pytest.raises(CapacityError):
-        list(failing["do not fit"])
-    assert len(failing["do not fit"]) > 1, "it went well for a while"
+    assert len(failing[-1][2]) > 1, "its first tokens fit"
     assert good.collect() == alone(engine, some_ids(60), 9)
     assert sharing.collect() == alone(engine, some_ids(6), 5, paged(engine))
     assert after.collect() == alone(engine, some_ids(9), 3)
 
 
-def test_a_forward_that_fails_is_laid_at_the_right_door(engine: Engine, manual: Scheduler) -> None:
-    """A cache that cannot be read any more ends its own request, in the middle of a batch."""
+def test_a_failing_forward_ends_the_request_of_the_broken_cache(engine: Engine, manual: Scheduler) -> None:
     caches = [packed(engine) for _ in range(3)]
     streams = [manual.submit(str(i), caches[i], some_ids(60, i), 12) for i in range(3)]
     while streams[2].first is None:
@@ -267,7 +245,7 @@ def test_a_forward_that_fails_is_laid_at_the_right_door(engine: Engine, manual: 
         assert streams[i].collect() == alone(engine, some_ids(60, i), 12)
 
 
-def test_a_hook_learns_of_every_end_first(engine: Engine, manual: Scheduler) -> None:
+def test_the_hook_of_a_request_runs_before_its_stream_ends(engine: Engine, manual: Scheduler) -> None:
     ends: list[tuple[str, Reason, int, bool]] = []
 
     def done(stream: Stream, reason: Reason) -> None:
@@ -293,36 +271,25 @@ def test_a_hook_learns_of_every_end_first(engine: Engine, manual: Scheduler) -> 
         third.collect()
 
 
-# -- threads -----------------------------------------------------------------------------------------------------------
+def test_streams_of_many_threads_between_plans(engine: Engine) -> None:
+    def caller(i: int) -> list[list[int]]:
+        cache = paged(engine)
+        return [list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5)) for turn in range(2)]
 
-
-def test_streams_from_many_threads_while_plans_come_between(engine: Engine) -> None:
-    got: dict[int, list[int]] = {}
-    with Scheduler(engine, PACING) as scheduler:
-
-        def caller(i: int) -> None:
-            cache = paged(engine)
-            for turn in range(2):
-                got[2 * i + turn] = list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5))
-
-        threads = [threading.Thread(target=caller, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
+    with Scheduler(engine, PACING) as scheduler, ThreadPoolExecutor(4) as threads:
+        results = threads.map(caller, range(4), timeout=PATIENCE)
         plan = alone(engine, some_ids(12), 3)
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert plan == alone(engine, some_ids(12), 3)
-    for i in range(4):
-        twin = paged(engine)
-        for turn in range(2):
-            assert got[2 * i + turn] == alone(engine, some_ids(5 + 20 * i, turn), 5, twin)
+        for i, tokens in enumerate(results):
+            twin = paged(engine)
+            assert tokens == [alone(engine, some_ids(5 + 20 * i, turn), 5, twin) for turn in range(2)]
+    assert plan == alone(engine, some_ids(12), 3)
 
 
-def test_tokens_come_one_by_one(engine: Engine) -> None:
+def test_a_stream_yields_tokens_before_its_end(engine: Engine) -> None:
     passes, cancelled = itertools.count(), threading.Event()
 
     def hold(*_: object) -> None:
-        """Wait, so that not all tokens have come before the check."""
+        """Wait before the last tokens until the checks are done."""
         if next(passes) >= 40:
             assert cancelled.wait(PATIENCE)
 
@@ -340,7 +307,7 @@ def test_tokens_come_one_by_one(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_closing(engine: Engine, cancel: bool) -> None:
+def test_a_closed_scheduler_has_ended_its_requests(engine: Engine, cancel: bool) -> None:
     scheduler = Scheduler(engine, PACING)
     streams = [scheduler.submit(str(i), packed(engine), some_ids(30, i), 30) for i in range(5)]
     scheduler.close(cancel)
@@ -351,7 +318,7 @@ def test_closing(engine: Engine, cancel: bool) -> None:
         scheduler.submit("a", packed(engine), [5], 1)
 
 
-def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
+def test_an_engine_that_closes_ends_the_requests() -> None:
     engine = TransformersEngine(tiny_model("qwen2", layers=2))
     engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(lambda: engine._worker._closed))
     scheduler = Scheduler(engine)
@@ -367,21 +334,17 @@ def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
 
 
 def test_refusals(engine: Engine, manual: Scheduler) -> None:
-    refusals: list[tuple[str, Callable[[], object]]] = [
-        ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
-        ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
-        ("few=0", lambda: SchedulerConfig(few=0)),
-    ]
-    for words, act in refusals:
-        with pytest.raises(ConfigError, match=words):
-            act()
+    with pytest.raises(ConfigError, match="max_new_tokens=0"):
+        manual.submit("a", packed(engine), [5], 0)
+    with pytest.raises(ConfigError, match="batches are made of"):
+        manual.submit("a", object(), [5], 1)
+    with pytest.raises(ConfigError, match="few=0"):
+        SchedulerConfig(few=0)
     assert not manual.turn()
 
 
-def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A GPU's errors come where a result is waited for, and are no ModelError."""
+def test_an_error_at_a_synchronisation_ends_its_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's errors are no ModelError."""
     ids = some_ids(9)
     with Scheduler(engine, PACING) as scheduler:
         with monkeypatch.context() as broken:
@@ -393,7 +356,7 @@ def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
         assert second.collect() == alone(engine, ids, 4)
 
 
-def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_batch_ends_all_requests(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(engine, PACING)
     for call in ("step", "leave"):
         monkeypatch.setattr(scheduler._groups, call, lambda *_: 1 / 0)
@@ -403,19 +366,18 @@ def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: 
     scheduler.close(cancel=True)
 
 
-def test_a_request_that_comes_when_all_are_served_is_served(engine: Engine) -> None:
-    """In the moment in which the worker has found that nothing is left to do."""
-    ids, ended, late = some_ids(9), threading.Event(), []
+def test_a_request_that_arrives_when_the_worker_has_no_more_work_is_served(engine: Engine) -> None:
+    ids, is_idle, late = some_ids(9), threading.Event(), []
 
     class Watched(threading.Condition):
-        def __exit__(self, *given: object) -> None:
-            super().__exit__(*given)
-            if ended.is_set() and threading.current_thread() is engine._worker._thread:
-                ended.clear()
+        def __exit__(self, *error: object) -> None:
+            super().__exit__(*error)
+            if is_idle.is_set() and threading.current_thread() is engine._worker._thread:
+                is_idle.clear()
                 late.append(scheduler.submit("b", packed(engine), ids, 4))
 
     with Scheduler(engine, PACING) as scheduler:
         scheduler._idle = Watched()
-        scheduler.submit("a", packed(engine), ids, 4, done=lambda *_: ended.set())
+        scheduler.submit("a", packed(engine), ids, 4, done=lambda *_: is_idle.set())
         until(lambda: late)
         assert late[0].collect(PATIENCE) == alone(engine, ids, 4)

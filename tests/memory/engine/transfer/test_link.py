@@ -1,16 +1,17 @@
-"""Places where transfers run: links, throttles and the buffers they share."""
+"""Links, throttles and buffers of transfers."""
 
 from __future__ import annotations
 
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transfer.executor import Run, Staging, TransferExecutor, Transport
+from memory.engine.transfer.executor import Staging, TransferExecutor, Transport
 from memory.engine.transfer.link import Throttle
 from memory.prompt.layout import Transfer
 from tests.waiting import PATIENCE, FakeTime
@@ -25,18 +26,17 @@ def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "importance", "message"),
-    [("stream", "before", "does not work on cpu"), ("bus", "before", "'bus'"), ("inline", "after", "'after'")],
+    ("make", "values", "message"),
+    [
+        (Transport.of, ("stream", CPU, None, "before"), "does not work on cpu"),
+        (Transport.of, ("bus", CPU, None, "before"), "'bus'"),
+        (Transport.of, ("inline", CPU, None, "after"), "'after'"),
+        *((Throttle, values, "is no link") for values in ((0.0, 1.0), (-1.0, 0.0), (1.0, -1.0))),
+    ],
 )
-def test_what_cannot_be_is_refused(kind: str, importance: str, message: str) -> None:
+def test_impossible_transports_and_links_are_refused(make: Any, values: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Transport.of(kind, CPU, None, importance)
-
-
-@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 0.0), (1.0, -1.0)])
-def test_a_link_without_bandwidth_is_refused(values: tuple[float, float]) -> None:
-    with pytest.raises(ConfigError, match="is no link"):
-        Throttle(*values)
+        make(*values)
 
 
 def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.Mon
     link = Throttle(gigabytes=0.1, microseconds=2000)
     assert link.seconds(1_000_000) == pytest.approx(0.012)
     assert link.hold(0.0, 1_000_000) == clock.elapsed == pytest.approx(0.012)
-    link.hold(-1.0, 1_000_000)  # the copy itself took longer: nothing to wait for
+    link.hold(-1.0, 1_000_000)  # the copy itself took longer
     assert clock.elapsed == pytest.approx(0.012)
 
 
@@ -59,35 +59,30 @@ def test_buffers_are_made_once_and_grow() -> None:
     assert staging.take("k", (100,), like).numel() == 100
 
 
-class Still:
-    """A mover that has nothing to move."""
-
-    row_bytes = 1
-    layout = SimpleNamespace(rows=8)
-
-    def spans(self, runs: list[Run]) -> list[tuple[int, int]]:
-        return [rows for _, rows in runs]
-
-    def move(self, first: int, last: int, runs: list[Run]) -> int:
-        return (last - first) * sum(stop - start for _, (start, stop) in runs)
+STILL: Any = SimpleNamespace(  # a mover that moves nothing
+    row_bytes=1,
+    layout=SimpleNamespace(rows=8),
+    spans=lambda runs: [rows for _, rows in runs],
+    move=lambda first, last, runs: (last - first) * sum(stop - start for _, (start, stop) in runs),
+)
 
 
-def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The link's thread wakes late from a job: what is asked for in the meantime begins then, not where that ended."""
-    clock, over, awake, begun = FakeTime(), threading.Event(), threading.Event(), []
+def test_a_job_never_begins_before_it_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link's thread wakes late from a job; a job submitted meanwhile begins then, not at the end of the first."""
+    clock, over, awake, starts = FakeTime(), threading.Event(), threading.Event(), []
     monkeypatch.setattr(time, "perf_counter", clock)
     monkeypatch.setattr(time, "sleep", clock.sleep)
 
     class Late(Throttle):
         def hold(self, started: float, nbytes: int) -> float:
-            begun.append(started)
+            starts.append(started)
             end = super().hold(started, nbytes)
             over.set()
             assert awake.wait(PATIENCE)
             return end
 
     transport = Transport.of("thread", CPU, Late(gigabytes=1e-9), "before")
-    loader = TransferExecutor(Still(), 4, transport)
+    loader = TransferExecutor(STILL, 4, transport)
     loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
     assert over.wait(PATIENCE)
     clock.elapsed = 10.0  # the job ended at 4
@@ -95,12 +90,12 @@ def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     awake.set()
     loader.finish()
     transport.close()
-    assert begun == pytest.approx([0, 10, 14]), "and what was asked for together moves without a gap"
+    assert starts == pytest.approx([0, 10, 14]), "jobs submitted together follow without a gap"
 
 
-def test_a_link_that_takes_no_more_work_leaves_nobody_waiting() -> None:
+def test_a_closed_link_raises_instead_of_waiting() -> None:
     transport = Transport.of("thread", CPU, None, "before")
-    loader = TransferExecutor(Still(), 2, transport)
+    loader = TransferExecutor(STILL, 2, transport)
     transport.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         loader.submit(0, [Transfer(0, 0, 1, (0, 4))])

@@ -1,4 +1,4 @@
-"""A layer called in two halves is the family's own layer."""
+"""Decoder: a layer called in two halves equals the family's own layer; sizes of chunks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,19 @@ from memory.kv_cache.quantized import QuantizedCache
 ROWS = 40
 
 
-def make_pass(engine: Engine) -> PromptPass:
-    decoder, rows = engine.decoder, torch.arange(ROWS)
-    cache = DenseCache(decoder.spec, ROWS, decoder.device)
-    return PromptPass(
-        cache=cache,
-        rows=slice(0, ROWS),
-        visible=cache.end_at(ROWS),
-        angles=decoder.rope.at(rows, ROWS),
-        plan=causal_plan(rows, rows, decoder.spec.dtype),
-        rope_keys=decoder.spec.rope_keys,
-    )
-
-
 @pytest.mark.parametrize("at_once", [512, 16, 7])
-def test_halves_are_the_whole(any_engine: Engine, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_in_two_halves_equals_the_whole_layer(
+    any_engine: Engine, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoders, "FEED_ROWS", at_once)
-    decoder, state = any_engine.decoder, make_pass(any_engine)
+    decoder, rows = any_engine.decoder, torch.arange(ROWS)
+    cache, plan = DenseCache(decoder.spec, ROWS, decoder.device), causal_plan(rows, rows, decoder.spec.dtype)
+    angles_by_key = decoder.rope.at(rows, ROWS)
+    state = PromptPass(cache, slice(0, ROWS), cache.end_at(ROWS), angles_by_key, plan, decoder.spec.rope_keys)
     with torch.inference_mode():
         hidden = torch.randn(1, ROWS, decoder.spec.hidden, generator=torch.Generator().manual_seed(0))
         for index, layer in enumerate(decoder.layers):
-            angles = state.angles[decoder.spec.rope_keys[index]]
+            angles = angles_by_key[decoder.spec.rope_keys[index]]
             whole = layer(hidden, attention_mask=None, position_embeddings=angles, memory_pass=state)
             whole = whole[0] if isinstance(whole, tuple) else whole
             result = decoder.layer(index, hidden, state)
@@ -52,17 +44,17 @@ SIZES = {0: 4096, 2047: 4096, 2048: 2048, 8191: 2048, 8192: 1024, 20479: 1024, 2
 
 
 @pytest.mark.parametrize("cached", SIZES)
-def test_the_more_is_read_the_fewer_rows_are_computed(cached: int) -> None:
+def test_chunks_shrink_with_the_number_of_cached_rows(cached: int) -> None:
     size = SIZES[cached]
-    assert [ChunkSchedule().size(cached, left) for left in (size + 1, size, size - 1, 1)] == [size, size, size - 1, 1]
+    assert [ChunkSchedule().size(cached, rows) for rows in (size + 1, size, size - 1, 1)] == [size, size, size - 1, 1]
 
 
-@pytest.mark.parametrize(("count", "left"), [(2047, 0), (2048, 1024)])
-def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind 8,192 rows, where chunks have 1,024: only a prompt that is cut leaves rows to its second step."""
+@pytest.mark.parametrize(("count", "rest"), [(2047, 0), (2048, 1024)])
+def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, rest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind 8,192 rows a chunk has 1,024: a prompt in chunks has rows left after its first step."""
     decoder = tiny_model("qwen2", layers=1).decoder
     cache = QuantizedCache(decoder.spec, PackFormat(4, 16), decoder.device)
     extension = ChunkedPrefill(decoder, cache, torch.randint(5, 500, (count,)), ChunkSchedule())
     monkeypatch.setattr(QuantizedCache, "length", 8192)
     monkeypatch.setattr("memory.engine.transformers.append.append", lambda *_, **__: None)
-    assert extension.step() == left
+    assert extension.step() == rest

@@ -1,4 +1,4 @@
-"""Units that a prompt's prefill encodes on its way: same blocks, same logits as when they were encoded before."""
+"""Fused units, which the prefill of a prompt encodes, have the blocks and logits of units encoded before."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Loading, Probe, Recompute
 from tests.laws.prompts import Prompt, relative
+from tests.memory.engine.transformers.test_probe import Asker
 
 STAGES: dict[str, Recompute] = {
     "none": Nothing(),
@@ -36,97 +37,77 @@ STAGES: dict[str, Recompute] = {
 EXACT = 1e-5
 
 
-def carrying(layout: Layout, numbers: Sequence[int], names: Sequence[str]) -> Layout:
-    """The same prompt, of which the units ``numbers`` have no block yet."""
-    units = list(layout.placements)
-    for number, name in zip(numbers, names, strict=True):
-        units[number] = replace(units[number], block=None, fused=name)
-    return replace(layout, placements=tuple(units))
+def fuse(layout: Layout, names: dict[int, str]) -> Layout:
+    """Return the prompt with fused units, ``names`` by number, instead of their blocks."""
+    units = enumerate(layout.placements)
+    fused = (replace(unit, block=None, fused=names[i]) if i in names else unit for i, unit in units)
+    return replace(layout, placements=tuple(fused))
 
 
-def check(blocks: Sequence[KVBlock], truth: Sequence[KVBlock]) -> None:
-    for block, true in zip(blocks, truth, strict=True):
-        assert relative(block.k, true.k) < EXACT and relative(block.v, true.v) < EXACT
+def check(blocks: Sequence[KVBlock], expected: Sequence[KVBlock]) -> None:
+    for block, peer in zip(blocks, expected, strict=True):
+        assert relative(block.k, peer.k) < EXACT and relative(block.v, peer.v) < EXACT
 
 
 @pytest.mark.parametrize("recompute", STAGES.values(), ids=STAGES)
 @pytest.mark.parametrize("context", [0, 7])
-def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context: int) -> None:
+def test_fused_units_equal_encoded_ones(any_engine: Engine, recompute: Recompute, context: int) -> None:
     prompt = Prompt.random(context=context)
     blocks, context_block = prompt.blocks(any_engine), prompt.context_block(any_engine)
-    layout = prompt.layout(blocks)
-    before = any_engine.prefill(layout, recompute, LayerBalanced(), context_block)
-    fused = any_engine.prefill(
-        carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), context_block, unit_context=context_block
-    )
+    layout, options = prompt.layout(blocks), (recompute, LayerBalanced(), context_block)
+    before = any_engine.prefill(layout, *options)
+    fused = any_engine.prefill(fuse(layout, {0: "a", 2: "b"}), *options, unit_context=context_block)
     assert relative(fused.logits, before.logits) < EXACT
     assert [block.identity for block in fused.encoded] == ["a", "b"]
     check(fused.encoded, [blocks[0], blocks[2]])
     assert fused.trace.active_rows == before.trace.active_rows and not before.encoded
-    score = [[1, 2], [3]]
-    expected, outcome = (any_engine.score(item.cache, score).scores for item in (before, fused))
-    assert relative(outcome, expected) < EXACT
+    expected, scores = (any_engine.score(result.cache, [[1, 2], [3]]).scores for result in (before, fused))
+    assert relative(scores, expected) < EXACT
 
 
 @pytest.mark.parametrize("loading", [Serial(), LayerBalanced()])
 @pytest.mark.parametrize("importance", ["before", "beside"])
-def test_beside_any_way_of_loading(any_engine: Engine, loading: Loading, importance: str) -> None:
+def test_fused_units_with_all_loading_stages(any_engine: Engine, loading: Loading, importance: str) -> None:
     prompt, stage = Prompt.random(), MultiHop(Schedule("linear", 0.4))
     with TransformersEngine(any_engine.model, "thread", importance=importance) as engine:
         layout = prompt.layout(prompt.blocks(engine))
-        before = engine.prefill(layout, stage, loading)
-        fused = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
+        before, fused = (engine.prefill(item, stage, loading) for item in (layout, fuse(layout, {1: "a"})))
     assert relative(fused.logits, before.logits) < EXACT
 
 
-class Asks(Nothing):
-    """Asks beside each layer what the blocks hold for the rows of unit 1, at that layer and at the next one first."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[torch.Tensor, ...]] = []
-
-    def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        placement = layout.placements[1]
-        self._rows = torch.arange(placement.start, placement.start + len(placement.unit.token_ids))
-        return super().first(layout, layers)
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        self.answers += [probe.cached_kv(layer + 1, self._rows), probe.cached_kv(layer, self._rows)]
-        return active
-
-
 @pytest.mark.parametrize("importance", ["before", "beside"])
-def test_what_is_on_its_way_is_told_as_blocks_would(any_engine: Engine, importance: str) -> None:
-    prompt, before, fused = Prompt.random(), Asks(), Asks()
+def test_the_probe_reads_fused_units_as_it_reads_blocks(any_engine: Engine, importance: str) -> None:
+    """The probe reads the next layer first, then the present one."""
+    prompt = Prompt.random()
+    rows = torch.arange(len(prompt.units[1])) + prompt.starts[1]
+
+    def ask(probe: Probe) -> list[torch.Tensor]:
+        return [x for layer in (probe.layer + 1, probe.layer) for x in probe.cached_kv(layer, rows)]
+
+    before, fused = Asker(ask, Nothing()), Asker(ask, Nothing())
     with TransformersEngine(any_engine.model, "thread", importance=importance) as engine:
         layout = prompt.layout(prompt.blocks(engine))
         engine.prefill(layout, before, Serial())
-        engine.prefill(carrying(layout, [1], ["a"]), fused, Serial())
-    for outcome, stored in zip(fused.answers, before.answers, strict=True):
-        assert all(relative(item, peer) < EXACT for item, peer in zip(outcome, stored, strict=True))
+        engine.prefill(fuse(layout, {1: "a"}), fused, Serial())
+    for answer, expected in zip(fused.answers, before.answers, strict=True):
+        assert all(relative(item, peer) < EXACT for item, peer in zip(answer, expected, strict=True))
 
 
 @pytest.mark.parametrize("context", [0, 7])
 @pytest.mark.parametrize("first", [0, 2])
-def test_one_of_them_sees_what_it_is_behind(any_engine: Engine, context: int, first: int) -> None:
+def test_a_fused_unit_sees_the_unit_before_it(any_engine: Engine, context: int, first: int) -> None:
     prompt = Prompt.random(context=context)
     blocks, context_block = prompt.blocks(any_engine), prompt.context_block(any_engine)
     before = joined([block for block in (context_block, blocks[1]) if block])
     (last,) = any_engine.encode([(before, prompt.units[2 - first])])
     blocks[2 - first] = last
-    layout = prompt.layout(blocks)
-    expected = any_engine.prefill(layout, Nothing(), Serial(), context_block)
-    fused_layout = carrying(layout, [0, 2], ["a", "b"])
-    units = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused_layout.placements)]
-    outcome = any_engine.prefill(
-        replace(fused_layout, placements=tuple(units)),
-        Nothing(),
-        Serial(),
-        context_block,
-        unit_context=context_block,
-    )
-    assert relative(outcome.logits, expected.logits) < EXACT
-    check(sorted(outcome.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
+    layout, options = prompt.layout(blocks), (Nothing(), Serial(), context_block)
+    expected = any_engine.prefill(layout, *options)
+    fused = fuse(layout, {0: "a", 2: "b"})
+    units = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused.placements)]
+    result = any_engine.prefill(replace(fused, placements=tuple(units)), *options, unit_context=context_block)
+    assert relative(result.logits, expected.logits) < EXACT
+    check(sorted(result.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
 
 
 def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:
@@ -135,16 +116,15 @@ def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:
     blocks = prompt.blocks(any_engine)
     layout = prompt.layout(blocks)
     before = any_engine.prefill(layout, Nothing(), Serial())
-    fused = any_engine.prefill(carrying(layout, [0, 2], ["a", "a"]), Nothing(), Serial())
+    fused = any_engine.prefill(fuse(layout, {0: "a", 2: "a"}), Nothing(), Serial())
     assert relative(fused.logits, before.logits) < EXACT
-    assert len(fused.encoded) == 1
     check(fused.encoded, blocks[:1])
 
 
 def test_harvested_rows_are_those_of_the_block(any_engine: Engine) -> None:
     prompt = Prompt.random()
     blocks = prompt.blocks(any_engine)
-    layout = carrying(prompt.layout(blocks), [1], ["a"])
+    layout = fuse(prompt.layout(blocks), {1: "a"})
     result = any_engine.prefill(layout, Nothing(), Serial(), keep_raw=True)
     placement = layout.placements[1]
     harvested = any_engine.harvest(result.cache, torch.arange(placement.start, placement.stop))

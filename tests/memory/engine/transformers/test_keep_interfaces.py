@@ -15,7 +15,7 @@ from tests.laws.prompts import Prompt, relative
 PROMPT = Prompt.random(context=5)
 
 
-def test_by_hand_equals_prefill(any_engine: Engine) -> None:
+def test_layers_called_by_hand_equal_prefill(any_engine: Engine) -> None:
     engine, stage = any_engine, MultiHop(Schedule("linear", 0.4))
     layout, context = PROMPT.layout(PROMPT.blocks(any_engine)), PROMPT.context_block(any_engine)
     expected = engine.prefill(layout, stage, LayerBalanced(), context)
@@ -35,7 +35,7 @@ def test_by_hand_equals_prefill(any_engine: Engine) -> None:
     assert result.trace.loaded_bytes == expected.trace.loaded_bytes
 
 
-def test_what_goes_wrong_is_said(engine: Engine) -> None:
+def test_wrong_calls_are_refused(engine: Engine) -> None:
     layout = PROMPT.layout([*PROMPT.blocks(engine)[:3], None])
     steps = engine.steps(layout, Nothing(), PROMPT.context_block(engine))
     with pytest.raises(ConfigError, match="'s9' is not in this prompt"):

@@ -21,7 +21,7 @@ PROMPT = Prompt.random(context=5)
 
 
 class Asker:
-    """Runs a question after every layer of another stage."""
+    """Stage that wraps another one and asks the probe a question after every layer."""
 
     def __init__(self, ask: Callable[[Probe], object], stage: Recompute, by_mass: bool = False) -> None:
         self.ask, self.stage, self.answers = ask, stage, []
@@ -35,14 +35,17 @@ class Asker:
         return self.stage.narrow(layer, active, probe)
 
 
-def run(engine: Engine, ask: Callable[[Probe], object], by_mass: bool = False) -> tuple[list, Layout]:
-    stage, layout = Asker(ask, Always(5), by_mass), PROMPT.layout(PROMPT.blocks(engine))
+def run(
+    engine: Engine, ask: Callable[[Probe], object], by_mass: bool = False, shrinks: bool = False
+) -> tuple[list, Layout]:
+    layout = PROMPT.layout(PROMPT.blocks(engine))
+    stage = Asker(ask, shrinking(layout, engine.info.layers) if shrinks else Always(5), by_mass)
     engine.prefill(layout, stage, Serial(), PROMPT.context_block(engine))
     return stage.answers, layout
 
 
 def eager_weights(engine: Engine) -> list[torch.Tensor]:
-    """(heads, rows, keys) per layer from transformers."""
+    """Return transformers' attention weights (heads, rows, keys) per layer."""
     twin = engine.plain
     before = twin.config._attn_implementation
     twin.set_attn_implementation("eager")
@@ -63,60 +66,45 @@ def test_mass_is_the_attention_of_the_plain_model(
 ) -> None:
     if not keeps_weights:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
-    answers, layout = run(any_engine, lambda p: (p.mass_from_query(), p.mass_between(torch.tensor([2, 3]))), by_mass)
-    for (query, between), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
-        assert relative(query, mass(weights, slice(layout.query, None), layout)) < 1e-5
-        for line, i in zip(between, (2, 3), strict=True):
-            assert (
-                relative(line, mass(weights, slice(layout.segments[i].start, layout.segments[i].stop), layout)) < 1e-5
-            )
-
-
-@pytest.mark.parametrize("keeps_weights", [True, False])
-@pytest.mark.parametrize("by_mass", [True, False])
-def test_mass_on_rows_is_the_attention_of_the_plain_model(
-    any_engine: Engine, keeps_weights: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not keeps_weights:
-        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
+    segments = torch.tensor([2, 3])
     sources = torch.tensor([5, 30, 31, 70, 98, 110])  # in both blocks of query rows, and further apart than a window
     every = torch.arange(5, 111)
-    answers, layout = run(any_engine, lambda p: (p.mass_on_rows(sources), p.mass_on_rows(every)), by_mass)
-    for (some, every), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
-        assert some.shape == (layout.rows,)
-        assert relative(some, weights[:, sources].sum((0, 1))) < 1e-5
-        assert relative(every, weights[:, 5:].sum((0, 1))) < 1e-5
+
+    def ask(probe: Probe) -> tuple[torch.Tensor, ...]:
+        masses = probe.mass_from_query(), *probe.mass_between(segments)
+        return *masses, probe.mass_on_rows(sources), probe.mass_on_rows(every)
+
+    answers, layout = run(any_engine, ask, by_mass)
+    rows = [slice(layout.query, None), *(slice(layout.segments[i].start, layout.segments[i].stop) for i in segments)]
+    for answer, weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
+        expected = (
+            *(mass(weights, part, layout) for part in rows),
+            *(weights[:, x].sum((0, 1)) for x in (sources, every)),
+        )
+        for item, peer in zip(answer, expected, strict=True):
+            assert item.shape == peer.shape and relative(item, peer) < 1e-5
 
 
-def test_mass_on_rows_of_scattered_rows_is_the_same_kept_or_not(
+def test_mass_on_scattered_rows_does_not_depend_on_kept_weights(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = PROMPT.layout(PROMPT.blocks(any_engine))
-    result = []
-    for limit in (prefill_module.KEPT_WEIGHTS, 0):
-        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", limit)
-        stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.info.layers))
-        any_engine.prefill(layout, stage, Serial(), PROMPT.context_block(any_engine))
-        result.append(stage.answers)
-    assert len(result[0]) == any_engine.info.layers - 1
-    for item, peer in zip(*result, strict=True):
-        assert relative(item, peer) < 1e-5
+    def ask(probe: Probe) -> torch.Tensor:
+        return probe.mass_on_rows(probe.active[::3].contiguous())
+
+    with_weights, _ = run(any_engine, ask, shrinks=True)
+    monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
+    without, _ = run(any_engine, ask, shrinks=True)
+    assert len(without) == any_engine.info.layers - 1
+    assert all(relative(*pair) < 1e-5 for pair in zip(with_weights, without, strict=True))
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: bool) -> None:
+def test_mass_of_no_segments_and_of_segments_in_any_order(engine: Engine, causal: bool) -> None:
     none, some = torch.zeros(0, dtype=torch.long), torch.tensor([3, 0, 3])
-    answers, layout = run(
-        engine,
-        lambda p: (
-            p.mass_between(none, causal),
-            p.mass_between(some, causal),
-            [p.mass_between(i[None], causal)[0] for i in some],
-        ),
-    )
-    for empty, lines, single in answers:
+    answers, layout = run(engine, lambda p: [p.mass_between(ids, causal) for ids in (none, some, *some.split(1))])
+    for empty, lines, *single in answers:
         assert empty.shape == (0, len(layout.segments))
-        torch.testing.assert_close(lines, torch.stack(single))
+        torch.testing.assert_close(lines, torch.cat(single))
 
 
 def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
@@ -131,10 +119,9 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
     truth = any_engine.harvest(run_raw.cache, range(PROMPT.ids.numel()))
     rows = torch.tensor([5, 6, 30, 98])
     answers, _ = run(any_engine, lambda p: (p.layer, p.fresh_kv(p.layer, rows), p.fresh_kv(p.layer + 1, rows)))
-    for layer, inside, following in answers:
-        for at, (k, v) in ((layer, inside), (layer + 1, following)):
-            assert relative(k, truth.k[at][:, rows]) < 1e-5
-            assert relative(v, truth.v[at][:, rows]) < 1e-5
+    for layer, *pairs in answers:
+        for i, (k, v) in enumerate(pairs, layer):
+            assert relative(k, truth.k[i][:, rows]) < 1e-5 and relative(v, truth.v[i][:, rows]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["fresh_kv", "cached_kv"])
@@ -145,7 +132,7 @@ def test_keys_or_values_alone(engine: Engine, name: str) -> None:
         assert torch.equal(k, k_alone) and torch.equal(v, v_alone)
 
 
-def test_blocks_that_do_not_lie_together_meet_on_the_models_device() -> None:
+def test_blocks_of_several_devices_are_joined_on_the_models_device() -> None:
     parts = [torch.zeros(2, 3, 4), torch.zeros(2, 5, 4, device="meta")]
     assert joined(parts, torch.device("meta")).shape == (2, 8, 4)
     assert torch.equal(joined(parts[:1], torch.device("meta")), parts[0])
@@ -163,7 +150,7 @@ def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:
 
 @pytest.mark.parametrize("many", [True, False])
 def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless many are asked for their weights: then attention of all is there before the choice."""
+    """A choice by the weights of many rows needs the attention of all rows before it."""
     layout, context = PROMPT.layout(PROMPT.blocks(any_engine)), PROMPT.context_block(any_engine)
     rows, logits, attended, script = 64 if many else 4, [], [], shrinking(layout, any_engine.info.layers)
     whole = attention.grouped_attention
@@ -182,18 +169,19 @@ def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monke
     assert attended == [*(active[:-1] if many else active[1:]), 1]
 
 
-def test_a_stage_by_mass_cannot_ask_for_what_comes_behind(engine: Engine) -> None:
+def test_a_stage_by_mass_cannot_ask_for_the_next_layer(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="asks for what comes behind"):
         run(engine, lambda p: p.fresh_kv(p.layer + 1, torch.tensor([9])), by_mass=True)
 
 
-def test_questions_without_an_answer(engine: Engine) -> None:
+def test_questions_without_an_answer_are_refused(engine: Engine) -> None:
+    row = torch.tensor([2])
     for ask, match in (
         (lambda p: p.fresh_kv(p.layer + 2, torch.tensor([9])), "only layers"),
-        (lambda p: p.fresh_kv(p.layer, torch.tensor([2])), "not active"),
-        (lambda p: p.mass_on_rows(torch.tensor([2])), "not active"),
-        (lambda p: p.cached_kv(0, torch.tensor([2])), "no block"),
-        (lambda p: p.cached_kv(0, torch.tensor([], dtype=torch.long)), "no block"),
+        (lambda p: p.fresh_kv(p.layer, row), "not active"),
+        (lambda p: p.mass_on_rows(row), "not active"),
+        (lambda p: p.cached_kv(0, row), "no block"),
+        (lambda p: p.cached_kv(0, row[:0]), "no block"),
     ):
         with pytest.raises(ConfigError, match=match):
             run(engine, ask)

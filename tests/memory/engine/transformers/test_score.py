@@ -1,4 +1,4 @@
-"""A trie in one forward equals one forward per candidate."""
+"""Scoring: a trie in one forward equals one forward per candidate; greedy decoding behind a prompt."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ def prefilled(engine: Engine) -> PrefillResult:
     return engine.prefill(PROMPT.layout([None] * 4), Nothing(), Serial())
 
 
+def plain(engine: Engine, ids: list[int]) -> torch.Tensor:
+    """Logits of transformers' forward of the prompt and ``ids``, from the prompt's last row on."""
+    return engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(ids)]))[PROMPT.ids.numel() - 1 :]
+
+
 def one_by_one(engine: Engine, candidate: list[int]) -> torch.Tensor:
-    ids = torch.cat([PROMPT.ids, torch.tensor(candidate)])
-    logits = engine.forward_plain(ids).log_softmax(-1)
-    return logits[PROMPT.ids.numel() - 1 : -1].gather(1, torch.tensor(candidate)[:, None]).sum()
+    return plain(engine, candidate)[:-1].log_softmax(-1).gather(1, torch.tensor(candidate)[:, None]).sum()
 
 
 def candidates() -> list[list[int]]:
-    """Shared beginnings, one candidate inside another, single tokens, one longer than the sliding window."""
+    """Candidates with shared prefixes, prefixes of others, single tokens, and one longer than the sliding window."""
     base = [tokens(5, i) for i in range(6)]
     inside = [base[0][:2], base[0][:1], base[1][:4]]
     return [*base, *inside, *(b[:3] + tokens(3, 30 + i) for i, b in enumerate(base)), [7], tokens(40, 50)]
 
 
-def test_all_families_equal_naive_scoring(any_engine: Engine) -> None:
+def test_scores_equal_one_forward_per_candidate(any_engine: Engine) -> None:
     result, many = prefilled(any_engine), candidates()
     expected = torch.stack([one_by_one(any_engine, c) for c in many])
     scored = any_engine.score(result.cache, many)
@@ -59,7 +62,7 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 
 @pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), 3, 8])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_the_best_are_those_of_all(
+def test_the_best_candidates_equal_those_of_a_full_search(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: int, reduce: str
 ) -> None:
     monkeypatch.setattr("memory.engine.transformers.score.SEARCHED", 0)
@@ -76,7 +79,7 @@ def test_the_best_are_those_of_all(
     assert result.cache.length == PROMPT.ids.numel()
 
 
-def test_of_what_is_certainly_behind_next_to_nothing_is_computed(engine: Engine) -> None:
+def test_the_search_skips_candidates_that_cannot_be_best(engine: Engine) -> None:
     result = prefilled(engine)
     message = engine.generate(result.cache, result.logits, 4)
     sure = result.logits.index_fill(1, torch.tensor(message[:1]), 50.0)
@@ -99,34 +102,25 @@ def test_scoring_leaves_the_cache_as_it_was(any_engine: Engine) -> None:
 
 
 def greedy(engine: Engine, count: int) -> list[int]:
-    ids = PROMPT.ids
+    ids: list[int] = []
     for _ in range(count):
-        ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
-    return ids[-count:].tolist()
+        ids.append(int(plain(engine, ids)[-1].argmax()))
+    return ids
 
 
 def test_generation_past_the_cache_and_its_headroom(any_engine: Engine) -> None:
     result = prefilled(any_engine)
     message = any_engine.generate(result.cache, result.logits, 300)
     assert len(message) == 300 and result.cache.length == PROMPT.ids.numel() + 300
-    ids = torch.cat([PROMPT.ids, torch.tensor(message)])
-    assert relative(result.cache.logits[0], any_engine.forward_plain(ids)[-1]) < 1e-5
-
-
-def test_generation_stops_before_a_stop_token(engine: Engine) -> None:
-    result, expected = prefilled(engine), greedy(engine, 8)
-    stop = expected[4]
-    assert engine.generate(result.cache, result.logits, 8, [stop]) == expected[: expected.index(stop)]
+    assert relative(result.cache.logits[0], plain(any_engine, message)[-1]) < 1e-5
 
 
 def test_appended_tokens_are_scored_behind(engine: Engine) -> None:
-    result = prefilled(engine)
-    extra = tokens(7, 60)
-    logits = engine.append(result.cache, extra)
-    expected = engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(extra)]))
-    assert relative(logits[0], expected[-1]) < 1e-5
-    part = engine.score(result.cache, [[3], [4, 5]]).scores
-    assert relative(part[0], expected[-1].log_softmax(-1)[3]) < 1e-5
+    result, extra = prefilled(engine), tokens(7, 60)
+    logits, expected = engine.append(result.cache, extra)[0], plain(engine, extra)[-1]
+    assert relative(logits, expected) < 1e-5
+    scores = engine.score(result.cache, [[3], [4, 5]]).scores
+    assert relative(scores[0], expected.log_softmax(-1)[3]) < 1e-5
 
 
 def test_more_nodes_than_headroom(engine: Engine) -> None:
@@ -161,7 +155,7 @@ def test_refusals(engine: Engine) -> None:
 
 
 def test_plans_of_many_sets_take_no_more_than_their_share(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of single tokens, which need no mask."""
+    """Plans of single tokens, which need no mask, count too."""
     monkeypatch.setattr("memory.engine.transformers.score.KEPT_BYTES", 20_000)
     result = prefilled(engine)
     for first in range(40):
