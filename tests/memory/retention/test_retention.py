@@ -43,7 +43,7 @@ def view_of(rows: int = 40, protected: int = 3, span: int = 5, seed: int = 0, se
         span=spans,
         layers=LAYERS,
         keys=keys.__getitem__,
-        asked=positions,
+        query_positions=positions,
         queries=queries.__getitem__,
         attention=lambda layer: AttentionParams(DIM**-0.5),
         intent=random(LAYERS, HEADS, DIM),
