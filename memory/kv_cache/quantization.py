@@ -89,11 +89,7 @@ class Packed:
 
     @classmethod
     def empty(
-        cls,
-        shape: tuple[int, ...],
-        format: PackFormat,
-        along: Along = "token",
-        device: torch.device | str = "cpu",
+        cls, shape: tuple[int, ...], format: PackFormat, along: Along = "token", device: torch.device | str = "cpu"
     ) -> Packed:
         """Make room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
         *lead, kv_heads, tokens, head_dim = shape
