@@ -25,7 +25,7 @@ def test_unsafe_names_are_refused_by_every_method(agent: str, make: Make, tmp_pa
     for memories in (make(), make(folder=None)):
         memories.share("house", "the house\n")
         for call in (
-            lambda m: m.open(agent, "text\n"), lambda m: m.behind(agent, "house"), lambda m: m.forget(agent),
+            lambda m: m.open(agent, "text\n"), lambda m: m.begin_with(agent, "house"), lambda m: m.forget(agent),
             lambda m: m.pin(agent), lambda m: m.pin(agent, False),
         ):  # fmt: skip
             with pytest.raises(ConfigError, match="no safe name"):

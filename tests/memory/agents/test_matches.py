@@ -119,7 +119,7 @@ def test_a_shared_text_is_encoded_once_per_model(make: Make, engines: list[Engin
     assert sum(computed) == whole
     alone = memories.stats()["bytes"]
     for number in range(10):
-        memories.behind(f"a{number}", "house")
+        memories.begin_with(f"a{number}", "house")
         prompt, _ = say(memories, f"a{number}", text + lines(3, number))
         assert (prompt.origin, prompt.reused) == ("shared", whole)
     assert sum(computed) - whole < 10 * 20, "no row of the shared text was computed again"
@@ -142,7 +142,7 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
     for turn in range(6):
         for agent in ("a", "b", "c"):
             if turn == 0:
-                memories.behind(agent, "house")
+                memories.begin_with(agent, "house")
                 say(lonely, agent, text)
             more = text[: len(text) - chance.randrange(40)] + lines(1 + 9 * turn, turn * ord(agent))
             assert torch.equal(say(memories, agent, more)[1], say(lonely, agent, more)[1])
@@ -154,7 +154,7 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
     stranger = memories.open("d", text)
     assert (stranger.origin, stranger.reused) == ("cold", 0)
     with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
-        memories.behind("d", "garden")
+        memories.begin_with("d", "garden")
 
 
 def tensors(cache: QuantizedCache) -> list[torch.Tensor]:
@@ -168,7 +168,7 @@ def extents(cache: QuantizedCache) -> set[int]:
 def test_an_agent_without_matching_rows_begins_with_the_shared_ones(make: Make) -> None:
     memories, house, private = make(), lines(100, 5), lines(50, 6)
     memories.share("house", house)
-    memories.behind("a", "house")
+    memories.begin_with("a", "house")
     texts = (private, private, house + lines(3), private, house + lines(2))
     assert [say(memories, "a", text)[0].origin for text in texts] == ["cold", "hot", "shared", "cold", "shared"]
     memories.share("house", lines(20, 9))

@@ -82,7 +82,7 @@ def test_rows_of_another_model_stay_and_are_not_served(
     memories = make()
     reference, text = ReferenceMemories(memories), lines(90)
     memories.share("house", lines(70, 5))
-    memories.behind("b", "house")
+    memories.begin_with("b", "house")
     for number in (0, 1, 0, 1, 0):
         memories.use(engines[number])
         prompt = reference.say("a", text)

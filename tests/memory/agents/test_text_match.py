@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from keep_agent.errors import ConfigError, DataError, ModelError
-from memory.agents.text_match import TokenizerCoder, TokenText, match, match_tokens, resume
+from memory.agents.text_match import TokenizerCoder, TokenText, common_length, match, resume
 from tests.memory.agents.coders import FIRST, LOSSLESS, TOKENIZERS, byte_level, coder_of, decode, sentencepiece
 
 if TYPE_CHECKING:
@@ -110,16 +110,16 @@ def test_token_level_matches_lose_rows_where_a_text_is_extended(name: str) -> No
         text = "".join(turns[:number])
         best, whole = match(stored, text), coder.encode(text, first=True).ids
         assert best.kind == "extend" and best.reused == len(stored.ids)
-        by_text, by_tokens = by_text + best.reused, by_tokens + match_tokens(stored.ids, whole)
+        by_text, by_tokens = by_text + best.reused, by_tokens + common_length(stored.ids, whole)
         stored, _ = resume(stored, best, coder)
     assert decode(name, stored.ids) == decode(name, whole) and stored.ids != whole
-    assert match_tokens(stored.ids, whole) <= len(first), "no row after the first turn would be reused"
+    assert common_length(stored.ids, whole) <= len(first), "no row after the first turn would be reused"
     assert by_text > 2 * by_tokens
 
 
-@pytest.mark.parametrize(("a", "b", "count"), [([1, 2, 3], (1, 2, 4, 5), 2), ([], [1], 0), ([1, 2], [1, 2], 2)])
+@pytest.mark.parametrize(("a", "b", "count"), [([1, 2, 3], [1, 2, 4, 5], 2), ([], [1], 0), ([1, 2], [1, 2], 2)])
 def test_token_level_match_counts_equal_ids(a: list[int], b: list[int], count: int) -> None:
-    assert match_tokens(a, b) == count
+    assert common_length(a, b) == count
 
 
 def test_bad_settings_and_bad_text_are_refused() -> None:

@@ -81,7 +81,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
                 halfway.wait(PATIENCE)  # all agents exist at once, which is more than the budget holds
             agent = f"{number}-{chance.randrange(2)}"
             if turn == 0:
-                memories.behind(agent, "house")
+                memories.begin_with(agent, "house")
             text = known.get(agent, lines(40, 5) if chance.random() < 0.5 else lines(30, number))
             text += lines(1 + chance.randrange(9), turn)
             prompt = memories.open(agent, text)

@@ -183,9 +183,9 @@ def test_sessions_are_isolated(
     pool, index = flat.shared
     flat.sessions.clear()
     pool.check_integrity()
-    assert pool.used == len(set(index.slots.tolist())), "closed sessions leave only shared prefixes"
+    assert pool.in_use == len(set(index.slots.tolist())), "closed sessions leave only shared prefixes"
     index.clear()
-    assert pool.used == 0
+    assert pool.in_use == 0
 
 
 def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Engine) -> None:
@@ -210,7 +210,7 @@ def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Eng
     flat.do("reset", 0, 0)
     assert set(index.slots.tolist()) <= goes_on
     flat.do("reset", 1, 0)
-    assert not index.slots.numel() and pool.used == 0
+    assert not index.slots.numel() and pool.in_use == 0
 
 
 @pytest.mark.parametrize("method", [turns, *EVICTING])

@@ -23,7 +23,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.kv_cache.kv_pool import SENTINEL, KVPool
-from memory.kv_cache.paged import MOVED, PagedCache
+from memory.kv_cache.paged import RENUMBERED, PagedCache
 from memory.kv_cache.prefix_index import SlotPrefixIndex
 
 LAYERS, KV_HEADS, DIM, BLOCK = 2, 1, 3, 2
@@ -121,7 +121,7 @@ def renumber(cache: PagedCache, expected: Expected) -> None:
     assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values must move too"
     cache.pool.v[:, :, cache.slot_map[first:]] = v  # the values of the new names
     expected.live = {row: expected.live[row] for row in range(first)} | dict(enumerate(new, first))
-    expected.tokens = [*expected.tokens[:first], *[MOVED] * len(new)]
+    expected.tokens = [*expected.tokens[:first], *[RENUMBERED] * len(new)]
     expected.exact = min(expected.exact, first)
 
 
@@ -181,7 +181,7 @@ class Requests(RuleBasedStateMachine):
             append(cache, expected, tokens)
         except CapacityError as error:
             assert "more rows do not fit beside the" in str(error) and f"pool of {CAPACITY} slots" in str(error)
-            assert self.pool.used + len(tokens) > CAPACITY
+            assert self.pool.in_use + len(tokens) > CAPACITY
         assert cache.slot_map.tolist()[: len(before)] == before, "nothing moves"
 
     @rule(number=numbers, seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
@@ -302,7 +302,7 @@ class Requests(RuleBasedStateMachine):
         self.pool.check_integrity()
         slots = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
         slots |= set(self.index.slots.tolist())
-        assert self.pool.used == len(slots) <= CAPACITY and SENTINEL not in slots
+        assert self.pool.in_use == len(slots) <= CAPACITY and SENTINEL not in slots
         assert self.index.slots.numel() <= PREFIX
         assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, "no gaps"
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
@@ -317,7 +317,7 @@ class Requests(RuleBasedStateMachine):
         self.requests.clear()
         self.index.clear()
         self.pool.check_integrity()
-        assert self.pool.used == 0
+        assert self.pool.in_use == 0
 
 
 Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
@@ -333,7 +333,7 @@ def test_a_pool_without_a_limit_grows_and_nothing_moves() -> None:
         for request in requests:
             check(*request)
         pool.check_integrity()
-    assert pool.used == 1200 and pool.size > size and pool.k.shape[2] > pool.size
+    assert pool.in_use == 1200 and pool.size > size and pool.k.shape[2] > pool.size
 
 
 def test_a_full_pool_raises_and_changes_nothing() -> None:
@@ -347,7 +347,7 @@ def test_a_full_pool_raises_and_changes_nothing() -> None:
     check(cache, expected)
     check(fork, expected.copy())
     cache.reserve(3)
-    assert pool.used == 10
+    assert pool.in_use == 10
     pool.check_integrity()
 
 

@@ -37,13 +37,13 @@ def test_blocks_that_share_a_slot_are_deleted_one_by_one(pool: KVPool) -> None:
         cache.cut(1)
         expected.cut(1)
         pool.check_integrity()
-    assert pool.used == 5 and index.slots.tolist().count(int(cache.slot_map[0])) == 2
+    assert pool.in_use == 5 and index.slots.tolist().count(int(cache.slot_map[0])) == 2
     index.forget(names[0], cache.slots)
     pool.check_integrity()
-    assert pool.used == 3 and index.match(names[1]).numel() == 3, "the second block is complete"
+    assert pool.in_use == 3 and index.match(names[1]).numel() == 3, "the second block is complete"
     index.forget(names[1], cache.slots)
     pool.check_integrity()
-    assert pool.used == 1 and not index.slots.numel()
+    assert pool.in_use == 1 and not index.slots.numel()
 
 
 def test_blocks_behind_a_deleted_one_are_deleted(pool: KVPool) -> None:
@@ -106,9 +106,9 @@ def test_requests_of_several_threads_share_one_pool(engine: Engine) -> None:
     provider = engine.cache_provider(None, 4, prefix_tokens=64)
     at_once(*(lambda seed=seed: run_sessions(provider, random.Random(seed)) for seed in range(4)))
     provider.pool.check_integrity()
-    assert provider.pool.used == len(set(provider.index.slots.tolist()))
+    assert provider.pool.in_use == len(set(provider.index.slots.tolist()))
     provider.index.clear()
-    assert provider.pool.used == 0
+    assert provider.pool.in_use == 0
 
 
 def test_rows_are_written_by_the_worker_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
