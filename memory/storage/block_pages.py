@@ -24,7 +24,6 @@ from memory.kv_cache.quantization import Grid, Packed, PackFormat
 
 PAGE = 256  # rows of a layer under one checksum
 PARTS = ("codes", "scale", "bias")
-Report = Callable[[str, CorruptError], None]  # called with the identity of each damaged block, and the error
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +115,18 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
 
 
 class Pages:
-    """The blocks of a mapped file. Their rows are read when they are indexed, not before."""
+    """The blocks of a mapped file. Their rows are read when they are indexed, not before.
 
-    def __init__(self, file: BlockFile) -> None:
-        self._file = file
+    :param report: called with these pages, the identity of each damaged block, and the error
+    """
+
+    def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
+        self._file, self.report = file, report
         self.form = Form.from_json(file.header["form"])
         self._index: Mapping[str, Sequence[Any]] = file.header["index"]
         layers, self._pages = self.form.layers, file.blocks // self.form.layers
-        self._rows = {name: _by_layer(file.tensor(name), layers, self._pages) for name in file.names}
+        paged = {name: file.tensor(name) for name in file.names}
+        self._rows = {name: x.view(layers, self._pages * PAGE, *x.shape[2:]) for name, x in paged.items()}
         self._verified = np.zeros((layers, self._pages), bool)
 
     def __len__(self) -> int:
@@ -141,15 +144,14 @@ class Pages:
             for identity, (start, stop, namespace, created) in self._index.items()
         ]
 
-    def guard(self, identity: str, report: Report) -> PageGuard:
+    def guard(self, identity: str) -> PageGuard:
         """Make the guard that verifies a block, and reports it if it is damaged."""
-        start, stop, *_ = self._index[identity]
-        return PageGuard(self, identity, report, start, stop)
+        return PageGuard(self, identity, *self._index[identity][:2])
 
-    def read(self, identity: str, report: Report) -> KVBlock:
+    def read(self, identity: str) -> KVBlock:
         """Map a block; a layer's pages are verified when they are first indexed."""
         start, stop, namespace, created = self._index[identity]
-        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity, report)
+        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
     def verified(self, layers: Any, start: int, stop: int) -> bool:
@@ -172,7 +174,6 @@ class PageGuard:
 
     pages: Pages = field(repr=False)
     identity: str
-    report: Report = field(repr=False)
     start: int
     stop: int
 
@@ -181,7 +182,7 @@ class PageGuard:
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:
-            self.report(self.identity, error)
+            self.pages.report(self.pages, self.identity, error)
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageGuard:
@@ -191,8 +192,3 @@ class PageGuard:
     @property
     def done(self) -> bool:
         return self.pages.verified(slice(None), self.start, self.stop)
-
-
-def _by_layer(paged: torch.Tensor, layers: int, pages: int) -> torch.Tensor:
-    """(layers, rows, ...) of a tensor in pages, as a view."""
-    return paged.view(layers, pages * PAGE, *paged.shape[2:])
