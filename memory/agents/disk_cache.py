@@ -111,7 +111,7 @@ class DiskCache:
                 self._report(key[0], path, error)
             return None
 
-    def wait(self, select: Callable[[Key], bool]) -> None:
+    def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
         """Wait until the rows with the keys that ``select`` accepts are on the disk, or have failed."""
         self._writer.wait(select)
 

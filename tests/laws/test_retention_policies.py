@@ -33,8 +33,6 @@ GetRun = Callable[[str, str], Run]
 
 
 class RecordingQueryMemory(QueryMemory):
-    """Query memory that records its latest scores."""
-
     latest = torch.empty(0)
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pyt
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        until(lambda: not memories._disk._writer._done(("a", memories.engine.model_key)) and not memories._host)
+        until(lambda: not memories._disk._writer._is_done(("a", memories.engine.model_key)) and not memories._host)
         second = pool.submit(memories.open, "a", text)
         until(lambda: memories._open_prompts or second.done())  # it has begun to open
         assert not first.done() and not second.done()
@@ -118,7 +118,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
 
 @dataclass
 class Gate:
-    """Writer that stops after the open rows and one tensor of packed rows."""
+    """Writer that stops after the header, the open rows and one tensor of packed rows."""
 
     writes: int = 0
     closed: threading.Event = field(default_factory=threading.Event)
@@ -126,7 +126,7 @@ class Gate:
 
     def __call__(self) -> None:
         self.writes += 1
-        if self.writes == 2:
+        if self.writes == 3:
             self.closed.set()
             self.open.wait(PATIENCE)
 

@@ -28,14 +28,12 @@ FORK = multiprocessing.get_context("fork")  # a child does not load torch again
 
 
 def content(state: int) -> dict[str, torch.Tensor]:
-    """Make 1 to 24 blocks of 64 KiB, more with every state."""
     blocks = 1 + state % 24
     shapes = {"k": ((blocks, 4, 1 << 12), torch.bfloat16), "v": ((blocks, 1 << 15), torch.uint8)}
     return {name: filled(shape, dtype, state) for name, (shape, dtype) in shapes.items()}
 
 
 def state_of(path: Path) -> int:
-    """Return a file's state, and check every bit of it."""
     file = open_blocks(path)
     state = file.header["state"]
     assert_holds(file, content(state))

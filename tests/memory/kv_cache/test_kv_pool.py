@@ -36,12 +36,10 @@ def make_pool(capacity: int | None = CAPACITY) -> KVPool:
 
 
 def name(*parts: object) -> int:
-    """Hash the parts on which a row depends."""
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8])
 
 
 def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[int]:
-    """Return the names of rows after the rows ``before``."""
     rows = list(before)
     for place, token in enumerate(tokens, position):
         rows.append(name(rows, place, token))
@@ -50,20 +48,16 @@ def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[
 
 @lru_cache(10_000)
 def content(row: int) -> torch.Tensor:
-    """Return key and value (2, LAYERS, KV_HEADS, DIM) of a row by its name."""
     return torch.from_numpy(np.random.default_rng(row).standard_normal((2, LAYERS, KV_HEADS, DIM), np.float32))
 
 
 def contents(rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values (LAYERS, KV_HEADS, rows, DIM)."""
     k, v = torch.stack([content(row) for row in rows]).permute(1, 2, 3, 0, 4)
     return k, v
 
 
 @dataclass
 class Expected:
-    """Expected state of a request."""
-
     tokens: list[int] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)  # names of rows by position
     exact: int = 0
@@ -78,7 +72,6 @@ class Expected:
 
 
 def write(cache: PagedCache, rows: Sequence[int], layers: int = LAYERS) -> None:
-    """Run a pass over new rows after the live ones."""
     start, stop = cache.length, cache.length + len(rows)
     visible, expected_kv = cache.end_at(stop), contents(rows)
     for layer in range(layers):
@@ -164,7 +157,6 @@ class Requests(RuleBasedStateMachine):
 
     @rule(target=numbers, tokens=TOKENS)
     def begin(self, tokens: list[int]) -> int:
-        """Begin a prompt with the exact rows that the index has."""
         cache, expected = PagedCache(self.pool), Expected()
         actual = self.index.match(self.index.names(tokens, ""))
         cache.adopt(actual, tokens[: actual.numel()])
@@ -218,7 +210,6 @@ class Requests(RuleBasedStateMachine):
 
     @rule(number=consumes(numbers))
     def free(self, number: int) -> None:
-        """Delete a request, which releases its slots."""
         del self.requests[number]
 
     @rule(number=numbers, share=st.floats(0, 1))
@@ -313,7 +304,6 @@ class Requests(RuleBasedStateMachine):
             check(cache, expected)
 
     def teardown(self) -> None:
-        """Check that all slots are free in the end."""
         self.requests.clear()
         self.index.clear()
         self.pool.check_integrity()
