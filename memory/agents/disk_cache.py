@@ -108,7 +108,10 @@ class DiskCache:
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
             if path.exists():  # else it was missing, or just evicted
-                self._report(key[0], path, error)
+                reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
+                logger.warning("the memory of agent %r cannot be used and is computed again: %s", key[0], reason)
+                with self._lock:
+                    self.damaged.append(reason)
             return None
 
     def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
@@ -169,10 +172,3 @@ class DiskCache:
     def _latest_expired(self) -> float:
         """Latest time of a last use that is too long ago."""
         return -inf if self.ttl is None else self.clock() - self.ttl
-
-    def _report(self, agent: str, path: Path, error: Exception) -> None:
-        reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
-        logger.warning("the memory of agent %r cannot be used and is computed again: %s", agent, reason)
-
-        with self._lock:
-            self.damaged.append(reason)

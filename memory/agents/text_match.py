@@ -200,7 +200,10 @@ class TokenText:
         A generated character whose last bytes are missing has no text yet: further tokens may complete it.
         """
         if text is None:
-            self._add(*_spell([*self._take_open(), *ids], coder))
+            ids = [*self._take_open(), *ids]
+            text = coder.decode(ids)
+            encoded = coder.encode(text)
+            self._add(*((encoded, text) if encoded.ids == ids else _spell_each(ids, coder)))
         else:
             self._close(coder)
             self._add(_locate(list(ids), text, coder, first=not self._length), text)
@@ -267,13 +270,6 @@ class TokenText:
 def _numbers(*values: Any) -> bool:
     """Whether these are lists of whole numbers that are not negative."""
     return all(isinstance(value, list) and all(type(x) is int and x >= 0 for x in value) for value in values)
-
-
-def _spell(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
-    """Decode generated tokens, without an incomplete character at the end."""
-    text = coder.decode(ids)
-    encoded = coder.encode(text)
-    return (encoded, text) if encoded.ids == ids else _spell_each(ids, coder)
 
 
 def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:

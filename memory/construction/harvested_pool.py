@@ -70,10 +70,7 @@ class HarvestPool:
         return len(self.tokens) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
-        """Read a block, which the storage held when `follow` was called.
-
-        :raises DamagedError: the storage has evicted it since
-        """
+        """Read a block; raises DamagedError if the storage has evicted it since `follow`."""
         name = self.blocks[number].name
         block = self._lease.get(name)
         if block is None:

@@ -88,7 +88,11 @@ class HistoryBuilder(PromptBuilder):
         slots = self._slots(len(context.ids))
         new = (*memory.token_ids[len(self._pool.tokens) :], *query)
         parts, token_layers = ([], 0) if slots is not None else self._select(context.block, new, timer)
-        parts += self._rest(len(memory.token_ids))
+        computed, total = len(self._pool.tokens), len(memory.token_ids)
+        parts += (
+            [(self._pool.begin, computed, self._pool.tail)] if self._pool.begin < computed else []
+        )  # no whole block
+        parts += [(computed, total, None)] if computed < total else []
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]
         hits = [block is not None for block in blocks]
@@ -97,7 +101,7 @@ class HistoryBuilder(PromptBuilder):
         placements = place(pieces, len(context.ids), blocks, hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         if self._construction.positions == "coupled":
-            layout = _with_first_positions(layout, parts, len(memory.token_ids))
+            layout = _with_first_positions(layout, parts, total)
         return PreparedPrompt(
             layout, uses(placements), context.block, query_token_layers=token_layers, invalidated=invalidated,
             slots=slots,
@@ -129,12 +133,6 @@ class HistoryBuilder(PromptBuilder):
             return None
         slots = LayerSlots(self._choice, start, self._construction.block_size, self._pool.block)
         return slots if slots.unit.token_ids else None
-
-    def _rest(self, total: int) -> list[Part]:
-        """Return the tokens in no whole block yet: rows that the last turn left over, and rows without keys."""
-        computed, begin = len(self._pool.tokens), self._pool.begin
-        parts = [(begin, computed, self._pool.tail), (computed, total, None)]
-        return [part for part in parts if part[0] < part[1]]
 
 
 def _with_first_positions(layout: Layout, parts: Sequence[Part], total: int) -> Layout:

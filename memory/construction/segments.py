@@ -204,7 +204,9 @@ class AnyOffsetBuilder(PromptBuilder):
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
         """Place the rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens stood before them."""
-        whole = self._find(name)
+        whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
+        if whole is None and name:
+            whole = self._segments.find(name, self._lease)
         if whole is None:
             return Placement(piece, len(before) + row)
         exact = self._lossless and whole.identity == self._identity(before, unit)
@@ -213,13 +215,6 @@ class AnyOffsetBuilder(PromptBuilder):
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
         """Name the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
-
-    def _find(self, name: str) -> KVBlock | None:
-        """Find rows computed elsewhere, pinned ones first."""
-        if not name:
-            return None
-        pinned = self._pinned.find(name, self._in_use)
-        return self._segments.find(name, self._lease) if pinned is None else pinned
 
     def _is_known(self, name: str) -> bool:
         """Whether a later prompt would find it; rows of the exact prefix may have lost their name."""
@@ -251,6 +246,5 @@ class AnyOffsetBuilder(PromptBuilder):
 
 def exact_rows(layout: Layout) -> int:
     """Count the first memory rows that are exact or fresh, so that nothing approximate stands before them."""
-
     sound = (layout.exact | layout.fresh)[layout.context : layout.query]
     return int(sound.long().cumprod(0).sum())

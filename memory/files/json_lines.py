@@ -85,10 +85,7 @@ class Line:
 
 
 def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
-    """Read the whole lines of a file, none if there is no file. Raises CorruptError or DataError naming the line.
-
-    :param start: the beginning of the file's chain; None: nothing
-    """
+    """Read the whole lines of a file, if there is one, behind ``start``. Raises CorruptError or DataError."""
     if not path.exists():
         return
     chain, end = replace(start or Chain()), 0

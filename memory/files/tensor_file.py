@@ -27,6 +27,5 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def own_memory(module: nn.Module) -> None:
     """Copy the parameters and buffers of a model that a library has loaded, which may be mapped."""
-
     for tensor in chain(module.parameters(), module.buffers()):
         tensor.data = tensor.data.clone()

@@ -52,7 +52,8 @@ class KeyBoxIndex:
         """Add blocks behind the others; the room doubles whenever it is used up."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:
-            self._low, self._high = (self._enlarge(x, max(stop, 2 * first)) for x in (self._low, self._high))
+            room = self._low.new_empty(*self._low.shape[:2], max(stop, 2 * first) - first, self._low.shape[3])
+            self._low, self._high = (torch.cat([x[:, :, :first], room], 2) for x in (self._low, self._high))
         self._low[:, :, first:stop] = boxes.low
         self._high[:, :, first:stop] = boxes.high
         self.tokens += boxes.tokens
@@ -74,8 +75,3 @@ class KeyBoxIndex:
         heads, tokens, dim = query.shape
         q = query.to(low.dtype).reshape(low.shape[0], -1, dim)
         return torch.baddbmm(q.clamp(min=0) @ high, q.clamp(max=0), low).view(heads, tokens, len(self))
-
-    def _enlarge(self, old: torch.Tensor, blocks: int) -> torch.Tensor:
-        new = old.new_empty(*old.shape[:2], blocks, old.shape[3])
-        new[:, :, : len(self)] = old[:, :, : len(self)]
-        return new

@@ -85,10 +85,7 @@ class KVPool:
             self._owners.add(owner)
 
     def allocate(self, count: int) -> torch.Tensor:
-        """(count,) free slots, rising, now referred to once.
-
-        :raises CapacityError: more than ``capacity`` slots would be in use
-        """
+        """(count,) free slots, rising, now referred to once. Raises CapacityError beyond ``capacity``."""
         with self.lock:
             if self.capacity is not None and self.in_use + count > self.capacity:
                 raise CapacityError(
@@ -109,10 +106,7 @@ class KVPool:
             np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Refer to ``slots`` once less; those without another reference are free again.
-
-        :raises ModelError: a slot that is free already
-        """
+        """Refer to ``slots`` once less; unreferenced ones are free again. Raises ModelError for a slot that is free."""
         with self.lock:
             numbers = _without_sentinel(slots)
             np.subtract.at(self.references, numbers, 1)
@@ -121,10 +115,7 @@ class KVPool:
                 raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
-        """Add up all slots: the references of the registered owners account for every one.
-
-        :raises ModelError: naming the first slot whose references do not add up
-        """
+        """Check that the owners' references account for every slot. Raises ModelError naming the first that differs."""
         with self.lock:
             expected = np.zeros_like(self.references)
             expected[SENTINEL] = 1

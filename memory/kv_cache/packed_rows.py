@@ -15,10 +15,7 @@ ALL = slice(None)
 
 
 def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Read layers, and rows ``start:stop``, from an index ``[layers]`` or ``[layers, :, rows]`` of ``what``.
-
-    :raises ConfigError: for any other index
-    """
+    """Read layers, rows ``start:stop`` from ``[layers]`` or ``[layers, :, rows]`` of ``what``. Raises ConfigError."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -131,10 +128,7 @@ class Guard(Protocol):
     """The check of a block's rows; keys and values have the same. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify rows ``start:stop`` of some ``layers``: a number, a slice, or a list of numbers.
-
-        :raises DamagedError: they have changed since they were written
-        """
+        """Verify rows ``start:stop`` of ``layers`` (number, slice or list). Raises DamagedError if they changed."""
         ...
 
     def part(self, start: int, stop: int) -> Guard:

@@ -50,10 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block ``physical`` under ``name``; ``make`` computes it if it is under no name yet.
-
-        :raises CapacityError: it does not fit beside the blocks in use
-        """
+        """Pin the block ``physical`` under ``name``; ``make`` computes it if it is new. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -94,7 +91,6 @@ class PinnedPool:
         """Evict blocks until ``nbytes`` more stay below the watermark, or all others are in use."""
         entries = (entry for entry in self._ledger if self._pool.references[entry.key] == 1)
         idle = CacheLedger(sorted(entries, key=lambda entry: self._uses[entry.key]))
-
         in_use = self._stored_bytes - idle.nbytes
         if in_use + nbytes > self.capacity_bytes:
             raise CapacityError(

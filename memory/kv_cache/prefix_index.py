@@ -110,10 +110,7 @@ class SlotPrefixIndex:
             return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Protect the blocks ``names`` of a prompt whose rows lie in ``slots``; the first ``exact`` rows are exact.
-
-        :raises ConfigError: for rows that are not
-        """
+        """Protect the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:

@@ -153,7 +153,8 @@ class Packed:
 
     def unpack(self, dtype: torch.dtype) -> torch.Tensor:
         """Decode the numbers, contiguous (..., kv_heads, tokens, head_dim)."""
-        numbers = _numbers(self.codes, self.grid)
+        codes = self.codes if self.grid.bits == 8 else torch.cat([self.codes & 15, self.codes >> 4], -1)
+        numbers = codes.float()
         grouped = self.grid.of(numbers)
         grouped.mul_(_by_group(self.scale)).add_(_by_group(self.bias))
         heads = numbers[..., : self.kv_heads * self.head_dim].unflatten(-1, (self.kv_heads, self.head_dim))
@@ -172,7 +173,10 @@ def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
     kv_heads, tokens, head_dim = x.shape[-3:]
     grid = format.grid(kv_heads * head_dim, along)
     _check_span(tokens, grid.span)
-    grouped = grid.of(_padded(x.transpose(-3, -2).flatten(-2).float(), grid.width))
+    flat = x.transpose(-3, -2).flatten(-2).float()
+    if missing := grid.width - flat.shape[-1]:  # repeat the last number, so that its group's extremes stay the same
+        flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1)
+    grouped = grid.of(flat)
     levels = (1 << format.bits) - 1
     bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number lies below it
     scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none lies above the last code
@@ -184,7 +188,11 @@ def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
         )
     steps = _by_group(scale)
     codes = (grouped - _by_group(bias)).div_(steps.where(steps > 0, 1)).round_().clamp_(max=levels).to(torch.uint8)
-    return Packed(_bytes(codes.flatten(-2).flatten(-3, -2), format.bits), scale, bias, kv_heads, head_dim, grid)
+    codes = codes.flatten(-2).flatten(-3, -2)
+    if format.bits == 4:
+        low, high = codes.chunk(2, -1)
+        codes = low | high << 4
+    return Packed(codes, scale, bias, kv_heads, head_dim, grid)
 
 
 def _check_span(tokens: int, span: int) -> None:
@@ -193,12 +201,6 @@ def _check_span(tokens: int, span: int) -> None:
             f"{tokens} tokens are no multiple of {span}, the group of keys packed by channel: "
             f"keep the last {tokens % span} as they are until the group is full, or use keys='token'"
         )
-
-
-def _padded(flat: torch.Tensor, width: int) -> torch.Tensor:
-    """Repeat the last of ``flat`` (..., numbers) up to ``width``: its group's extremes stay what they are."""
-    missing = width - flat.shape[-1]
-    return torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1) if missing else flat
 
 
 def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
@@ -211,21 +213,3 @@ def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
 def _by_group(x: torch.Tensor) -> torch.Tensor:
     """Scale or bias (..., tokens / span, groups) to go with `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
     return x.float()[..., None, :, None]
-
-
-def _bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Join pairs of 4-bit codes (..., width) uint8 to bytes."""
-    if bits == 8:
-        return codes
-    low, high = codes.chunk(2, -1)
-    return low | high << 4
-
-
-def _numbers(codes: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Decode stored codes to float32 (..., width)."""
-    if grid.bits == 8:
-        return codes.float()
-    numbers = torch.empty(*codes.shape[:-1], grid.width, dtype=torch.float32, device=codes.device)
-    numbers[..., : grid.width // 2] = codes & 15
-    numbers[..., grid.width // 2 :] = codes >> 4
-    return numbers

@@ -50,10 +50,7 @@ class QueryMemory(BudgetedRetention):
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Load the head, and warn if it was trained for other weights; their dtype does not matter.
-
-        :raises ModelError: there is no such head, or it was trained for another head_dim
-        """
+        """Load the head, and warn if it was trained for other weights. Raises ModelError if it cannot serve."""
         head = self._head
         if head is None:
             return

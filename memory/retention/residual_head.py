@@ -84,10 +84,7 @@ def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
 
 
 def load_head(name: str) -> ResidualHead:
-    """Load a head from a file, or one that comes with the package by its name.
-
-    :raises ModelError: no such head, or a damaged file
-    """
+    """Load a head from a file, or a bundled one by its name. Raises ModelError for a missing or damaged one."""
     path = SHIPPED / f"{name}.safetensors"
     path = path if path.is_file() else Path(name)
     try:
@@ -113,7 +110,6 @@ def load_head(name: str) -> ResidualHead:
 
 def checksum(tensors: Mapping[str, torch.Tensor], *texts: str) -> str:
     """SHA-256 of named tensors on the CPU, and of ``texts``."""
-
     digest = hashlib.sha256("".join(f"{len(text)} {text}" for text in texts).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} ".encode() + tensors[name].contiguous().numpy().tobytes())

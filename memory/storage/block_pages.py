@@ -57,7 +57,8 @@ class Form:
         if self.format is None and isinstance(block.k, PackedRows):
             raise ConfigError("a block that was rounded would be taken for exact: give the disk bits of its own")
         block = block.settled()
-        if self.format is None or self._packs(block.k):
+        packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
+        if self.format is None or packed:
             return block
         k, v = (PackedRows.of(x[:], self.format) for x in (block.k, block.v))
         return replace(block, k=k, v=v)
@@ -89,16 +90,9 @@ class Form:
         """The groups of numbers in a file that is packed."""
         return self.format.grid(self.kv_heads * self.head_dim)
 
-    def _packs(self, x: torch.Tensor | PackedRows) -> bool:
-        """Whether it is packed this way already, in one piece."""
-        return isinstance(x, PackedRows) and [piece.grid for piece in x.pieces] == [self.grid]
-
 
 def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
-    """Write `shaped` blocks in place of the agent's file for ``key``; takes as much memory as the file.
-
-    :raises CapacityError: the disk is full
-    """
+    """Write `shaped` blocks in place of the agent's file for ``key``. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -115,10 +109,7 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
 
 
 class Pages:
-    """The blocks of a mapped file. Their rows are read when they are indexed, not before.
-
-    :param report: called with these pages, the identity of each damaged block, and the error
-    """
+    """The blocks of a mapped file, read when they are indexed; ``report`` is called for each damaged block."""
 
     def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
         self._file, self.report = file, report

@@ -6,27 +6,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import CacheLedger, Entry, KVBlock
 from memory.kv_cache.packed_rows import DamagedError
-from memory.stages import Capabilities, Storage
-
-
-class Tier(Storage, Protocol):
-    """A storage whose order of use and free room are known, so that room is made before a block is put."""
-
-    budget_bytes: int | None
-    ledger: CacheLedger[Entry]
-
-    def form(self, block: KVBlock) -> KVBlock:
-        """Return the block in the form in which it is stored."""
-        ...
-
-    def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use."""
-        ...
+from memory.stages import Capabilities
+from memory.storage.ram import BlockStore
 
 
 @dataclass
@@ -42,7 +27,7 @@ class Tiers:
     older than ``ttl_seconds`` is missing; its age grows while no process runs.
     """
 
-    tiers: Sequence[Tier]
+    tiers: Sequence[BlockStore]
     pins: Collection[str] = ()
     ttl_seconds: float | None = None
     quotas: Mapping[str, float] | None = None
@@ -131,8 +116,15 @@ class Tiers:
     def flush(self) -> None:
         """Let all blocks outlive the process as far as the last tier has room, the most recently used ones first."""
         self._expire()
+        *above, last = self.tiers
         if self.capabilities.persists:
-            self._copy_down()
+            for tier in reversed(above):
+                lacking = [entry.key for entry in tier.ledger if entry.key not in last.ledger]
+                for block in filter(None, map(tier.peek, lacking)):
+                    self._store_in(len(above), block, block.namespace)
+            for tier in above:
+                for entry in reversed(list(tier.ledger)):
+                    last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
         for tier in self.tiers:
             tier.flush()
 
@@ -213,17 +205,6 @@ class Tiers:
             self._counts["promoted"] += 1
         else:
             self.tiers[level].ledger.touch(block.identity)
-
-    def _copy_down(self) -> None:
-        """Copy into the last tier what it lacks, the most recently used block at the end, so that it goes last."""
-        *above, last = self.tiers
-        for tier in reversed(above):
-            lacking = [entry.key for entry in tier.ledger if entry.key not in last.ledger]
-            for block in filter(None, map(tier.peek, lacking)):
-                self._store_in(len(above), block, block.namespace)
-        for tier in above:
-            for entry in reversed(list(tier.ledger)):
-                last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
 
     def _push_out(self, level: int, identity: str, by: str) -> None:
         """Take a block out of a tier, and down if no other tier has it."""

@@ -365,7 +365,7 @@ def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path, monkeypatch
     assert open_disk(tmp_path).contains("new")
 
 
-OPENED = """
+PREAMBLE = """
 import os, sys, torch
 from pathlib import Path
 from memory.kv_cache.block import KVBlock, identity
@@ -387,7 +387,7 @@ os._exit(0)  # without closing
 def test_another_process_finds_only_flushed_blocks(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", OPENED + WRITER, str(tmp_path)]
+        command = [sys.executable, "-c", PREAMBLE + WRITER, str(tmp_path)]
         subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=PATIENCE)
     disk = open_disk(tmp_path)
     k = torch.arange(2 * 3 * 40 * 8, dtype=torch.bfloat16).view(2, 3, 40, 8)
@@ -413,7 +413,7 @@ for version in range(10**6):
 @pytest.fixture
 def restless(tmp_path: Path) -> Iterator[subprocess.Popen]:
     """Process that replaces the same blocks in a loop."""
-    command = [sys.executable, "-c", OPENED + RESTLESS, str(tmp_path)]
+    command = [sys.executable, "-c", PREAMBLE + RESTLESS, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
