@@ -70,11 +70,10 @@ def test_an_episode_equals_the_reference(engine: Engine, method: Callable[[], Me
         joined += len(prefill.layout.segments) - len(units)
         expected = reference.prefill(units, QUERY)
         assert close(prefill.logits, expected[None])
-        reused = reference.prefix + reference.exact + reference.approximate
-        assert prefill.counts.hit_tokens == reused
-        assert prefill.counts.fresh_tokens == prefill.counts.memory_tokens - reused + len(QUERY) + (
-            len(sessions.CONTEXT) if prefill.cold else 0
-        )
+        reused, counts = reference.prefix + reference.exact + reference.approximate, prefill.counts
+        assert counts.hit_tokens == reused
+        context = len(sessions.CONTEXT) if prefill.cold else 0
+        assert counts.fresh_tokens == counts.memory_tokens - reused + len(QUERY) + context
         copied, again = copied + reference.approximate, again + reference.again
     assert (again > 10) == (refresh > 0) and copied > 100
     assert (joined > 10) == (method is groups) and prefill.counts.kv_hit_rate > 0.6
@@ -192,9 +191,8 @@ def test_a_full_storage_only_costs_hits(engine: Engine) -> None:
     rates = []
     for prefill in episode(session, 12):
         rates.append(prefill.counts.kv_hit_rate)
-        assert prefill.counts.hit_tokens + int(prefill.layout.fresh.sum()) == prefill.layout.rows - len(
-            sessions.CONTEXT
-        )
+        counts, layout = prefill.counts, prefill.layout
+        assert counts.hit_tokens + int(layout.fresh.sum()) == layout.rows - len(sessions.CONTEXT)
     assert small.stats()["evicted"] > 0 and max(rates) < 0.9
 
 
