@@ -15,7 +15,7 @@ from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
-from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, common_length, match, resume
+from memory.agents.text_match import Exact, Kind, Match, TokenizerCoder, TokenText, common_length, match, resume
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
 from memory.files.names import checked
 from memory.kv_cache.block import Entry
@@ -34,7 +34,7 @@ class AgentPrompt:
     reused: int
     kind: Kind
     origin: str  # where the rows were: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
-    coder: Coder = field(repr=False)
+    coder: TokenizerCoder = field(repr=False)
 
     @property
     def key(self) -> Key:
@@ -46,7 +46,7 @@ class AgentModel:
     """A model with its tokenizer."""
 
     engine: Engine
-    coder: Coder
+    coder: TokenizerCoder
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text
 
     def tokenized(self, token_text: TokenText) -> bool:
@@ -71,7 +71,7 @@ class AgentMemories:
     """
 
     engine: Engine
-    coder: Coder
+    coder: TokenizerCoder
     format: PackFormat = field(default_factory=PackFormat)
     folder: Path | None = None
     host_bytes: int | None = None
@@ -183,7 +183,7 @@ class AgentMemories:
             raise ConfigError(f"nothing is shared as {name!r}; shared is: {known}")
         self._shared_names[checked(agent)] = name
 
-    def use(self, engine: Engine, coder: Coder | None = None, start: Sequence[int] | None = None) -> None:
+    def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. The old one's rows stay for when it comes back, and are not served until then.
 
         Prompts under way are finished with the model they were opened for. Shared texts are computed again.

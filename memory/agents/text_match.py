@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -49,23 +49,8 @@ class EncodedText(NamedTuple):
     ends: list[int]
 
 
-class Coder(Protocol):
-    """A tokenizer whose tokens can be spliced; ``key`` names it: token ids have a meaning in one tokenizer only."""
-
-    key: str
-    seams: Seams
-
-    def encode(self, text: str, first: bool = False) -> EncodedText:
-        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens behind other text."""
-        ...
-
-
 class TokenizerCoder:
-    """A coder that encodes a text as the continuation of another one.
+    """A tokenizer that encodes a text as the continuation of another one; ``key`` names it.
 
     Many tokenizers put a space in front of what they encode and remove it when they decode (SentencePiece). So a
     continuation is encoded behind an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
@@ -81,12 +66,14 @@ class TokenizerCoder:
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
+        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
         raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens behind other text."""
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
     def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
@@ -178,7 +165,7 @@ class TokenText:
         self._length = 0
 
     @classmethod
-    def of(cls, text: str, coder: Coder, start: Sequence[int] = ()) -> TokenText:
+    def of(cls, text: str, coder: TokenizerCoder, start: Sequence[int] = ()) -> TokenText:
         token_text = cls(coder.seams, start, coder.key)
         token_text.append(text, coder)
         return token_text
@@ -189,12 +176,12 @@ class TokenText:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
-    def append(self, text: str, coder: Coder) -> None:
+    def append(self, text: str, coder: TokenizerCoder) -> None:
         """Tokenise a piece and put it behind the others. Where ``seams`` are spaces, it should begin beside one."""
         self._close(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
-    def extend(self, ids: Sequence[int], coder: Coder, text: str | None = None) -> None:
+    def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
         """Put tokens with their ``text`` behind the others; without a text (they were generated), they are decoded.
 
         A generated character whose last bytes are missing has no text yet: further tokens may complete it.
@@ -259,7 +246,7 @@ class TokenText:
         del self.ids[whole:], self.ends[whole:]
         return open_ids
 
-    def _close(self, coder: Coder) -> None:
+    def _close(self, coder: TokenizerCoder) -> None:
         """Complete the open tokens with the characters that a decoder shows for them."""
         ids = self._take_open()
         if ids:
@@ -272,7 +259,7 @@ def _numbers(*values: Any) -> bool:
     return all(isinstance(value, list) and all(type(x) is int and x >= 0 for x in value) for value in values)
 
 
-def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
+def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str]:
     """Decode tokens that no text is encoded to, one by one, as characters get complete."""
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
@@ -283,7 +270,7 @@ def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
     return EncodedText(ids, ends), text
 
 
-def _locate(ids: list[int], text: str, coder: Coder, first: bool) -> EncodedText:
+def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
     """Find the places in ``text`` where its tokens end; from where they do not decode to it, its end."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
@@ -332,7 +319,7 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     return Match(kind, tokens, length, text[characters:])
 
 
-def resume(stored: TokenText, matched: Match, coder: Coder) -> tuple[TokenText, int]:
+def resume(stored: TokenText, matched: Match, coder: TokenizerCoder) -> tuple[TokenText, int]:
     """Return the new prompt's tokens, and the number of rows to reuse: at least one row, if any, is computed."""
     token_text = stored.first(matched.tokens)
     token_text.append(matched.rest, coder)
