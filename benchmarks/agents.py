@@ -39,7 +39,7 @@ from benchmarks.timing import timed
 from eval.common.tables import show
 from keep_agent.console import make_console
 from memory.agents.manager import AgentMemories, AgentPrompt
-from memory.agents.text_match import TokenizerCoder, match_tokens
+from memory.agents.text_match import TokenizerCoder, common_length
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.load import from_config
 from memory.engine.models.model_shapes import SHAPES
@@ -175,7 +175,7 @@ class Bench:
                 prompt, by_text = self.open(memories, text)
                 start = time.perf_counter()
                 ids = self.coder.encode(text, first=True).ids
-                cache.cut(min(match_tokens(cache.tokens, ids), len(ids) - 1))
+                cache.cut(min(common_length(cache.tokens, ids), len(ids) - 1))
                 reused = cache.next_position
                 self.engine.extend(cache, ids[reused:], ChunkSchedule())
                 times.append((by_text, 1e3 * (time.perf_counter() - start)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
-from memory.files.atomic import sync, taken, write_atomic
+from memory.files.atomic import lock_is_held, sync, write_atomic
 from memory.files.end_mark import MarkedFile, end_of, read_marked, read_marks
 from memory.files.json_lines import Chain, LineFile, encoded, read_lines
 
@@ -28,7 +28,7 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFil
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
     with path.open("ab") as stream:
-        if taken(stream):
+        if lock_is_held(stream):
             raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
         sync(path.parent)  # makes the name of a new file durable
         yield _open_lines(path, config)

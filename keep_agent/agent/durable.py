@@ -16,7 +16,7 @@ from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import reading, writing
 from keep_agent.rollout.trace import fact_entry
-from memory.files.atomic import taken
+from memory.files.atomic import lock_is_held
 from memory.files.end_mark import MarkedFile, end_of, read_marked
 from memory.files.json_lines import Chain
 
@@ -104,7 +104,7 @@ class Journal:
 
 def claim(stream: IO[bytes], folder: Path) -> None:
     """Lock a file until it is closed. Raises ConfigError naming ``folder`` if another process or agent holds it."""
-    if taken(stream):
+    if lock_is_held(stream):
         stream.close()
         raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
 

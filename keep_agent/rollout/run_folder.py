@@ -24,7 +24,7 @@ from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import unpacking
 from keep_agent.rollout.frames import Frames, keep_frames
 from keep_agent.rollout.results import EpisodeResult, typed
-from memory.files.atomic import SUFFIX, clean, taken
+from memory.files.atomic import SUFFIX, clean, lock_is_held
 from memory.files.end_mark import Mark, MarkedFile, end_of, find_mark, read_marked, read_marks
 from memory.files.json_lines import Chain, Line, LineFile, encoded, read_lines
 from memory.files.sealed_json import read_sealed, write_sealed
@@ -116,7 +116,7 @@ class RunFolder:
         """Lock the folder until `release`, or the end of the process. Raises ConfigError if it is locked."""
         folder = os.open(self.path, os.O_RDONLY)
         self._release = weakref.finalize(self, os.close, folder)
-        if taken(folder):
+        if lock_is_held(folder):
             self.release()
             raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it")
         return self

@@ -25,21 +25,23 @@ Key = tuple[str, str]  # agent and model
 
 @dataclass
 class AgentRows:
-    """One agent's rows for one model, and the text they stand for."""
+    """One agent's rows for one model, and their text."""
 
     cache: PersistentCache
     token_text: TokenText
-    used: float  # seconds since 1970
+    last_use: float  # seconds since 1970
     changed: bool = False  # since they were given to the writer
 
 
 class HostCache(OrderedDict[Key, AgentRows]):
-    """Rows by agent and model. Forks share blocks, so the bytes of each are counted when they are needed."""
+    """Rows by agent and model. Forks share blocks, so bytes are counted when they are needed."""
 
     def ledger(self, shared: Iterable[AgentRows] = ()) -> CacheLedger[Entry]:
         """Enter the bytes that only one agent has; blocks of the ``shared`` caches are left out."""
         caches = [rows.cache for rows in shared]
-        return CacheLedger(Entry(key, rows.cache.bytes_beside(caches), key, rows.used) for key, rows in self.items())
+        return CacheLedger(
+            Entry(key, rows.cache.bytes_beside(caches), key, rows.last_use) for key, rows in self.items()
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -49,12 +51,12 @@ TEXT = "told"  # the text's key in the header of a file, the same in all version
 
 @dataclass
 class DiskCache:
-    """The files of a folder; without a folder nothing is written, and nothing is found.
+    """The files of a folder; without a folder nothing is written or read.
 
     :param budget: bytes of all files, beyond which the least recently used are deleted; None: no limit
     :param clock: seconds since 1970
     :param ttl: files that were not used for so many seconds are deleted; None: never
-    :param pinned: names of the agents whose files stay, however large or old
+    :param pinned: returns the names of agents whose files stay, however large or old
     :param quota: bytes; the budget deletes no file of an agent whose files have no more together
     """
 
@@ -69,7 +71,7 @@ class DiskCache:
         self._writer = Writer()
         self._lock = threading.Lock()
         self._failed: dict[Key, Exception] = {}
-        self.damaged: list[str] = []  # what was wrong with files that could not be read
+        self.damaged: list[str] = []  # errors of files that could not be read
         if self.folder is not None:
             clean(self.folder)
         self.evict()
@@ -91,7 +93,7 @@ class DiskCache:
             self._writer.put(key, partial(self._save, key, rows))
 
     def get(self, key: Key, engine: Engine) -> AgentRows | None:
-        """Load what the file holds, checked to the last bit; None if there is none, or it is too old or damaged."""
+        """Load and check an agent's file; None if it is missing, too old or damaged."""
         if self.folder is None:
             return None
         self.wait(lambda waiting: waiting == key)
@@ -105,17 +107,21 @@ class DiskCache:
             cache = engine.restore_cache(file)
             return AgentRows(cache, TokenText.from_json({**file.header[TEXT], "ids": cache.tokens}), self.clock())
         except (DataError, KeyError, TypeError, OSError) as error:
-            if path.exists():  # or there was none, or it was evicted this moment
-                self._report(key[0], path, error)
+            if path.exists():  # else it was missing, or just evicted
+                reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
+                logger.warning("the memory of agent %r cannot be used and is computed again: %s", key[0], reason)
+                with self._lock:
+                    self.damaged.append(reason)
             return None
 
-    def wait(self, chosen: Callable[[Key], bool] = lambda key: True) -> None:
-        """Wait until the rows with the ``chosen`` keys that are to be written are on the disk, or have failed."""
-        self._writer.wait(chosen)
+    def wait(self, select: Callable[[Key], bool] = lambda key: True) -> None:
+        """Wait until the rows with the keys that ``select`` accepts are on the disk, or have failed."""
+        self._writer.wait(select)
 
     def raise_failed(self, cached: Collection[Key], agents: Collection[str] | None = None) -> None:
-        """Raise the error of a file of these agents (None: of any) that could not be written. Rows that are not
-        ``cached`` in memory are lost, so their error is raised only once.
+        """Raise the error of a file of these agents (None: of any) that could not be written.
+
+        Rows that are not ``cached`` in memory are lost, so their error is raised only once.
         """
         with self._lock:
             failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}
@@ -129,7 +135,7 @@ class DiskCache:
             self._writer.put(EVICTION, self._evict)
 
     def forget(self, agent: str) -> int:
-        """Delete an agent's files, also what waits to be written; returns how many there were."""
+        """Delete an agent's files, also those that wait to be written; returns their number."""
         if self.folder is None:
             return 0
         self._writer.drop(lambda key: key[0] == agent)
@@ -148,7 +154,8 @@ class DiskCache:
             tensors, extra = tensors_of(cache)
             del text["ids"]  # the cache's tokens
             header = {**header_of(cache), TEXT: text}
-            disk.touch(disk.save_agent(self.folder, *key, cache.next_position, tensors, header, extra), rows.used)
+            path = disk.save_agent(self.folder, *key, cache.next_position, tensors, header, extra)
+            disk.touch(path, rows.last_use)
         except Exception as error:
             logger.warning("what agent %r remembers could not be written: %s", key[0], error)
             with self._lock:
@@ -163,11 +170,5 @@ class DiskCache:
             disk.evict(self.folder, self.budget, self.pinned(), self.quota, self._latest_expired())
 
     def _latest_expired(self) -> float:
-        """The time before which, and at which, a last use is too long ago."""
+        """Latest time of a last use that is too long ago."""
         return -inf if self.ttl is None else self.clock() - self.ttl
-
-    def _report(self, agent: str, path: Path, error: Exception) -> None:
-        reason = str(error) if isinstance(error, DataError) else f"{path} cannot be read ({error!r}): delete it"
-        logger.warning("the memory of agent %r cannot be used and is computed anew: %s", agent, reason)
-        with self._lock:
-            self.damaged.append(reason)

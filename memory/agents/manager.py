@@ -15,7 +15,7 @@ from types import TracebackType
 
 from keep_agent.errors import CapacityError, ConfigError, TooLongError
 from memory.agents.disk_cache import AgentRows, DiskCache, HostCache, Key
-from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, match, match_tokens, resume
+from memory.agents.text_match import Exact, Kind, Match, TokenizerCoder, TokenText, common_length, match, resume
 from memory.engine.base import ChunkSchedule, Engine, PersistentCache
 from memory.files.names import checked
 from memory.kv_cache.block import Entry
@@ -24,7 +24,7 @@ from memory.kv_cache.quantization import PackFormat
 
 @dataclass(frozen=True, eq=False)
 class AgentPrompt:
-    """A prompt that is ready to be computed: behind the ``reused`` rows of ``cache`` come ``new`` tokens."""
+    """A prompt that is ready to be computed: ``new`` tokens behind the ``reused`` rows of ``cache``."""
 
     agent: str
     model: str  # key of the model that computes the rows
@@ -34,7 +34,7 @@ class AgentPrompt:
     reused: int
     kind: Kind
     origin: str  # where the rows were: hot (in memory) | warm (on the disk) | shared | cold (nowhere)
-    coder: Coder = field(repr=False)
+    coder: TokenizerCoder = field(repr=False)
 
     @property
     def key(self) -> Key:
@@ -46,11 +46,11 @@ class AgentModel:
     """A model with its tokenizer."""
 
     engine: Engine
-    coder: Coder
-    start: tuple[int, ...]  # tokens in front of every prompt that are no text
+    coder: TokenizerCoder
+    start: tuple[int, ...]  # tokens in front of every prompt that cover no text
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Whether these tokens were made by this tokenizer, behind the same start tokens."""
+        """Whether this tokenizer made these tokens, behind the same start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
@@ -59,20 +59,19 @@ class AgentModel:
 class AgentMemories:
     """Opens agents' memories, and stores them again. Threads may share it.
 
-    An agent sees its own rows only, and a shared beginning that was declared by `share`. Agents' prompts are made one
-    after another: a prompt has to be finished, or abandoned, before the agent's next one. Until it is finished the
-    agent's memory is what it was. Rows go to ``folder`` (None: they are lost with the process) in the background when
-    they are persisted, or when the least recently used are evicted from memory.
+    An agent sees its own rows only, and a shared beginning that was declared by `share`. A prompt has to be finished,
+    or abandoned, before the agent's next one; until then the agent's memory does not change. Rows go to ``folder``
+    (None: they are lost with the process) in the background when they are persisted, or evicted from memory as the
+    least recently used.
 
-    :param host_bytes: of rows in memory between prompts; None: no limit
-    :param quota_bytes: others evict no rows of an agent that has no more than this in memory, and no file of an agent
-        whose files have no more together
+    :param host_bytes: limit of rows in memory between prompts; None: no limit
+    :param quota_bytes: up to so many bytes in memory, and in files, an agent's rows are not evicted for others
     :param ttl_seconds: rows that were not used for so long are forgotten, on the disk too; None: never
-    :param exact: whether a prompt that is the stored text is to ``reuse`` all but the last row, or ``recompute`` all
+    :param exact: whether a prompt that is the stored text ``reuse``s all but the last row, or ``recompute``s all
     """
 
     engine: Engine
-    coder: Coder
+    coder: TokenizerCoder
     format: PackFormat = field(default_factory=PackFormat)
     folder: Path | None = None
     host_bytes: int | None = None
@@ -81,7 +80,7 @@ class AgentMemories:
     ttl_seconds: float | None = None
     threshold: float = 0.8
     exact: Exact = "reuse"
-    start: Sequence[int] = ()  # tokens in front of every prompt that are no text
+    start: Sequence[int] = ()  # tokens in front of every prompt that cover no text
     pinned: Sequence[str] = ()  # agents that are pinned at the start
     clock: Callable[[], float] = time.time
 
@@ -92,9 +91,9 @@ class AgentMemories:
         self._open_prompts: dict[Key, object] = {}  # a prompt, or a token of one that is being opened or finished
         self._shared: dict[tuple[str, str], AgentRows] = {}  # by name and model
         self._shared_texts: dict[str, str] = {}  # by name
-        self._behind: dict[str, str] = {}  # agent -> name of the shared text
+        self._shared_names: dict[str, str] = {}  # by agent
         self._pinned = frozenset(map(checked, self.pinned))
-        self._deleting: set[str] = set()  # agents that are being forgotten
+        self._deleting: set[str] = set()  # agents that `forget` is deleting
         self._closed = False
         self._lock = threading.Lock()
         folder = None if self.folder is None else Path(self.folder)
@@ -103,10 +102,8 @@ class AgentMemories:
 
     @property
     def damaged(self) -> list[str]:
-        """The errors of files that could not be read, and are ignored."""
+        """The errors of files that could not be read."""
         return list(self._disk.damaged)
-
-    # -- prompts -------------------------------------------------------------------------------------------------------
 
     def open(self, agent: str, text: str) -> AgentPrompt:
         """Find the rows of ``text`` that the agent's memory has, and the tokens to be computed behind them.
@@ -128,7 +125,7 @@ class AgentMemories:
     ) -> None:
         """Make a computed prompt, and the ``generated`` tokens behind it, the agent's memory.
 
-        Tokens that were not computed after all (a cancelled request) are left out: rows and tokens have to agree.
+        Tokens that were not computed after all (a cancelled request) are left out.
 
         :param text: the text of the generated tokens, where that is known better than by decoding them
         :raises ConfigError: the prompt is not under way: it was finished or abandoned, or its agent forgotten; or a
@@ -145,15 +142,20 @@ class AgentMemories:
         try:
             rows = self._computed_rows(prompt, generated, text)
             if rows.token_text.text:
-                self._store(prompt.key, token, rows, persist)
+                with self._lock:
+                    if self._open_prompts.get(prompt.key) is token:  # or it was forgotten meanwhile
+                        self._host[prompt.key] = rows
+                        self._host.move_to_end(prompt.key)
+                        if persist:
+                            self._disk.put(prompt.key, rows)
         finally:
             self._release(prompt.key, token)
         self._evict(prompt.key)
 
     def abandon(self, prompt: AgentPrompt) -> None:
-        """Drop a prompt that will not be finished, if it is under way.
+        """Drop a prompt that will not be finished, if it is under way; the agent's memory does not change.
 
-        The agent's memory is what it was. The prompt may still be being computed: its cache belongs to no agent now.
+        The prompt may still be being computed: its cache belongs to no agent now.
         """
         self._release(prompt.key, prompt)
 
@@ -166,14 +168,12 @@ class AgentMemories:
         finally:
             self.abandon(prompt)
 
-    # -- stored rows ---------------------------------------------------------------------------------------------------
-
     def share(self, name: str, text: str) -> None:
         """Declare a beginning that agents may share: it is computed once for each model, and read-only."""
         self._encode_shared(name, text, self._model)
         self._shared_texts[name] = text
 
-    def behind(self, agent: str, name: str) -> None:
+    def begin_with(self, agent: str, name: str) -> None:
         """Let prompts of an agent that its own memory does not serve begin with the text shared under ``name``.
 
         :raises ConfigError: nothing is shared under this name, or the agent id is no safe name
@@ -181,12 +181,12 @@ class AgentMemories:
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
             raise ConfigError(f"nothing is shared as {name!r}; shared is: {known}")
-        self._behind[checked(agent)] = name
+        self._shared_names[checked(agent)] = name
 
-    def use(self, engine: Engine, coder: Coder | None = None, start: Sequence[int] | None = None) -> None:
+    def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
         """Change to another model. The old one's rows stay for when it comes back, and are not served until then.
 
-        Prompts under way are finished with the model they were opened for. Shared texts are computed anew.
+        Prompts under way are finished with the model they were opened for. Shared texts are computed again.
 
         :param coder: None: the old one; ``start`` as well
         """
@@ -204,8 +204,9 @@ class AgentMemories:
             self._pinned = self._pinned | {checked(agent)} if pinned else self._pinned - {checked(agent)}
 
     def forget(self, agent: str) -> bool:
-        """Delete all rows of an agent, for every model; returns whether there were any. A prompt under way is void: it
-        cannot be finished.
+        """Delete all rows of an agent, for every model; returns whether there were any.
+
+        A prompt under way cannot be finished.
         """
         with self._lock:
             self._deleting.add(checked(agent))
@@ -213,17 +214,16 @@ class AgentMemories:
             for rows, key in keys:
                 del rows[key]
         try:
-            files = self._disk.forget(agent)
-            return bool(keys or files)
+            return bool(self._disk.forget(agent) or keys)
         finally:
             with self._lock:
                 self._deleting.discard(agent)
 
     def flush(self, agents: Collection[str] | None = None) -> None:
-        """Write what has changed, and wait until it is on the disk; of a prompt under way, what was before it.
+        """Write what has changed, and wait until it is on the disk; of a prompt under way, the rows before it.
 
-        :param agents: whose rows; None: all agents'
-        :raises Exception: what went wrong with a file of theirs, now or before; other files are written nevertheless
+        :param agents: owners of the rows; None: all agents
+        :raises Exception: the error of one of their files, now or before; other files are written nevertheless
         """
         with self._lock:
             failed = self._disk.failed
@@ -240,10 +240,8 @@ class AgentMemories:
         on_disk, failed = self._disk.nbytes, len(self._disk.failed)
         with self._lock:
             nbytes = self._host.ledger(self._shared.values()).nbytes + self._shared_bytes()
-            return {
-                "agents": len(self._host), "bytes": nbytes, "disk_bytes": on_disk, "damaged": len(self.damaged),
-                "failed": failed,
-            }  # fmt: skip
+            counts = {"agents": len(self._host), "bytes": nbytes, "disk_bytes": on_disk}
+            return {**counts, "damaged": len(self.damaged), "failed": failed}
 
     def close(self) -> None:
         """Write what has changed, and stop. Raises as `flush` does. May be called twice."""
@@ -261,10 +259,7 @@ class AgentMemories:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # -- prompts under way ---------------------------------------------------------------------------------------------
-
     def _claim(self, key: Key) -> object:
-        """Begin a prompt of the agent."""
         with self._lock:
             if key in self._open_prompts:
                 raise ConfigError(f"agent {key[0]!r} has a prompt under way: finish or abandon it before the next")
@@ -275,7 +270,7 @@ class AgentMemories:
             return token
 
     def _hand_over(self, key: Key, old: object, new: object) -> None:
-        """Let ``new`` stand for the agent's prompt."""
+        """Replace the agent's ``old`` prompt or token by ``new``."""
         with self._lock:
             if self._open_prompts.get(key) is not old:
                 raise ConfigError(
@@ -289,14 +284,12 @@ class AgentMemories:
             if self._open_prompts.get(key) is token:
                 del self._open_prompts[key]
 
-    # -- opening and finishing -----------------------------------------------------------------------------------------
-
     def _make_prompt(self, key: Key, text: str, model: AgentModel, token: object) -> AgentPrompt:
         rows, origin = self._find(key, model, token)
-        found = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
-        if rows is None or found is None or found.kind == "miss":
-            rows, found, origin = self._begin(key, text, model)
-        token_text, reused = resume(rows.token_text, found, model.coder)
+        matched = None if rows is None else match(rows.token_text, text, self.threshold, self.exact)
+        if rows is None or matched is None or matched.kind == "miss":
+            rows, matched, origin = self._begin(key, text, model)
+        token_text, reused = resume(rows.token_text, matched, model.coder)
         if not token_text.ids:
             raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
         if len(token_text.ids) >= (limit := model.engine.info.max_positions):
@@ -309,9 +302,8 @@ class AgentMemories:
         cache = rows.cache.fork() if reused else model.engine.new_cache(self.format)
         if reused < cache.next_position:
             cache.cut(reused)
-        return AgentPrompt(
-            *key, cache, token_text, tuple(token_text.ids[reused:]), reused, found.kind, origin, model.coder
-        )
+        new = tuple(token_text.ids[reused:])
+        return AgentPrompt(*key, cache, token_text, new, reused, matched.kind, origin, model.coder)
 
     def _find(self, key: Key, model: AgentModel, token: object) -> tuple[AgentRows | None, str]:
         """Find the agent's own rows, in memory or on the disk."""
@@ -328,33 +320,24 @@ class AgentMemories:
 
     def _begin(self, key: Key, text: str, model: AgentModel) -> tuple[AgentRows, Match, str]:
         """Begin with the shared rows, if the text begins with theirs, or with none."""
-        shared = self._shared.get((self._behind.get(key[0], ""), key[1]))
+        shared = self._shared.get((self._shared_names.get(key[0], ""), key[1]))
         if shared is not None and model.tokenized(shared.token_text):
-            found = match(shared.token_text, text, self.threshold, self.exact)
-            if found.reused:
-                return shared, found, "shared"
+            matched = match(shared.token_text, text, self.threshold, self.exact)
+            if matched.reused:
+                return shared, matched, "shared"
         empty = TokenText.of("", model.coder, model.start)
         return AgentRows(model.engine.new_cache(self.format), empty, self.clock()), Match("miss", 0, 0, text), "cold"
 
     def _computed_rows(self, prompt: AgentPrompt, generated: Sequence[int], text: str | None) -> AgentRows:
-        """Take a prompt's rows with their text; rows and tokens that do not agree are left out."""
+        """Return a prompt's rows with their text, as far as rows and tokens agree."""
         token_text, cache = prompt.token_text.first(len(prompt.token_text.ids)), prompt.cache
         if generated:
             token_text.extend(generated, prompt.coder, text)
-        rows = match_tokens(token_text.ids, cache.tokens)
+        rows = common_length(token_text.ids, list(cache.tokens))
         cache.cut(rows)
         if rows < len(token_text.ids):
             token_text = token_text.first(rows)
         return AgentRows(cache, token_text, self.clock(), changed=True)
-
-    def _store(self, key: Key, token: object, rows: AgentRows, persist: bool) -> None:
-        with self._lock:
-            if self._open_prompts.get(key) is not token:
-                return  # forgotten meanwhile
-            self._host[key] = rows
-            self._host.move_to_end(key)
-            if persist:
-                self._disk.put(key, rows)
 
     def _encode_shared(self, name: str, text: str, model: AgentModel) -> None:
         token_text, cache = TokenText.of(text, model.coder, model.start), model.engine.new_cache(self.format)
@@ -362,8 +345,6 @@ class AgentMemories:
         cache.freeze()
         with self._lock:
             self._shared[name, model.engine.model_key] = AgentRows(cache, token_text, self.clock())
-
-    # -- eviction ------------------------------------------------------------------------------------------------------
 
     def _shared_bytes(self) -> int:
         return sum(rows.cache.nbytes for rows in self._shared.values())

@@ -1,7 +1,7 @@
 """Text match: the rows of a cache that a new prompt can reuse, found by text instead of tokens (Semantic, section 3.3).
 
-The same characters can be tokenised in several ways, depending on the characters around them. So the ids of a prompt
-that is tokenised as a whole may differ long before its text does. Here texts are compared, then mapped to tokens.
+The same characters can be tokenised in several ways, depending on the characters around them, so the ids of two prompts
+may differ long before their texts do. Here texts are compared, then mapped to tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -41,35 +42,20 @@ PROBES = (
 class EncodedText(NamedTuple):
     """Tokens of a text and, for each, the number of characters that are complete after it.
 
-    A token that ends inside a character completes none: its number is that of the token before it.
+    A token that ends inside a character has the number of the token before it.
     """
 
     ids: list[int]
     ends: list[int]
 
 
-class Coder(Protocol):
-    """A tokenizer whose tokens can be spliced; ``key`` names it, for another one's tokens mean something else."""
-
-    key: str
-    seams: Seams
-
-    def encode(self, text: str, first: bool = False) -> EncodedText:
-        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens behind other text."""
-        ...
-
-
 class TokenizerCoder:
-    """A coder that encodes a text as the continuation of another one.
+    """A tokenizer that encodes a text as the continuation of another one; ``key`` names it.
 
-    Many tokenizers put a space in front of what they encode and take it away when they decode (SentencePiece). So a
-    continuation is encoded behind an anchor, which is cut off. At a seam, tokens of two pieces decode to what tokens of
-    the joined text decode to; this is tried when the coder is made. ``seams``: ``any`` place; ``composed``, not between
-    characters that become one (NFC); ``spaces``, beside a space or newline only (for want of tokens for spaces).
+    Many tokenizers put a space in front of what they encode and remove it when they decode (SentencePiece). So a
+    continuation is encoded behind an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
+    as tokens of the joined text; this is tested when the coder is made. ``seams``: ``any`` place; ``composed``, not
+    between characters that compose to one (NFC); ``spaces``, beside a space or newline only.
     Raises ModelError for a tokenizer that cannot be spliced, DataError for text that is no Unicode.
     """
 
@@ -80,20 +66,21 @@ class TokenizerCoder:
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
+        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
         for anchor in ("",) if first else self._anchors:
-            coded = self._behind(anchor, text)
-            if coded is not None:
-                return coded
+            if (encoded := self._encode_behind(anchor, text)) is not None:
+                return encoded
         raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens behind other text."""
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
-    def _behind(self, anchor: str, text: str) -> EncodedText | None:
-        """``text`` without the anchor it was encoded behind, or None if a token covers some of both."""
+    def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
+        """Encode ``text`` behind an anchor, which is cut off; None if a token covers some of both."""
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
-        except TypeError as error:  # so tokenizers calls half of a surrogate pair
+        except TypeError as error:  # raised for half of a surrogate pair
             raise DataError(f"{text[:40]!r}... is no valid Unicode; replace lone surrogates") from error
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(anchor)
         cut = int((offsets[:, 0] < 0).sum())
@@ -107,7 +94,7 @@ class TokenizerCoder:
     def _choose(self) -> tuple[Seams, tuple[str, ...]]:
         """Choose the least strict seams that hold on all probes, and the anchors with which they do."""
         for seams in get_args(Seams):
-            probes = [(left, right) for left, right in PROBES if is_seam(left + right, len(left), seams)]
+            probes = [probe for probe in PROBES if is_seam("".join(probe), len(probe[0]), seams)]
             anchors = tuple(a for a in ANCHORS if all(self._joins(a, *probe) is not False for probe in probes))
             if all(any(self._joins(anchor, *probe) for anchor in anchors) for probe in probes):
                 return seams, anchors
@@ -116,17 +103,17 @@ class TokenizerCoder:
             "compare tokens instead, or use another model"
         )
 
-    def _joins(self, anchor: str, left: str, right: str) -> bool | None:
-        """Whether both pieces decode to what the whole decodes to; None if the anchor merges with ``right``."""
-        coded = self._behind(anchor, right)
-        if coded is None:
+    def _joins(self, anchor: str, before: str, after: str) -> bool | None:
+        """Whether both pieces decode to the same text as the whole; None if the anchor merges with ``after``."""
+        encoded = self._encode_behind(anchor, after)
+        if encoded is None:
             return None
-        whole = self.encode(left + right, first=True).ids
-        return self._decode([*self.encode(left, first=True).ids, *coded.ids]) == self._decode(whole)
+        whole = self.encode(before + after, first=True).ids
+        return self._decode([*self.encode(before, first=True).ids, *encoded.ids]) == self._decode(whole)
 
 
 def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """Copy a tokenizer so that it neither cuts nor pads nor trims offsets: a token's spaces belong to it."""
+    """Copy a tokenizer without truncation, padding and trimmed offsets: a token's spaces belong to it."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token covers; use a fast one")
@@ -140,7 +127,7 @@ def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 def _ends(offsets: NDArray[np.int64], length: int) -> list[int]:
     """Count the characters complete after each token, for ``offsets`` (tokens, 2) in a text of ``length`` characters.
 
-    What no token covers belongs to the token before it. Tokens that begin before another's end share a character.
+    Characters of no token belong to the token before. Tokens that begin before another's end share a character.
     """
     if not len(offsets):
         return []
@@ -154,20 +141,19 @@ def is_seam(text: str, at: int, seams: Seams) -> bool:
         return True
     if seams == "spaces":
         return text[at - 1] in SPACES or text[at] in SPACES
-    left, right = text[max(0, at - WINDOW) : at], text[at : at + WINDOW]
-    return _composed(left) + _composed(right) == _composed(left + right)
+    before, after = text[max(0, at - WINDOW) : at], text[at : at + WINDOW]
+    return _compose(before) + _compose(after) == _compose(before + after)
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+_compose = partial(unicodedata.normalize, "NFC")
 
 
 class TokenText:
-    """The text a cache stands for, with the tokens of its rows. It grows piece by piece and is never tokenised again.
+    """The text of a cache, with the tokens of its rows. It grows piece by piece and is never tokenised again.
 
-    ``ends[i]`` characters are complete after token i; one that completes none repeats the number before it. ``start``
-    tokens at the beginning (BOS) cover no text. Tokens of a character that is not complete yet may stand at the end.
-    ``tokenizer``: key of the one that all tokens are of; a text with an empty key goes with none.
+    ``ends[i]`` characters are complete after token i; a token that completes none repeats the number before it.
+    ``start`` tokens at the beginning (BOS) cover no text. Tokens of an incomplete character may stand at the end.
+    ``tokenizer``: key of the tokenizer of all tokens.
     """
 
     def __init__(self, seams: Seams = "any", start: Sequence[int] = (), tokenizer: str = "") -> None:
@@ -179,7 +165,7 @@ class TokenText:
         self._length = 0
 
     @classmethod
-    def of(cls, text: str, coder: Coder, start: Sequence[int] = ()) -> TokenText:
+    def of(cls, text: str, coder: TokenizerCoder, start: Sequence[int] = ()) -> TokenText:
         token_text = cls(coder.seams, start, coder.key)
         token_text.append(text, coder)
         return token_text
@@ -190,18 +176,21 @@ class TokenText:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
-    def append(self, text: str, coder: Coder) -> None:
+    def append(self, text: str, coder: TokenizerCoder) -> None:
         """Tokenise a piece and put it behind the others. Where ``seams`` are spaces, it should begin beside one."""
         self._close(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
-    def extend(self, ids: Sequence[int], coder: Coder, text: str | None = None) -> None:
-        """Put tokens with their ``text`` behind the others; without it (they were generated), they are decoded.
+    def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
+        """Put tokens with their ``text`` behind the others; without a text (they were generated), they are decoded.
 
         A generated character whose last bytes are missing has no text yet: further tokens may complete it.
         """
         if text is None:
-            self._add(*_spell([*self._take_open(), *ids], coder))
+            ids = [*self._take_open(), *ids]
+            text = coder.decode(ids)
+            encoded = coder.encode(text)
+            self._add(*((encoded, text) if encoded.ids == ids else _spell_each(ids, coder)))
         else:
             self._close(coder)
             self._add(_locate(list(ids), text, coder, first=not self._length), text)
@@ -215,22 +204,19 @@ class TokenText:
     def first(self, tokens: int) -> TokenText:
         """Copy the first ``tokens``, at least those that cover no text."""
         copy = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
-        copy._add(
-            EncodedText(self.ids[self.start : tokens], self.ends[self.start : tokens]), self.text[: self._end(tokens)]
-        )
+        rest = slice(self.start, tokens)
+        copy._add(EncodedText(self.ids[rest], self.ends[rest]), self.text[: self._end(tokens)])
         return copy
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text, "ids": self.ids, "ends": self.ends, "start": self.start, "seams": self.seams,
-            "tokenizer": self.tokenizer,
-        }  # fmt: skip
+        names = "text", "ids", "ends", "start", "seams", "tokenizer"
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TokenText:
         """Raises DataError where tokens and text do not fit together."""
         ids, ends, start, text, seams = (entry.get(name) for name in ("ids", "ends", "start", "text", "seams"))
-        tokenizer = entry.get("tokenizer", "")  # older files do not say
+        tokenizer = entry.get("tokenizer", "")  # missing in older files
         words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(Seams)
         if not (words and _numbers(ids, ends, [start])):
             raise DataError(f"the text of a cache lacks a part, or has one of a wrong kind: {sorted(entry)}; remove it")
@@ -246,10 +232,10 @@ class TokenText:
     def _end(self, tokens: int) -> int:
         return self.ends[tokens - 1] if tokens else 0
 
-    def _add(self, coded: EncodedText, text: str) -> None:
+    def _add(self, encoded: EncodedText, text: str) -> None:
         last, base = self._end(len(self.ids)), self._length
-        self.ids += coded.ids
-        self.ends += [base + end if end else last for end in coded.ends]
+        self.ids += encoded.ids
+        self.ends += [base + end if end else last for end in encoded.ends]
         self._parts.append(text)
         self._length += len(text)
 
@@ -260,7 +246,7 @@ class TokenText:
         del self.ids[whole:], self.ends[whole:]
         return open_ids
 
-    def _close(self, coder: Coder) -> None:
+    def _close(self, coder: TokenizerCoder) -> None:
         """Complete the open tokens with the characters that a decoder shows for them."""
         ids = self._take_open()
         if ids:
@@ -270,17 +256,10 @@ class TokenText:
 
 def _numbers(*values: Any) -> bool:
     """Whether these are lists of whole numbers that are not negative."""
-    return all(isinstance(each, list) and all(type(x) is int and x >= 0 for x in each) for each in values)
+    return all(isinstance(value, list) and all(type(x) is int and x >= 0 for x in value) for value in values)
 
 
-def _spell(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
-    """Decode generated tokens, without a character at the end that is not complete."""
-    text = coder.decode(ids)
-    encoded = coder.encode(text)
-    return (encoded, text) if encoded.ids == ids else _spell_each(ids, coder)
-
-
-def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
+def _spell_each(ids: list[int], coder: TokenizerCoder) -> tuple[EncodedText, str]:
     """Decode tokens that no text is encoded to, one by one, as characters get complete."""
     ends, text, begin = [], "", 0
     for stop in range(1, len(ids) + 1):
@@ -291,15 +270,15 @@ def _spell_each(ids: list[int], coder: Coder) -> tuple[EncodedText, str]:
     return EncodedText(ids, ends), text
 
 
-def _locate(ids: list[int], text: str, coder: Coder, first: bool) -> EncodedText:
-    """Find the places in ``text`` where its tokens end; as far as they do not decode to it, only its end is one."""
+def _locate(ids: list[int], text: str, coder: TokenizerCoder, first: bool) -> EncodedText:
+    """Find the places in ``text`` where its tokens end; from where they do not decode to it, its end."""
     encoded = coder.encode(text, first)
     if encoded.ids == ids:
         return encoded
-    coded, decoded = _spell_each(ids, coder)
+    single, decoded = _spell_each(ids, coder)
     common = common_length(decoded, text)
-    agreed = max((end for end in coded.ends if end <= common), default=0)
-    return EncodedText(ids, [*(min(end, agreed) for end in coded.ends[:-1]), len(text)][: len(ids)])
+    last = max((end for end in single.ends if end <= common), default=0)
+    return EncodedText(ids, [*(min(end, last) for end in single.ends[:-1]), len(text)][: len(ids)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +292,7 @@ class Match:
 
     @property
     def reused(self) -> int:
-        """Rows that are not computed: one less where no text is left, since the last row's logits are needed."""
+        """Number of rows that are not computed: one less where no text is left, for the last row's logits."""
         return self.tokens if self.rest else max(self.tokens - 1, 0)
 
 
@@ -321,55 +300,40 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     """Compare a cache's text with a new prompt's (Semantic, table in section 3.3).
 
     Equal: all tokens stay, or none with ``exact="recompute"`` (the paper's choice). Begins with the stored text: all
-    stay. Shares at least ``threshold`` of the stored text: those that lie within what is shared. Else none. Tokens that
-    would meet the rest where no seam may be are left out too. Raises ConfigError.
+    stay. Shares at least ``threshold`` of the stored text: the tokens within the shared part stay. Else none. Tokens
+    that would meet the rest where no seam is allowed are left out too. Raises ConfigError.
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
     check_choice("exact", exact, get_args(Exact))
-    length = common_length(stored.text, text)
-    kind = _kind(len(stored.text), len(text), length, threshold)
+    length, total = common_length(stored.text, text), len(stored.text)
+    if length == total:
+        kind = "exact" if length == len(text) else "extend"
+    else:
+        kind = "diverge" if length >= threshold * total else "miss"
     if kind == "miss" or (kind == "exact" and exact == "recompute"):
         return Match(kind, 0, length, text)
-    tokens, characters = _last_seam(stored, text, length)
+    tokens, characters = stored.boundary(length)
+    while not all(is_seam(whole, characters, stored.seams) for whole in (stored.text, text)):
+        tokens, characters = stored.boundary(characters - 1)
     return Match(kind, tokens, length, text[characters:])
 
 
-def _kind(stored: int, new: int, common: int, threshold: float) -> Kind:
-    if common == stored:
-        return "exact" if common == new else "extend"
-    return "diverge" if common >= threshold * stored else "miss"
-
-
-def _last_seam(stored: TokenText, text: str, limit: int) -> tuple[int, int]:
-    """Find (tokens, characters) up to the last seam of both texts that is no later than ``limit``."""
-    old = stored.text
-    tokens, characters = stored.boundary(limit)
-    while not all(is_seam(each, characters, stored.seams) for each in (old, text)):
-        tokens, characters = stored.boundary(characters - 1)
-    return tokens, characters
-
-
-def resume(stored: TokenText, found: Match, coder: Coder) -> tuple[TokenText, int]:
+def resume(stored: TokenText, matched: Match, coder: TokenizerCoder) -> tuple[TokenText, int]:
     """Return the new prompt's tokens, and the number of rows to reuse: at least one row, if any, is computed."""
-    token_text = stored.first(found.tokens)
-    token_text.append(found.rest, coder)
-    return token_text, min(found.reused, max(len(token_text.ids) - 1, 0))
+    token_text = stored.first(matched.tokens)
+    token_text.append(matched.rest, coder)
+    return token_text, min(matched.reused, max(len(token_text.ids) - 1, 0))
 
 
-def match_tokens(stored: Sequence[int], new: Sequence[int]) -> int:
-    """Count the token ids that two prompts have in common at the beginning, as other caches do."""
-    return common_length(list(stored), list(new))
-
-
-def common_length(left: str | list[int], right: str | list[int]) -> int:
-    """Measure the common beginning. Slices are compared, half as long each time: linear, at the speed of memory."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
+def common_length(a: str | list[int], b: str | list[int]) -> int:
+    """Measure the common beginning by a binary search that compares slices: linear, at the speed of memory."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
         return high
     while low < high:
         middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
+        if a[low:middle] == b[low:middle]:
             low = middle
         else:
             high = middle - 1

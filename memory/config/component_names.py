@@ -1,4 +1,4 @@
-"""Names of components: the classes that a config may name, told apart without importing anything."""
+"""Component names: the classes that a config may name, checked without importing anything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ TARGET = "_target_"
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
 METHOD = "memory.method.MemoryMethod"
 PARTS = (
-    "memory.kv_cache.pinned_blocks.PinnedPool",
-    "memory.segments.groups.Grouping",
-    "memory.recompute.schedule.Schedule",
-)
+    "memory.kv_cache.pinned_blocks.PinnedPool", "memory.segments.groups.Grouping", "memory.recompute.schedule.Schedule",
+)  # fmt: skip
 
 
 def is_own(name: str) -> bool:
-    """Is it the dotted name of a class in a file of one of the six stages, or of another part of a method?"""
+    """Whether it is the dotted name of a class in a file of one of the six stages, or of another part of a method."""
     words = name.split(".")
     in_a_stage = len(words) == 4 and words[0] == "memory" and words[1] in STAGES
     return name in (METHOD, *PARTS) or (in_a_stage and all(word.isidentifier() for word in words))
@@ -31,7 +29,7 @@ def is_own(name: str) -> bool:
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
     """Raises ConfigError unless every class named in ``values``, at any depth, is ours or one of ``known``.
 
-    For values that were read from a file; nothing is imported.
+    For values from a file; nothing is imported.
     """
     for place, name in named_classes(values):
         if not isinstance(name, str) or not (is_own(name) or name in known):
@@ -44,7 +42,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
 def check_classes(values: Any, place: str = "") -> None:
     """Raises ConfigError for a class named in ``values``, at any depth, that cannot be a component, by its name alone.
 
-    Nothing is imported, torch least of all: a class that is there is looked at when it is made.
+    Nothing is imported: an existing class is checked when it is made.
     """
     for key, name in named_classes(values, place):
         if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:
@@ -66,7 +64,7 @@ def _is_there(name: str) -> bool:
 
 
 def named_classes(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every ``_target_`` at any depth, with its dotted key."""
+    """Yield every ``_target_`` at any depth, with its dotted key."""
     if isinstance(values, Mapping):
         for key, value in values.items():
             below = f"{place}.{key}".lstrip(".")

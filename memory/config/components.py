@@ -12,14 +12,14 @@ from memory.config.choices import new_name
 from memory.config.component_names import METHOD, PARTS, TARGET
 from memory.method import MEMBERS, MemoryMethod
 
-REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # what a constructor raises for bad values
+VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of a constructor for bad values
 
 
 def component(node: Mapping[str, Any], place: str = "memory") -> Any:
     """Make the object that ``node`` describes: its class under ``_target_``, arguments under the other keys.
 
-    Arguments are plain values, or nodes of components. A class is one of this package, or a class
-    of yours with the methods of a stage. No function is ever called, and no other object is made.
+    Arguments are plain values, or nodes of components. A class is one of this package, or one with the methods of a
+    stage. No function is ever called, and no other object is made.
 
     :param place: dotted key of the node, for messages
     :raises ConfigError: a name that is no such class, or arguments it does not take
@@ -34,39 +34,36 @@ def component(node: Mapping[str, Any], place: str = "memory") -> Any:
         return kind(**arguments)
     except KeepError:
         raise
-    except REFUSED as error:
+    except VALUE_ERRORS as error:
         raise ConfigError(f"{place}: {kind.__name__} cannot be made: {str(error) or type(error).__name__}") from error
 
 
 def _value(value: Any, place: str) -> Any:
-    """An argument, in which nodes with a ``_target_`` become components."""
+    """Make an argument, in which nodes with a ``_target_`` become components."""
     if isinstance(value, Mapping):
-        made = {key: _value(inner, f"{place}.{key}") for key, inner in value.items() if key != TARGET}
-        return component(value, place) if TARGET in value else made
+        if TARGET in value:
+            return component(value, place)
+        return {key: _value(inner, f"{place}.{key}") for key, inner in value.items()}
     if isinstance(value, list):
         return [_value(inner, f"{place}.{number}") for number, inner in enumerate(value)]
     return value
 
 
 def find_class(name: Any, place: str = "memory") -> type:
-    """The class of a component by its dotted name. Raises ConfigError for a name of anything else."""
+    """Import the class of a component by its dotted name. Raises ConfigError for a name of anything else."""
     module, _, attribute = name.rpartition(".") if isinstance(name, str) else ("", "", "")
     if not module:
         raise ConfigError(f"{place}.{TARGET}={name!r} is no dotted name of a class: give one, such as {METHOD}")
     try:
-        found = getattr(import_module(module), attribute, None)
+        kind = getattr(import_module(module), attribute, None)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"{place}.{TARGET}={name!r} cannot be imported ({error}): correct the name") from error
-    if not isinstance(found, type) or not (name in PARTS or _is_method(found) or _is_stage(found)):
+    if not isinstance(kind, type) or not (name in PARTS or issubclass(kind, MemoryMethod) or _is_stage(kind)):
         raise ConfigError(
             f"{place}.{TARGET}={name!r} is no component: name a class with the methods of a stage, such as those in "
             f"memory/{', memory/'.join(MEMBERS)}"
         )
-    return found
-
-
-def _is_method(kind: type) -> bool:
-    return issubclass(kind, MemoryMethod)
+    return kind
 
 
 def _is_stage(kind: type) -> bool:

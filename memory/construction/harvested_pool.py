@@ -32,7 +32,7 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """The addition of one turn: all tokens up to its end, whole blocks, and the rest that makes up none yet."""
+    """One turn's rows: all tokens up to its end, whole blocks, and the rest that fills none yet."""
 
     tokens: Tokens
     entries: list[PooledBlock]
@@ -44,8 +44,8 @@ class Harvest:
 class HarvestPool:
     """Blocks in order of time, with their ``index`` of boxes where there is one.
 
-    The storage may evict a block, which then can be chosen no more. Without an index, where all blocks have to be in
-    the prompt, the rows behind it are dropped too, so that they are computed again.
+    A block that the storage evicts cannot be chosen any more. Without an index all blocks have to be in the prompt, so
+    the rows behind it are dropped too, and computed again.
     """
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
@@ -55,7 +55,7 @@ class HarvestPool:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; a pending harvest is discarded, for only `_settle` makes it part of the pool."""
+        """Drop everything, a pending harvest included: only `_settle` makes it part of the pool."""
         if self._pending is not None:
             self._pending[0].cancel()
         self._pending = None
@@ -66,14 +66,11 @@ class HarvestPool:
 
     @property
     def begin(self) -> int:
-        """First token of the transcript that is in no whole block."""
+        """Number of the transcript's first token that is in no whole block."""
         return len(self.tokens) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
-        """Read a block, which the storage held when `follow` was called.
-
-        :raises DamagedError: the storage has evicted it since
-        """
+        """Read a block; raises DamagedError if the storage has evicted it since `follow`."""
         name = self.blocks[number].name
         block = self._lease.get(name)
         if block is None:
@@ -101,14 +98,14 @@ class HarvestPool:
         self._keep(stored)
         return total - sum(entry.size for entry in self.blocks)
 
-    def grow(self, tokens: Tokens, stops: Sequence[int], seen: str, rows: Callable[[], KVBlock]) -> None:
+    def grow(self, tokens: Tokens, stops: Sequence[int], origin: str, rows: Callable[[], KVBlock]) -> None:
         """Add the transcript from ``begin`` on in the background, in blocks that end at ``stops``.
 
         :param tokens: the whole transcript
-        :param seen: everything beside the tokens that decided the rows: a part of the blocks' names
+        :param origin: everything beside the tokens that decided the rows; part of the blocks' names
         :param rows: returns their keys and values; called on the engine's worker
         """
-        edges, name, entries = [self.begin, *stops], seen, []
+        edges, name, entries = [self.begin, *stops], origin, []
         for start, stop in pairwise([*edges, len(tokens)] if edges[-1] < len(tokens) else edges):
             name = identity(name, (), tokens[start:stop], self._namespace)
             entries.append(PooledBlock(name, start, stop))
@@ -142,7 +139,7 @@ class HarvestPool:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Store one block more. Without an index that is useless if a full storage evicts an earlier one in return."""
+        """Store a block; without an index not if a full storage would evict an earlier one in return."""
         if self._index is None and len(self.blocks) == self._capacity:
             return False
         self._lease.put(block)

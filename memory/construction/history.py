@@ -1,7 +1,7 @@
 """History construction (MemArt): the memory is the transcript's own rows, harvested after each turn.
 
 A prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed. Whatever
-was computed is harvested after the turn, in the background.
+whatever is computed is harvested after the turn, in the background.
 """
 
 from __future__ import annotations
@@ -13,59 +13,52 @@ from typing import ClassVar
 
 import torch
 
-from keep_agent.errors import ConfigError, check_choice
+from keep_agent.errors import check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.harvested_pool import HarvestPool
 from memory.construction.latent_choice import BlockChoice, LayerSlots
+from memory.construction.prefix import WholeMemory
 from memory.engine.base import PrefillResult
 from memory.kv_cache.block import KVBlock, identity
 from memory.prompt.layout import Layout, Unit
 from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out, place
-from memory.segments.segment import Segment
-from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
-CUTS = ("tokens", "segment")
-POSITIONS = ("decoupled", "coupled")
+Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 
 
 @dataclass(frozen=True)
-class History:
+class History(WholeMemory):
     """MemArt's memory: the transcript's keys and values in blocks, among which a latent retrieval may choose.
 
-    A block holds ``block_size`` tokens; the last turn's rest is always in the prompt until it makes up a block.
-    ``cut=segment``: a block is a part of the transcript instead, a segment or a turn. ``positions=decoupled``: the
-    chosen rows are numbered from 0 on, the query behind them. ``coupled``: rows keep their positions in the whole
-    transcript, to show how that fails beyond the model's context. With all blocks in, the two are the same and exact.
+    A block holds ``block_size`` tokens; the last turn's rest is always in the prompt until it fills a block.
+    ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: the chosen rows
+    are numbered from 0 on, the query behind them. ``coupled``: rows keep their positions in the whole transcript, to
+    show how that fails beyond the model's context. With all blocks in, the two are the same and exact.
     """
 
-    block_size: int = 16
     cut: str = "tokens"
     positions: str = "decoupled"
     layouts: ClassVar[tuple[str, ...]] = ("append",)
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
-        for name, known in (("cut", CUTS), ("positions", POSITIONS)):
-            check_choice(name, getattr(self, name), known)
+        super().__post_init__()
+        check_choice("cut", self.cut, ("tokens", "segment"))
+        check_choice("positions", self.positions, ("decoupled", "coupled"))
 
     @property
     def capabilities(self) -> Capabilities:
-        """Declare exact rows; blocks of one size at any position could stand in each other's place."""
+        """Declare exact rows, which are ``uniform`` as blocks of one size at any position."""
         uniform = self.cut == "tokens" and self.positions == "decoupled"
         return Capabilities(exact=True, harvests=True, selectable=True, uniform=uniform)
-
-    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]
 
     def builder(self, session: SessionResources) -> HistoryBuilder:
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Ends of the blocks that are full once tokens ``start:stop`` are known; one turn lies behind ``memory``."""
+        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn lies behind ``memory``."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})
@@ -78,7 +71,7 @@ class HistoryBuilder(PromptBuilder):
 
     def __init__(self, session: SessionResources, construction: History) -> None:
         self._engine, self._construction = session.engine, construction
-        self._rules = repr((construction, session.method.recompute))  # beside the rows they see, decides the new rows
+        self._rules = repr((construction, session.method.recompute))  # with the rows they see, decides the new rows
         retrieval = session.method.retrieval
         self._choice = BlockChoice(session.engine, retrieval) if retrieval.capabilities.latent else None
         index = None if self._choice is None else self._choice.index
@@ -91,12 +84,15 @@ class HistoryBuilder(PromptBuilder):
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         (memory,) = units
-        invalidated = self._pool.follow(memory.token_ids)
-        self._memory = memory
+        invalidated, self._memory = self._pool.follow(memory.token_ids), memory
         slots = self._slots(len(context.ids))
         new = (*memory.token_ids[len(self._pool.tokens) :], *query)
-        parts, token_layers = ([], 0) if slots is not None else self._chosen(context.block, new, timer)
-        parts += self._rest(len(memory.token_ids))
+        parts, token_layers = ([], 0) if slots is not None else self._select(context.block, new, timer)
+        computed, total = len(self._pool.tokens), len(memory.token_ids)
+        parts += (
+            [(self._pool.begin, computed, self._pool.tail)] if self._pool.begin < computed else []
+        )  # no whole block
+        parts += [(computed, total, None)] if computed < total else []
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]
         hits = [block is not None for block in blocks]
@@ -105,53 +101,42 @@ class HistoryBuilder(PromptBuilder):
         placements = place(pieces, len(context.ids), blocks, hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         if self._construction.positions == "coupled":
-            layout = _with_first_positions(layout, parts, len(memory.token_ids))
+            layout = _with_first_positions(layout, parts, total)
         return PreparedPrompt(
-            layout,
-            uses(placements),
-            context.block,
-            query_token_layers=token_layers,
-            invalidated=invalidated,
+            layout, uses(placements), context.block, query_token_layers=token_layers, invalidated=invalidated,
             slots=slots,
-        )
+        )  # fmt: skip
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Harvest the new rows, and those of the last turn that made up no block."""
+        """Harvest the new rows, and those of the last turn that filled no block."""
         ids, layout, begin = prompt.layout.token_ids.tolist(), prompt.layout, self._pool.begin
         tokens = (*self._memory.token_ids, *ids[layout.query :])
         stops = self._construction.stops(self._memory, begin, len(tokens))
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
-        chosen = (self._pool.blocks[number].name for layer in result.trace.slots for number in layer)
+        selected = (self._pool.blocks[number].name for layer in result.trace.slots for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
-        seen = " ".join([self._rules, *where, *(unit.identity for unit in prompt.units), *chosen])
-        name = identity(self._engine.model_key, ids[: layout.context], (), seen)
+        origin = " ".join([self._rules, *where, *(unit.identity for unit in prompt.units), *selected])
+        name = identity(self._engine.model_key, ids[: layout.context], (), origin)
         self._pool.grow(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 
-    def _chosen(self, context: KVBlock | None, new: Sequence[int], timer: StepTimer) -> tuple[list[Part], int]:
-        """The blocks of the prompt, in order of time, and the token-layers that choosing them took."""
-        blocks, token_layers = self._pool.blocks, 0
-        numbers: Sequence[int] = range(len(blocks))
+    def _select(self, context: KVBlock | None, new: Sequence[int], timer: StepTimer) -> tuple[list[Part], int]:
+        """Return the blocks of the prompt, in order of time, and the token-layers that their selection took."""
+        blocks, token_layers, numbers = self._pool.blocks, 0, list(range(len(self._pool.blocks)))
         if self._choice is not None:
             numbers, token_layers = self._choice.choose(context, new, timer)
         latest_first = [(blocks[n].start, blocks[n].stop, self._pool.block(n)) for n in reversed(numbers)]
-        return latest_first[::-1], token_layers  # where all have to be in, a full storage must drop the last ones
+        return latest_first[::-1], token_layers  # read last ones first: a full storage then drops the last ones
 
     def _slots(self, start: int) -> LayerSlots | None:
-        """Rows for the blocks of layers that choose for themselves, if there are any."""
+        """Make rows for the blocks of layers that choose for themselves, if there are any."""
         if self._choice is None or not self._choice.per_layer:
             return None
         slots = LayerSlots(self._choice, start, self._construction.block_size, self._pool.block)
         return slots if slots.unit.token_ids else None
 
-    def _rest(self, total: int) -> list[Part]:
-        """The tokens in no whole block yet: rows that the last turn left over, and rows without keys."""
-        computed, begin = len(self._pool.tokens), self._pool.begin
-        parts = [(begin, computed, self._pool.tail), (computed, total, None)]
-        return [part for part in parts if part[0] < part[1]]
-
 
 def _with_first_positions(layout: Layout, parts: Sequence[Part], total: int) -> Layout:
-    """``layout`` with the positions that its rows have in the whole transcript (of ``total`` tokens)."""
+    """Give the rows of ``layout`` their positions in the whole transcript (of ``total`` tokens)."""
     rows = [*parts, (total, total + layout.rows - layout.query, None)]
     memory = torch.cat([torch.arange(start, stop) for start, stop, _ in rows]) + layout.context
     positions = torch.cat([torch.arange(layout.context), memory])

@@ -25,5 +25,5 @@ class PerSegment(Isolated):
         check_log(self.log)
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        behind = log_units(store, self.log)
-        return [segment_unit(segment, store, behind) for segment in segments]
+        lines = log_units(store, self.log)
+        return [segment_unit(segment, store, lines) for segment in segments]

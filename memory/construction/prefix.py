@@ -13,7 +13,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
-from memory.engine.base import PrefillResult
+from memory.engine.base import Engine, PrefillResult
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.prompt.layout import Unit, common_prefix
 from memory.prompt.report import StepTimer, uses
@@ -24,12 +24,10 @@ from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything behind them is fresh."""
+class WholeMemory:
+    """Base of constructions whose memory is one unit, in blocks of ``block_size`` tokens."""
 
     block_size: int = 16
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
-    layouts: ClassVar[tuple[str, ...]] = ("memory", "append")
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -37,6 +35,14 @@ class Prefix:
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]
+
+
+@dataclass(frozen=True)
+class Prefix(WholeMemory):
+    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything behind them is fresh."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
+    layouts: ClassVar[tuple[str, ...]] = ("memory", "append")
 
     def builder(self, session: SessionResources) -> PrefixBuilder:
         return PrefixBuilder(session, self.block_size)
@@ -63,8 +69,8 @@ class PrefixBuilder(PromptBuilder):
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
-        memory, own = Unit.joined(units), storable(units, self._namespace)
-        total, stored = len(memory.token_ids), sum(len(unit.token_ids) for unit in own)
+        memory, leading = Unit.joined(units), storable(units, self._namespace)
+        total, stored = len(memory.token_ids), sum(len(unit.token_ids) for unit in leading)
         prefix_ids = [*memory.token_ids[:stored], *(query if self._whole and stored == total else ())]
         names = self._index.chain(prefix_ids)
         matches = self._index.match(names[: stored // self._size])
@@ -86,9 +92,21 @@ class PrefixBuilder(PromptBuilder):
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest the full blocks that were not stored."""
-        self._previous, first = self._present, prompt.stored
-        if first == len(prompt.chain) or self._index is None:
-            return
-        start = prompt.layout.context
-        rows = torch.arange(start + first * self._size, start + len(prompt.chain) * self._size)
-        self._index.insert(prompt.chain, first, self._engine.harvest(result.cache, rows), self._exact)
+        self._previous = self._present
+        extend_chain(self._index, self._engine, prompt, result, prompt.chain, self._exact)
+
+
+def extend_chain(
+    index: PrefixIndex | None,
+    engine: Engine,
+    prompt: PreparedPrompt,
+    result: PrefillResult,
+    names: Sequence[str],
+    exact: bool,
+) -> None:
+    """Harvest those of the memory's blocks ``names`` that were not stored, and insert them into the prefix index."""
+    first = prompt.stored
+    if index is not None and first < len(names):
+        start, size = prompt.layout.context, index.block_size
+        rows = torch.arange(start + first * size, start + len(names) * size)
+        index.insert(names, first, engine.harvest(result.cache, rows), exact)

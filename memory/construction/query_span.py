@@ -1,4 +1,4 @@
-"""Where a session's actionable words stand, and its cache as a retention stage sees it."""
+"""Query span of a session: the rows of its last turn's words and of its last instruction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory.kv_cache.cache_view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Where the present instruction stands, and the sum of the queries of so many of its rows as were computed then."""
+    """Place of the present instruction, and the sum of the queries of ``rows`` of its rows."""
 
     start: int
     tokens: list[int]
@@ -24,7 +24,7 @@ class Instruction:
         return self.start + len(self.tokens)
 
     def holds(self, tokens: list[int], query: int) -> bool:
-        """Is it still there, before ``query``? A transcript that began anew says something else in its place."""
+        """Whether it is still there, before ``query``: a transcript that began again has other tokens in its place."""
         return self.stop <= query and tokens[self.start : self.stop] == self.tokens
 
 
@@ -43,24 +43,24 @@ class QuerySpan:
         session: str = "",
         parts: torch.Tensor | None = None,
     ) -> CacheView:
-        """The live rows of ``cache`` after a prefill whose last turn's words begin at position ``query``.
+        """View the live rows of ``cache`` after a prefill whose last turn's words begin at position ``query``.
 
-        :param instruction: the first so many of them say what is to be done from now on; 0: what was said still holds
-        :param protected: the first so many positions are never dropped
-        :param parts: (positions,) which segment or turn each belongs to
+        :param instruction: number of those words that are the instruction from now on; 0: the last one still holds
+        :param protected: number of first positions that are never dropped
+        :param parts: (positions,) segment or turn of each position
         """
         observer, positions = cache.observer, cache.positions
         states = torch.stack([observer.queries[layer] for layer in sorted(observer.queries)])  # (layers, heads, n, D)
         if instruction:
             inside = (observer.places >= query) & (observer.places < query + instruction)
-            said, queries = cache.tokens[query : query + instruction], states[:, :, inside]
-            self._instruction = Instruction(query, said, queries.float().sum(2), queries.shape[2])
-        asked = observer.places >= query
-        total, count = states[:, :, asked].float().sum(2), int(asked.sum())
-        span, said = positions >= query, self._instruction
-        if said is not None and said.holds(cache.tokens, query):
-            span = span | ((positions >= said.start) & (positions < said.stop))
-            total, count = total + said.queries, count + said.rows
+            words, queries = cache.tokens[query : query + instruction], states[:, :, inside]
+            self._instruction = Instruction(query, words, queries.float().sum(2), queries.shape[2])
+        last_turn = observer.places >= query
+        total, count = states[:, :, last_turn].float().sum(2), int(last_turn.sum())
+        span, earlier = positions >= query, self._instruction
+        if earlier is not None and earlier.holds(cache.tokens, query):
+            span = span | ((positions >= earlier.start) & (positions < earlier.stop))
+            total, count = total + earlier.queries, count + earlier.rows
         return CacheView(
             positions=positions,
             tokens=torch.tensor(cache.tokens, device=positions.device)[positions],
@@ -68,7 +68,7 @@ class QuerySpan:
             span=span,
             layers=len(observer.queries),
             keys=cache.keys,
-            asked=observer.places,
+            query_positions=observer.places,
             queries=observer.queries.__getitem__,
             attention=observer.params.__getitem__,
             intent=total / count,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
 from memory.construction.base import Context, Invalidation, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.prefix import WholeMemory, extend_chain
 from memory.engine.base import PrefillResult, Priority
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.prefix_index import PrefixIndex
@@ -30,25 +31,23 @@ from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
-class Segments:
+class Segments(WholeMemory):
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
     No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
-    the rows that stood before them there. Beside them an exact prefix is found by a hash chain over blocks of
-    ``block_size`` tokens.
+    the rows before them there. Beside them an exact prefix is found by a hash chain over blocks of ``block_size``
+    tokens.
 
-    ``refresh`` is the least share of a prompt's memory that is computed: where new segments are less, the segments
-    whose rows are oldest are computed again, and keep the new rows. The paper has none of that (0).
+    ``refresh`` is the least share of a prompt's memory that is computed: where new segments are less, the segments with
+    the oldest rows are computed again, and keep the new rows. The paper has none of that (0).
     """
 
-    block_size: int = 16
     refresh: float = 0.0
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True, pins=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory",)
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
+        super().__post_init__()
         if not 0 <= self.refresh <= 1:
             raise ConfigError(f"refresh={self.refresh} is a share: use 0 to 1")
 
@@ -63,9 +62,9 @@ class AnyOffsetBuilder(PromptBuilder):
     """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned block, earlier rows, else fresh.
 
     After the prefill, whole blocks of rows without any approximate row before them enter the exact prefix index, and
-    every unit that no look-up would find is harvested under its segment hash. Its identity names the tokens it was
-    computed behind: where the same tokens stand before it again, its rows are exact too. Repaired rows are not kept: a
-    unit has the keys and values of the first prompt that computed it, or of the last that refreshed it.
+    every unit that no look-up would find is harvested under its segment hash. Its identity names the tokens before it:
+    where the same tokens stand before it again, its rows are exact too. Repaired rows are not kept: a unit has the keys
+    and values of the first prompt that computed it, or of the last that refreshed it.
     """
 
     harvests = True
@@ -101,8 +100,8 @@ class AnyOffsetBuilder(PromptBuilder):
         placements: list[Placement] = []
         missing: dict[str, Placement] = {}
         for name, unit, start in zip(names, units, starts[:-1], strict=True):
-            known = "" if name in refreshed else name
-            placements += self._place(known, unit, ids[:start], start - len(context.ids), prefix)
+            findable = "" if name in refreshed else name
+            placements += self._place(findable, unit, ids[:start], start - len(context.ids), prefix)
             if name and (name in refreshed or not self._is_known(name)):
                 missing.setdefault(name, Placement(unit, start))
         self._in_use.release()
@@ -120,7 +119,8 @@ class AnyOffsetBuilder(PromptBuilder):
         """Harvest exact rows into the prefix index, and missing units into the segment index."""
         self._invalidation.settle()
         exact = exact_rows(prompt.layout)
-        self._extend_chain(prompt, result, exact)
+        names = prompt.chain[: exact // self._size]
+        extend_chain(self._index, self._engine, prompt, result, names, exact=True)
         if prompt.missing:
             self._keep(prompt.missing, prompt.layout, result, exact)
 
@@ -143,25 +143,25 @@ class AnyOffsetBuilder(PromptBuilder):
     def is_pinned(self, token_ids: Sequence[int], extra_key: str) -> bool:
         return self._pinned.contains(self._name(token_ids, extra_key))
 
-    def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:
-        log = list(chain.from_iterable(behind))
-        return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, log)
+    def _name(self, token_ids: Sequence[int], extra_key: str, log: Sequence[Sequence[int]] = ()) -> str:
+        before = list(chain.from_iterable(log))
+        return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, before)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
-        """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy."""
+        """Name the blocks of an exact prefix, and get those that are stored; none where the storage is lossy."""
         if not self._lossless:
             return [], []
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
-        own = storable(units, self._namespace)
-        names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in own)))
+        leading = storable(units, self._namespace)
+        names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in leading)))
         return names, self._index.match(names)
 
     def _refreshed(
         self, names: Sequence[str], units: Sequence[Unit], starts: Sequence[int], ids: NDArray[np.uint32], covered: int
     ) -> set[str]:
-        """Units with approximate rows, the oldest first, until the share ``refresh`` of the memory is computed.
+        """Name units with approximate rows, the oldest first, until the share ``refresh`` of the memory is computed.
 
         :param covered: the first row behind the exact prefix
         """
@@ -187,7 +187,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _place(
         self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, prefix: Sequence[KVBlock]
     ) -> Iterator[Placement]:
-        """``unit`` behind the tokens ``before``, at memory row ``offset``: rows of the prefix, then all others."""
+        """Place ``unit`` behind the tokens ``before``, at memory row ``offset``: rows of the prefix first."""
         size, total = self._size, len(unit.token_ids)
         covered = min(max(len(prefix) * size - offset, 0), total)
         stops = {*range(size - offset % size, covered, size), covered, total} - {0}
@@ -203,37 +203,22 @@ class AnyOffsetBuilder(PromptBuilder):
             row = stop
 
     def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
-        """The rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens stood before them."""
-        whole = self._find(name)
+        """Place the rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens stood before them."""
+        whole = self._pinned.find(name, self._in_use) if name else None  # pinned rows first
+        if whole is None and name:
+            whole = self._segments.find(name, self._lease)
         if whole is None:
             return Placement(piece, len(before) + row)
         exact = self._lossless and whole.identity == self._identity(before, unit)
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Name of the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
-        namespace = unit.namespace or self._namespace
-        return identity(origin or self._engine.model_key, before, unit.token_ids, namespace)
-
-    def _find(self, name: str) -> KVBlock | None:
-        """Rows computed elsewhere: pinned ones go first, on purpose."""
-        if not name:
-            return None
-        pinned = self._pinned.find(name, self._in_use)
-        return self._segments.find(name, self._lease) if pinned is None else pinned
+        """Name the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
+        return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
-        """Tell whether a later prompt would find it; rows of the exact prefix may have lost their name."""
+        """Whether a later prompt would find it; rows of the exact prefix may have lost their name."""
         return name in self._segments or self._pinned.contains(name)
-
-    def _extend_chain(self, prompt: PreparedPrompt, result: PrefillResult, exact: int) -> None:
-        """Insert the whole blocks of the first ``exact`` memory rows that were not stored."""
-        size, layout = self._size, prompt.layout
-        names, first = prompt.chain[: exact // size], prompt.stored
-        if self._index is None or first == len(names):
-            return
-        rows = torch.arange(layout.context + first * size, layout.context + len(names) * size)
-        self._index.insert(names, first, self._engine.harvest(result.cache, rows), exact=True)
 
     def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
         """Store the rows of each missing unit as a block of its own, and index it."""
@@ -253,13 +238,13 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Name of everything that shaped rows behind approximate ones: tokens, blocks, and the recompute stage."""
+        """Name everything that shaped rows behind approximate ones: tokens, blocks, and the recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())
 
 
 def exact_rows(layout: Layout) -> int:
-    """Memory rows from the first on that are exact or fresh, so that nothing approximate stands before them."""
+    """Count the first memory rows that are exact or fresh, so that nothing approximate stands before them."""
     sound = (layout.exact | layout.fresh)[layout.context : layout.query]
     return int(sound.long().cumprod(0).sum())

@@ -1,4 +1,4 @@
-"""Turns construction: the session's own cache goes on from turn to turn, and a retention stage drops rows of it."""
+"""Growing-cache construction: a session's cache continues from turn to turn; a retention stage drops rows of it."""
 
 from __future__ import annotations
 
@@ -11,92 +11,76 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
+from memory.construction.prefix import WholeMemory
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
 from memory.prompt.layout import Unit, common_prefix
 from memory.prompt.report import StepTimer, uses
 from memory.prompt.rows import lay_out, place
-from memory.segments.segment import Segment
-from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
-
-SURVIVORS = ("stay", "move")
 
 
 @dataclass(frozen=True)
-class Turns:
+class Turns(WholeMemory):
     """A session's cache goes on with its next turn; a retention stage may drop rows of it between turns.
 
     ``survivors=stay``: a dropped position is redirected to the sentinel slot, all others keep slot, position and
-    identity (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as prompt compressors
-    do it; the rows behind the first gap are then no prefix of the next prompt, and are computed again.
+    identity (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
+    compressors; the rows behind the first gap are then computed again.
 
-    Exact rows, those computed before anything was dropped, are shared between sessions as a prefix in blocks of
-    ``block_size`` tokens; ``prefix_tokens`` of them at most stay when no session uses them.
+    Exact rows, computed before any was dropped, are shared between sessions as a prefix in blocks of ``block_size``
+    tokens; ``prefix_tokens`` of them at most stay when no session uses them.
     """
 
-    block_size: int = 16
     prefix_tokens: int = 4096
     survivors: str = "stay"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True, keeps_cache=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory", "append")
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
+        super().__post_init__()
         if self.prefix_tokens < 0:
             raise ConfigError(f"prefix_tokens={self.prefix_tokens} is negative: use 0 or more")
-        check_choice("survivors", self.survivors, SURVIVORS)
-
-    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]
+        check_choice("survivors", self.survivors, ("stay", "move"))
 
     def builder(self, session: SessionResources) -> TurnsBuilder:
         return TurnsBuilder(session, self)
 
 
 class TurnsBuilder(PromptBuilder):
-    """Prompts that are the rows of the last turn, and new rows behind them."""
+    """Prompts of the last turn's rows, and new rows behind them."""
 
     harvests = False
     reads_context = False
 
     def __init__(self, session: SessionResources, construction: Turns, cache: SessionCache | None = None) -> None:
-        """:param cache: rows to go on from; none: an empty cache"""
+        """:param cache: rows to continue from; None: an empty cache"""
         self._session, self._construction = session, construction
         self._engine, self._retention = session.engine, session.method.retention
         self._provider = session.method.cache_provider(session.engine)
         self._shared: list[str] = []  # names of the blocks behind the context that this session has shared
-        self._restart(cache)
+        self.reset(cache)
 
-    @property
-    def cache(self) -> SessionCache:
-        return self._cache
-
-    def reset(self) -> None:
-        self._restart(None)
-
-    def _restart(self, cache: SessionCache | None) -> None:
-        self._cache = self._provider.cache(self._retention.counts_mass) if cache is None else cache
+    def reset(self, cache: SessionCache | None = None) -> None:
+        self.cache = self._provider.cache(self._retention.counts_mass) if cache is None else cache
         self._name = f"{self._session.namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
 
     def unshare(self) -> None:
         """Withdraw the blocks that the session's transcripts share, unless another session uses them."""
-        self._provider.withdraw(self._cache, self._shared)
+        self._provider.withdraw(self.cache, self._shared)
         self._shared = []
 
     def instruct(self, tokens: int) -> None:
         self._instruction = tokens
 
     def detached(self) -> TurnsBuilder:
-        return TurnsBuilder(self._session, self._construction, self._cache.fork())
+        return TurnsBuilder(self._session, self._construction, self.cache.fork())
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         memory = Unit.joined(units)
         ids = [*context.ids, *memory.token_ids, *query]
-        before = self._cache.next_position
-        prefix, cache = self._resume(ids), self._cache
+        before, prefix, cache = self.cache.next_position, self._resume(ids), self.cache
         cache.reads = ReadCounts()
         if cache.observer is not None:
             cache.observer.recent = max(self._retention.window, len(query))
@@ -106,12 +90,11 @@ class TurnsBuilder(PromptBuilder):
         placements = place(memory.cut(stops), len(context.ids), [None] * len(stops), hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         layout = replace(layout, fresh=torch.arange(layout.rows, device=layout.fresh.device) >= prefix)
-        invalidated = max(0, before - prefix)
-        return PreparedPrompt(layout, uses(placements), invalidated=invalidated, cache=cache, prefix=prefix)
+        return PreparedPrompt(layout, uses(placements), invalidated=max(0, before - prefix), cache=cache, prefix=prefix)
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Share exact rows, then evict the rows that the budget has no room for."""
-        cache, size = self._cache, self._provider.block_size
+        cache, size = self.cache, self._provider.block_size
         names = self._provider.publish(cache, self._session.namespace)
         union = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # a transcript may restart
         self._shared = [name for name in union if self._provider.shares(name)]
@@ -127,13 +110,13 @@ class TurnsBuilder(PromptBuilder):
         cache.observer.settle()
 
     def _resume(self, ids: Sequence[int]) -> int:
-        """Take up the rows that ``ids`` begin with, the session's own or shared ones; returns how many positions.
+        """Take the session's own or shared rows that ``ids`` begin with; returns their number.
 
         At least one row is left to compute, for its logits.
         """
-        cache, last = self._cache, len(ids) - 1
-        own = min(common_prefix(cache.tokens, ids), last)
-        shared = self._provider.take(cache, ids[:last], self._session.namespace, more_than=own)
+        cache, last = self.cache, len(ids) - 1
+        length = min(common_prefix(cache.tokens, ids), last)
+        shared = self._provider.take(cache, ids[:last], self._session.namespace, more_than=length)
         if not shared:
-            cache.cut(own)
-        return shared or own
+            cache.cut(length)
+        return shared or length

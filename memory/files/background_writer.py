@@ -33,27 +33,27 @@ class Writer:
                 self._pool.submit(self._next)
             self._waiting[key] = work
 
-    def wait(self, chosen: Callable[[Hashable], bool] = lambda key: True) -> None:
-        """Wait until the work that there is now under the ``chosen`` keys is done."""
+    def wait(self, select: Callable[[Hashable], bool] = lambda key: True) -> None:
+        """Wait until the present work under the keys that ``select`` accepts is done."""
         with self._state:
-            for each in filter(chosen, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
-                self._state.wait_for(partial(self._done, each))
+            for key in filter(select, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
+                self._state.wait_for(partial(self._is_done, key))
 
-    def drop(self, chosen: Callable[[Hashable], bool]) -> None:
-        """Drop the work that waits under the ``chosen`` keys, and wait for the work in progress under them."""
+    def drop(self, select: Callable[[Hashable], bool]) -> None:
+        """Drop the work that waits under the keys that ``select`` accepts, and wait for their work in progress."""
         with self._state:
-            for key in [key for key in self._waiting if chosen(key)]:
+            for key in list(filter(select, self._waiting)):
                 del self._waiting[key]
             self._state.notify_all()
-            self._state.wait_for(lambda: self._at_work is None or not chosen(self._at_work))
+            self._state.wait_for(lambda: self._at_work is None or not select(self._at_work))
 
     def close(self) -> None:
-        """Do the remaining work, and stop. May be called twice."""
+        """Finish the remaining work, and stop. May be called twice."""
         with self._state:
             self._closed = True
         self._pool.shutdown()
 
-    def _done(self, key: Hashable) -> bool:
+    def _is_done(self, key: Hashable) -> bool:
         return key not in self._waiting and key != self._at_work
 
     def _next(self) -> None:
@@ -66,7 +66,7 @@ class Writer:
         except Exception:
             logger.exception("what was to be done for %r in the background failed", self._at_work)
         finally:
-            del work  # nor hold on to rows while nothing is to be done
+            del work  # release its rows while the thread is idle
             with self._state:
                 self._at_work = None
                 self._state.notify_all()

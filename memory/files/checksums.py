@@ -21,7 +21,7 @@ def sha256(content: bytes) -> str:
 
 
 def digests_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """SHA-256 of each file's content; several are read at once."""
+    """Return the SHA-256 of each file's content; several are read at once."""
     paths = list(dict.fromkeys(paths))
     with ThreadPoolExecutor() as pool:
         return dict(zip(paths, pool.map(_digest, paths), strict=True))
@@ -33,7 +33,7 @@ def write_sums(path: Path, digests: Mapping[str, str]) -> None:
 
 
 def read_sums(path: Path) -> dict[Path, str]:
-    """SHA-256 by file, as a list has it, in lower case; empty where there is no list. None of the files is opened.
+    """Read a list of SHA-256 by file, in lower case; {} where there is no list. None of the files is opened.
 
     :raises ModelError: the list cannot be read or lists nothing, or names a file that is not in its folder
     """
@@ -43,10 +43,10 @@ def read_sums(path: Path) -> dict[Path, str]:
         lines = [line for line in path.read_text("utf-8").split("\n") if line.strip()]
     if not lines:
         raise ModelError(f"{path} is empty; {REMEDY}, or remove it if the files are not to be checked.")
-    listed = dict(_entry(path, line) for line in lines)
-    if missing := [file for file in listed if not file.is_file()]:
+    sums = dict(_entry(path, line) for line in lines)
+    if missing := [file for file in sums if not file.is_file()]:
         raise ModelError(f"{missing[0]} is listed in {path} but missing; restore it, or take its line out of the list.")
-    return listed
+    return sums
 
 
 def _entry(path: Path, line: str) -> tuple[Path, str]:
@@ -61,13 +61,10 @@ def _entry(path: Path, line: str) -> tuple[Path, str]:
 
 
 def check_sums(path: Path, known: Mapping[Path, str] | None = None) -> None:
-    """Compare the SHA-256 in a list with those of its files, which are computed unless they are ``known``.
-
-    :raises ModelError: a file has another checksum; it is named
-    """
-    listed = read_sums(path)
-    actual = digests_of(listed) if known is None else known
-    for file, due in listed.items():
+    """Compare the SHA-256 in a list with those of its files, computed unless ``known``. Raises ModelError."""
+    sums = read_sums(path)
+    actual = digests_of(sums) if known is None else known
+    for file, due in sums.items():
         if actual[file] != due:
             raise ModelError(
                 f"{file} is corrupt or was changed: SHA-256 {actual[file][:12]}... instead of {due[:12]}... in {path}; "

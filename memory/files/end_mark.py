@@ -2,8 +2,8 @@
 
     5b1fd0a4 000000003 9ad0c2e7     start of the chain, lines that were acknowledged, checksum of the last one
 
-Lines that are missing at the end are noticed by it, and so is a file, or a mark, that belongs to something else: the
-starts differ. While a file gives way to one with another start (`MarkedFile.announce`) there is a mark for each.
+The mark detects lines that are missing at the end, and a file or mark that belongs to something else: the starts
+differ. While a file is replaced by one with another start (`MarkedFile.announce`) there is a mark for each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A file whose chain begins with ``start`` has at least ``count`` lines; ``link`` is the checksum of that last."""
+    """A file whose chain begins with ``start`` has at least ``count`` lines; ``link`` is the last one's checksum."""
 
     start: int
     count: int
@@ -40,7 +40,7 @@ class Mark:
             )
 
     def check(self, lines: list[Line], path: Path, remedy: str) -> None:
-        """Raises CorruptError if lines are missing, or are others."""
+        """Raises CorruptError if lines are missing or different."""
         self.check_count(len(lines), path, remedy)
         if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
             raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} is another); {remedy}")
@@ -54,7 +54,7 @@ class MarkedFile(LineFile):
 
     def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
         super().__init__(path, last, start)
-        self._other: tuple[Mark, ...] = tuple(m for m in read_marks(path) if m.start != self.start.sum)
+        self._marks_to_keep: tuple[Mark, ...] = tuple(m for m in read_marks(path) if m.start != self.start.sum)
 
     @classmethod
     def begin(cls, path: Path, start: Chain) -> MarkedFile:
@@ -64,7 +64,7 @@ class MarkedFile(LineFile):
 
     @property
     def mark(self) -> Mark:
-        """Of the lines so far."""
+        """Mark of the lines so far."""
         return Mark(self.start.sum, self.count, self.link)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
@@ -72,21 +72,21 @@ class MarkedFile(LineFile):
         self._acknowledge()
 
     def announce(self, start: Chain) -> None:
-        """Prepare to `restart` with another start: whichever of the two is found, the file is what belongs to it."""
-        marks = tuple(dict.fromkeys((self.mark, *self._other, Mark(start.sum, 0, start.sum))))
+        """Prepare to `restart` with another start: a reader accepts the file with either of the two."""
+        marks = tuple(dict.fromkeys((self.mark, *self._marks_to_keep, Mark(start.sum, 0, start.sum))))
         write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
-        self._other = marks[1:]
+        self._marks_to_keep = marks[1:]
 
     def restart(self, start: Chain) -> None:
         super().restart(start)
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Mark the last line. It is not synced: after a power cut an earlier one may be marked, never a later one."""
+        """Mark the last line, unsynced: after a power cut an earlier one may be marked, never a later one."""
         end = end_of(self.path)
         with writing(end), end.open("r+b", buffering=0) as stream:
             os.ftruncate(stream.fileno(), write_all(stream.fileno(), bytes(self.mark)))
-        self._other = ()
+        self._marks_to_keep = ()
 
 
 def end_of(path: Path) -> Path:
@@ -95,7 +95,7 @@ def end_of(path: Path) -> Path:
 
 
 def read_marks(path: Path) -> list[Mark]:
-    """Read the marks of a file; none where there is no file of them, or one of another form."""
+    """Read the marks of a file; none where their file is missing or of another form."""
     end = end_of(path)
     raw = read_bytes(end) if end.exists() else b""
     marks = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
@@ -103,11 +103,7 @@ def read_marks(path: Path) -> list[Mark]:
 
 
 def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
-    """Read the mark of a file whose chain begins with ``start``.
-
-    :param owner: what the start belongs to, for errors
-    :raises CorruptError: it is damaged, missing, or belongs to something else
-    """
+    """Read the mark of a file that belongs to ``owner``: its chain begins with ``start``. Raises CorruptError."""
     mark = next((mark for mark in read_marks(path) if mark.start == start.sum), None)
     if mark is None:
         state = "is missing" if not end_of(path).exists() else f"is damaged, or does not belong to {owner}"
@@ -118,7 +114,7 @@ def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
 def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
     """Read the lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
 
-    Raises CorruptError as `find_mark` does, and for a line that is.
+    Raises CorruptError as `find_mark` does, and for a damaged line.
     """
     mark = find_mark(path, start, owner, remedy)  # before the lines, which are written first
     before = any(_fits(path, Chain(m.start, True)) for m in read_marks(path) if m.start != start.sum)

@@ -5,7 +5,7 @@
     RUN/checkpoints/latest     -> step-200             what is renamed
     RUN/config.json            -> checkpoints/latest/config.json
 
-A reader of the files of RUN reads those of one version. For one writer at a time (`memory.files.atomic.alone`).
+Readers of RUN's files see those of one version. For one writer at a time (`memory.files.atomic.alone`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ VERSIONS, LATEST = "checkpoints", "latest"
 def latest(folder: Path) -> Path:
     """Find the newest version of ``folder``; the folder itself where it has none.
 
-    Without a link the only version is the newest: a copy may have left the link out, and a killed writer of the first
-    version has not made it yet.
+    Without a link the only version is the newest: a copy may have left the link out, or a writer was killed.
 
-    :raises DataError: the newest one is gone, or no link tells which of several it is
+    :raises DataError: the newest one is missing, or no link tells which of several it is
     """
     link = folder / VERSIONS / LATEST
     if link.is_symlink() and not link.exists():
@@ -51,7 +50,7 @@ def latest(folder: Path) -> Path:
 def new_version(folder: Path, name: str) -> Iterator[Path]:
     """Make a folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never.
 
-    It survives a power cut from then on. The version before stays, older ones go.
+    It then survives a power cut. The version before stays, older ones are removed.
 
     :raises CapacityError: the disk is full
     :raises StorageError: the folder cannot be written, or its file system has no symbolic links
@@ -65,7 +64,7 @@ def new_version(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _publish(folder: Path, version: Path) -> None:
-    """Make ``version`` the latest. At any time the files of ``folder`` are those of one version."""
+    """Make ``version`` the latest; at any time the files of ``folder`` are those of one version."""
     before = latest(folder)
     _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).exists()))
     link_atomic(version.parent / LATEST, Path(version.name))
@@ -76,7 +75,7 @@ def _publish(folder: Path, version: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Remove what a killed writer has left behind, and make links of what a copy, or an editor, made files."""
+    """Remove the rest of a killed writer, and make links of what a copy, or an editor, made files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
         _remove(link.parent, ())  # first: between the two changes that follow, the only version is the latest
@@ -98,7 +97,7 @@ def _link(folder: Path, names: Iterable[str]) -> None:
 
 
 def _versions(place: Path) -> list[Path]:
-    """List the versions that are whole, by name."""
+    """List the complete versions by name."""
     folders = sorted(place.iterdir()) if place.is_dir() else ()
     return [version for version in folders if version.is_dir() and not version.name.endswith(SUFFIX)]
 
@@ -109,7 +108,7 @@ def _unused(place: Path, name: str) -> Path:
 
 
 def _remove(place: Path, keep: Collection[str]) -> None:
-    """Remove all versions but those to ``keep``."""
+    """Remove all versions except those to ``keep``."""
     for stray in place.iterdir() if place.is_dir() else ():
         if stray.name not in (*keep, LATEST):
             shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()

@@ -1,13 +1,13 @@
 """Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
 
 The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. So a
-line stays plain JSON for every reader, and a changed bit is noticed as well as a line that is missing, repeated or
-moved. It tells accidents, not forgery. A last line without a line break was never acknowledged: its writer was killed.
+line stays plain JSON, and a changed bit is detected as well as a line that is missing, repeated or moved. It detects
+accidents, not forgery. A last line without a line break was never acknowledged: its writer was killed.
 
 A chain may begin with a text that names what the file belongs to (`Chain.bound`): then all lines have sums, and those
-of a file that belongs to something else are refused. `memory.files.end_mark` notices lines that are missing at the end.
+of other files are refused. `memory.files.end_mark` detects lines that are missing at the end.
 
-Files of older versions have no sums. Their first line says so, and they are read, and gone on with, without.
+Files of older versions have no sums, as their first line shows; they are read and extended without.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, reading, writing
 from memory.files.atomic import sync
 
-KEY, KIND = b',"sum":"', b"crc32:"  # either tells that there is a checksum: no single flipped bit hides both
+KEY, KIND = b',"sum":"', b"crc32:"  # each shows that there is a checksum: no single flipped bit hides both
 TAIL = len(b',"sum":"crc32:00000000"}')
 SUM = re.compile(re.escape(KEY + KIND) + rb'([0-9a-f]{8})"\}')
 log = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Chain:
-    """The checksum of the lines so far. ``sealed``: whether the file's lines have sums; None before the first line."""
+    """Checksum of the lines so far. ``sealed``: whether the file's lines have sums; None before the first line."""
 
     sum: int = 0
     sealed: bool | None = None
 
     @classmethod
     def bound(cls, text: bytes) -> Chain:
-        """Begin the chain of a file that belongs to what ``text`` names; a line without a sum is not part of it."""
+        """Begin the chain of a file that belongs to ``text``; a line without a sum is not part of it."""
         return cls(zlib.crc32(text), True)
 
     def seal(self, value: Mapping[str, Any]) -> bytes:
@@ -55,11 +55,11 @@ class Chain:
     def open(self, line: bytes, where: str, remedy: str) -> dict[str, Any]:
         """Decode the next line of a file. Raises CorruptError, or DataError where there are no sums."""
         body, tail = line[:-TAIL], line[-TAIL:]
-        has = KEY in tail or KIND in tail
+        has_sum = KEY in tail or KIND in tail
         if self.sealed is None:
-            self.sealed = has
+            self.sealed = has_sum
         self.sum = zlib.crc32(body, self.sum)
-        if has != self.sealed or (has and tail != self._tail()):
+        if has_sum != self.sealed or (has_sum and tail != self._tail()):
             raise CorruptError(
                 f"{where} is damaged, a line before it is missing, or the file belongs elsewhere (its checksum is "
                 f"another); {remedy}"
@@ -85,10 +85,7 @@ class Line:
 
 
 def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
-    """Read the whole lines of a file, none if there is no file. Raises CorruptError or DataError naming the line.
-
-    :param start: what the file's chain begins with; None: nothing
-    """
+    """Read the whole lines of a file, if there is one, behind ``start``. Raises CorruptError or DataError."""
     if not path.exists():
         return
     chain, end = replace(start or Chain()), 0
@@ -106,7 +103,7 @@ class LineFile:
     """The end of a file of checked lines, to append to. What stands behind its last line is cut off by the next append.
 
     :param last: the line to go on behind; None: at the front
-    :param start: what the file's chain begins with; None: nothing
+    :param start: the beginning of the file's chain; None: nothing
     """
 
     def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
@@ -142,7 +139,7 @@ class LineFile:
         with writing(self.path), self.path.open("ab", buffering=0) as stream:
             self._cut(stream.fileno())
             try:
-                written = write_all(stream.fileno(), b"".join(lines))
+                size = write_all(stream.fileno(), b"".join(lines))
                 if synced:
                     os.fsync(stream.fileno())
             except OSError:
@@ -150,10 +147,10 @@ class LineFile:
                 raise
         if new and synced:
             sync(self.path.parent)
-        self.count, self.size, self._chain = self.count + len(lines), self.size + written, chain
+        self.count, self.size, self._chain = self.count + len(lines), self.size + size, chain
 
     def restart(self, start: Chain) -> None:
-        """Begin again with an empty file, whose chain begins with ``start``, also after a power cut."""
+        """Begin again with an empty file, whose chain begins with ``start``; it survives a power cut."""
         self.start = start
         self.count, self.size, self._chain = 0, 0, replace(start)
         with writing(self.path), self.path.open("r+b", buffering=0) as stream:
@@ -161,7 +158,7 @@ class LineFile:
             os.fsync(stream.fileno())
 
     def cut(self) -> int:
-        """Cut off what stands behind the last line now; how many bytes that was."""
+        """Cut off everything behind the last line now; returns the number of bytes."""
         if not self.path.exists():
             return 0
         with writing(self.path), self.path.open("ab", buffering=0) as stream:
@@ -186,7 +183,7 @@ def _read_sum(tail: bytes, path: Path) -> tuple[int, bool]:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """JSON without blanks. Raises DataError for half a surrogate pair, which no file can hold."""
+    """Encode JSON without blanks. Raises DataError for half a surrogate pair, which no file can hold."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -195,7 +192,7 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def write_all(file: int, raw: bytes) -> int:
-    """Write all bytes to an open file, or raise the OSError that stops it; their number."""
+    """Write all bytes to an open file, or raise the OSError that stops it; returns their number."""
     rest = memoryview(raw)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -1,7 +1,6 @@
 """Sealed JSON file: one object whose last key, ``sum``, is a checksum of the rest of the file.
 
-Files without that key are read unchecked, unless they must have it: older versions wrote them, or somebody who changed
-one took the key out.
+Files without that key, of older versions, are read unchecked, unless they must have it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from keep_agent.errors import CorruptError, DataError
 from keep_agent.files import parsed, read_bytes
 from memory.files.atomic import write_atomic
 
-KEY, KIND = b'"sum": "', b"crc32:"  # either tells that there is a checksum: no single flipped bit hides both
+KEY, KIND = b'"sum": "', b"crc32:"  # each shows that there is a checksum: no single flipped bit hides both
 END = len(b'"sum": "crc32:00000000"\n}\n')
 
 
@@ -28,10 +27,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
-    """Read the object of a file, without its checksum. Raises CorruptError for a damaged one, DataError for another.
-
-    :param key: a file that has this one must have a checksum
-    """
+    """Read the object of a file; one with ``key`` must have a checksum. Raises CorruptError or DataError."""
     raw = read_bytes(path, remedy)
     body, end = raw[:-END], raw[-END:]
     sealed = KEY in end or KIND in end

@@ -1,7 +1,7 @@
 """Tensor files (safetensors), read into the process's own memory and never mapped.
 
-Tensors of a mapped file change when somebody overwrites it in place, and a file that is cut short kills the process.
-Files that are mapped on purpose are those of `memory.files.block_file`.
+Tensors of a mapped file change when another program overwrites it, and truncating it kills the process. Files that are
+mapped on purpose are those of `memory.files.block_file`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def own_memory(module: nn.Module) -> None:
-    """Copy each parameter and buffer of a model that a library has loaded: it may look at a mapped file."""
+    """Copy the parameters and buffers of a model that a library has loaded, which may be mapped."""
     for tensor in chain(module.parameters(), module.buffers()):
         tensor.data = tensor.data.clone()

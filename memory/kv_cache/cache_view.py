@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from keep_agent.errors import ConfigError, check_choice
+from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
 
 
@@ -16,8 +16,7 @@ class CacheView:
     """Live rows after a turn's prefill; ``rows`` of them. Keys and queries are rotated.
 
     ``forced`` rows survive in any case: the protected prefix, and the query span, which is the last instruction and the
-    last turn's words. ``span`` marks the latter alone. Of the rows at positions ``asked``, the last ones, the queries
-    are known.
+    last turn's words. ``span`` marks the latter alone. Queries are known for the last rows, at ``query_positions``.
     """
 
     positions: torch.Tensor  # (rows,) long, rising
@@ -26,12 +25,12 @@ class CacheView:
     span: torch.Tensor  # (rows,) bool
     layers: int
     keys: Callable[[int], torch.Tensor]  # layer -> (kv_heads, rows, head_dim)
-    asked: torch.Tensor  # (n,) long
+    query_positions: torch.Tensor  # (n,) long
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
     attention: Callable[[int], AttentionParams]  # layer -> how it makes weights of queries and keys
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
-    session: str = ""  # its name; "": it has none
+    session: str = ""  # its name, "" if it has none
     parts: torch.Tensor | None = None  # (rows,) long: which segment or turn of the transcript a row belongs to
 
     @property
@@ -42,16 +41,6 @@ class CacheView:
     def history(self) -> torch.Tensor:
         """Numbers of the rows that may be dropped."""
         return torch.nonzero(~self.forced)[:, 0]
-
-
-GRAINS = ("token", "segment")
-
-
-def check_budget(budget: int, grain: str) -> None:
-    """Raises ConfigError for a budget that leaves no row, or an unknown grain."""
-    if budget < 1:
-        raise ConfigError(f"retention budget={budget} tokens keeps nothing: use 1 or more")
-    check_choice("retention grain", grain, GRAINS)
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
@@ -66,9 +55,9 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], 
     ranked = scores()
     if ranked.numel() != history.numel():
         raise ConfigError(f"{ranked.numel()} scores do not fit the {history.numel()} rows that may be dropped")
-    left = max(0, budget - int(mask.sum()))
+    room = max(0, budget - int(mask.sum()))
     whole = grain == "segment" and view.parts is not None
-    mask[history[_whole_parts(view.parts[history], ranked, left) if whole else _last_best(ranked, left)]] = True
+    mask[history[_whole_parts(view.parts[history], ranked, room) if whole else _last_best(ranked, room)]] = True
     return mask
 
 
@@ -81,30 +70,24 @@ def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch
     """(rows,) bool: up to ``count`` rows, part by part, the best part first; one that does not fit is passed over."""
     names, owner, sizes = parts.unique(return_inverse=True, return_counts=True)
     means = ranked.double().new_zeros(names.numel()).index_add_(0, owner, ranked.double()) / sizes
-    chosen = torch.zeros_like(means, dtype=torch.bool)
+    selected = torch.zeros_like(means, dtype=torch.bool)
     for number in _last_best(means, names.numel()).tolist():
         size = int(sizes[number])
         if size <= count:
-            chosen[number], count = True, count - size
-    return chosen[owner]
+            selected[number], count = True, count - size
+    return selected[owner]
 
 
 def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """(heads, n, rows) what a layer's ``queries`` (heads, n, head_dim) at positions ``places`` give to the live rows.
+    """(heads, n, rows) weights of a layer's ``queries`` (heads, n, head_dim) at positions ``places`` on the live rows.
 
-    A query all of whose rows are forgotten, or beyond the layer's window, gives nothing.
+    They are 0 for a query whose visible rows are all dropped or outside the layer's window.
     """
-    asked = view.attention(layer)
+    params = view.attention(layer)
     visible = view.positions[None] <= places[:, None]
-    if asked.window is not None:
-        visible &= view.positions[None] > places[:, None] - asked.window
+    if params.window is not None:
+        visible &= view.positions[None] > places[:, None] - params.window
     bias = torch.zeros_like(visible, dtype=queries.dtype).masked_fill_(~visible, float("-inf"))
-    block = Block(0, places.numel(), 0, view.rows, bias)
-    keys = view.keys(layer).to(queries.dtype)
-    weights = block_probabilities(queries[None] * asked.scale, keys, block, asked.softcap, asked.sinks)
+    block, keys = Block(0, places.numel(), 0, view.rows, bias), view.keys(layer).to(queries.dtype)
+    weights = block_probabilities(queries[None] * params.scale, keys, block, params.softcap, params.sinks)
     return weights.masked_fill(~visible.any(1)[None, :, None], 0)
-
-
-def per_query_head(keys: torch.Tensor, heads: int) -> torch.Tensor:
-    """(heads, rows, head_dim) of (kv_heads, rows, head_dim): each KV head once for every query head that reads it."""
-    return keys.repeat_interleave(heads // keys.shape[0], 0)

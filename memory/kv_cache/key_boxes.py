@@ -20,16 +20,15 @@ class KeyBoxes:
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
         """Bound each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
         device = keys[0].device
-        chosen = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
-        of_blocks = [torch.aminmax(k, dim=2) for k in chosen]
-        low, high = (torch.stack(side, 2) for side in zip(*of_blocks, strict=True))
+        selected = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
+        low, high = (torch.stack(side, 2) for side in zip(*(torch.aminmax(k, dim=2) for k in selected), strict=True))
         return cls(low, high, tuple(k.shape[2] for k in keys))
 
 
 class KeyBoxIndex:
-    """The boxes of a growing pool of blocks (MemArt, section 3.2.1). It never sees a block's keys again.
+    """The boxes of a growing pool of blocks (MemArt, section 3.2.1), numbered in order of their insertion.
 
-    Blocks are numbered in the order in which they came. ``layers`` are those whose keys are boxed.
+    ``layers`` are those whose keys are boxed.
     """
 
     def __init__(
@@ -53,7 +52,8 @@ class KeyBoxIndex:
         """Add blocks behind the others; the room doubles whenever it is used up."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:
-            self._low, self._high = (self._grown(x, max(stop, 2 * first)) for x in (self._low, self._high))
+            room = self._low.new_empty(*self._low.shape[:2], max(stop, 2 * first) - first, self._low.shape[3])
+            self._low, self._high = (torch.cat([x[:, :, :first], room], 2) for x in (self._low, self._high))
         self._low[:, :, first:stop] = boxes.low
         self._high[:, :, first:stop] = boxes.high
         self.tokens += boxes.tokens
@@ -69,14 +69,9 @@ class KeyBoxIndex:
     def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """(heads, tokens, blocks): at least q·k for every key k of the block, for ``query`` (heads, tokens, head_dim).
 
-        Sum over the dimensions of max(q·high, q·low). A query head is held against the boxes of its KV head.
+        Sum over the dimensions of max(q·high, q·low). A query head is compared with the boxes of its KV head.
         """
         low, high = (x[self.layers.index(layer), :, : len(self)].mT for x in (self._low, self._high))
         heads, tokens, dim = query.shape
         q = query.to(low.dtype).reshape(low.shape[0], -1, dim)
         return torch.baddbmm(q.clamp(min=0) @ high, q.clamp(max=0), low).view(heads, tokens, len(self))
-
-    def _grown(self, old: torch.Tensor, blocks: int) -> torch.Tensor:
-        new = old.new_empty(*old.shape[:2], blocks, old.shape[3])
-        new[:, :, : len(self)] = old[:, :, : len(self)]
-        return new

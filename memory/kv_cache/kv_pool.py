@@ -29,14 +29,13 @@ class SlotOwner(Protocol):
 class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
-    A slot is free when no request's map, and no index of prefixes that protects it, refers to it. Every slot holds
-    finite numbers at all times, so that a reader may run over the end of its rows and mask the rest.
+    A slot is free when no cache and no prefix index refers to it. Every slot holds finite numbers at all times, so that
+    a reader may run over the end of its rows and mask the rest.
 
-    References are counted under one ``lock``, for requests come, fork and end in any thread (a finaliser in whichever
-    drops the last reference) while the engine's worker decodes others; rows are written, and the pool grows, in the
-    worker alone. A caller that finds slots and then refers to them holds the lock meanwhile.
+    References are counted under one ``lock``, for requests begin, fork and end in any thread; rows are written, and the
+    pool grows, in the engine's worker alone. A caller that finds slots and then refers to them holds the lock.
 
-    :param capacity: slots at most; None: the pool grows as long as there is memory
+    :param capacity: most slots; None: the pool grows as long as there is memory
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class KVPool:
         return self.references.size
 
     @property
-    def used(self) -> int:
+    def in_use(self) -> int:
         """Slots with a reference, the sentinel's left out."""
         return int((self.references > 0).sum()) - 1
 
@@ -86,51 +85,42 @@ class KVPool:
             self._owners.add(owner)
 
     def allocate(self, count: int) -> torch.Tensor:
-        """(count,) free slots, rising, now referred to once.
-
-        :raises CapacityError: more than ``capacity`` slots would be in use
-        """
+        """(count,) free slots, rising, now referred to once. Raises CapacityError beyond ``capacity``."""
         with self.lock:
-            if self.capacity is not None and self.used + count > self.capacity:
+            if self.capacity is not None and self.in_use + count > self.capacity:
                 raise CapacityError(
-                    f"{count} more rows do not fit beside the {self.used} in use of a pool of {self.capacity} slots; "
+                    f"{count} more rows do not fit beside the {self.in_use} in use of a pool of {self.capacity} slots; "
                     "lower the retention budget, close sessions, or give the pool more slots"
                 )
             free = np.flatnonzero(self.references == 0)
             if free.size < count:
                 self._grow(self.size + max(self.size, count - free.size))
                 free = np.flatnonzero(self.references == 0)
-            chosen = free[:count]
-            self.references[chosen] += 1
-            return torch.from_numpy(chosen).to(self.device)
+            slots = free[:count]
+            self.references[slots] += 1
+            return torch.from_numpy(slots).to(self.device)
 
     def share(self, slots: torch.Tensor) -> None:
         """Refer to ``slots`` once more; the sentinel needs no reference."""
         with self.lock:
-            np.add.at(self.references, _counted(slots), 1)
+            np.add.at(self.references, _without_sentinel(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
-        """Refer to ``slots`` once less; those without another reference are free again.
-
-        :raises ModelError: a slot that is free already
-        """
+        """Refer to ``slots`` once less; unreferenced ones are free again. Raises ModelError for a slot that is free."""
         with self.lock:
-            counted = _counted(slots)
-            np.subtract.at(self.references, counted, 1)
-            if (self.references[counted] < 0).any():
-                np.add.at(self.references, counted, 1)
+            numbers = _without_sentinel(slots)
+            np.subtract.at(self.references, numbers, 1)
+            if (self.references[numbers] < 0).any():
+                np.add.at(self.references, numbers, 1)
                 raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
-        """Add up all slots: the references of the registered owners account for every one.
-
-        :raises ModelError: naming the first slot whose references do not add up
-        """
+        """Check that the owners' references account for every slot. Raises ModelError naming the first that differs."""
         with self.lock:
             expected = np.zeros_like(self.references)
             expected[SENTINEL] = 1
             for owner in self._owners:
-                np.add.at(expected, _counted(owner.slots), 1)
+                np.add.at(expected, _without_sentinel(owner.slots), 1)
             wrong = np.flatnonzero(expected != self.references)
             if wrong.size:
                 slot = int(wrong[0])
@@ -148,6 +138,6 @@ class KVPool:
         self.references = np.concatenate([self.references, np.zeros(more, np.int32)])
 
 
-def _counted(slots: torch.Tensor) -> NDArray[np.int64]:
+def _without_sentinel(slots: torch.Tensor) -> NDArray[np.int64]:
     numbers = slots.cpu().numpy()
     return numbers[numbers != SENTINEL]

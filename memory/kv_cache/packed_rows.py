@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -15,10 +15,7 @@ ALL = slice(None)
 
 
 def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
-    """Read layers, and rows ``start:stop``, from an index ``[layers]`` or ``[layers, :, rows]`` of ``what``.
-
-    :raises ConfigError: for any other index
-    """
+    """Read layers, rows ``start:stop`` from ``[layers]`` or ``[layers, :, rows]`` of ``what``. Raises ConfigError."""
     layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
     if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
         raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
@@ -26,14 +23,32 @@ def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
     return layers, start, max(start, stop)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRows:
-    """A stand-in for a tensor (layers, kv_heads, tokens, head_dim) of ``dtype`` where blocks are read.
+class StoredRows:
+    """Base of stand-ins for a tensor (layers, kv_heads, tokens, head_dim) where blocks are read."""
 
-    It has rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
+        """Copy some layers (``dim`` 0)."""
+        if dim != 0:
+            raise ConfigError(f"{self.kind} rows are selected by layer, dim 0, not by dim {dim}: index them first")
+        return self[index]
+
+    def _check_cut(self, dim: int) -> None:
+        if dim != 2:
+            raise ConfigError(f"{self.kind} rows are cut by token, dim 2, not by dim {dim}: index them first")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows(StoredRows):
+    """Rows of ``dtype`` in 4 or 8 bits.
+
+    They are rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
     groups of tokens cannot be cut, so a part may begin and end within one.
     """
 
+    kind: ClassVar[str] = "packed"
     pieces: tuple[Packed, ...]
     dtype: torch.dtype
     tokens: int
@@ -64,26 +79,16 @@ class PackedRows:
         return self.pieces[0].codes.device
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Unpacked ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
-
-        :raises ConfigError: for any other index
-        """
+        """Unpack ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step. Raises ConfigError."""
         layers, start, stop = indexed(index, self.tokens, "packed rows")
         part = self.narrow(2, start, stop - start)
         unpacked = [piece[layers].unpack(self.dtype) for piece in part.pieces]
         whole = torch.cat(unpacked, -2) if len(unpacked) > 1 else unpacked[0]
         return whole.narrow(-2, part.skip, part.tokens)
 
-    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """Unpack some layers (``dim`` 0)."""
-        if dim != 0:
-            raise ConfigError(f"packed rows are selected by layer, dim 0, not by dim {dim}: index them first")
-        return self[index]
-
     def narrow(self, dim: int, start: int, length: int) -> PackedRows:
         """View rows ``start : start + length`` (``dim`` 2), still packed."""
-        if dim != 2:
-            raise ConfigError(f"packed rows are cut by token, dim 2, not by dim {dim}: index them first")
+        self._check_cut(dim)
         if (start, length) == (0, self.tokens):
             return self
         first = self.skip + start
@@ -109,7 +114,7 @@ class PackedRows:
 
 
 class DamagedError(CorruptError):
-    """A stored block is no longer what was written. Its storage has deleted it: ask again, it is computed anew."""
+    """A stored block has changed on its disk. Its storage has deleted it; a second request computes it again."""
 
     def __init__(self, identity: str, message: str) -> None:
         super().__init__(identity, message)  # both, so that it can be sent to another process
@@ -123,10 +128,7 @@ class Guard(Protocol):
     """The check of a block's rows; keys and values have the same. Any thread may call it."""
 
     def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
-        """Verify rows ``start:stop`` of some ``layers``: a number, a slice, or a list of numbers.
-
-        :raises DamagedError: they are not what was written
-        """
+        """Verify rows ``start:stop`` of ``layers`` (number, slice or list). Raises DamagedError if they changed."""
         ...
 
     def part(self, start: int, stop: int) -> Guard:
@@ -140,9 +142,10 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MappedRows:
-    """A stand-in for a tensor (layers, kv_heads, tokens, head_dim): ``rows``, which only this class may read."""
+class MappedRows(StoredRows):
+    """Rows in a mapped file, verified before they are read; only this class may read ``rows``."""
 
+    kind: ClassVar[str] = "mapped"
     rows: torch.Tensor = field(repr=False)
     guard: Guard
 
@@ -165,22 +168,14 @@ class MappedRows:
     def __getitem__(self, index: Any) -> torch.Tensor:
         """View ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
 
-        :raises ConfigError: for any other index
-        :raises DamagedError: these rows are not what was written
+        Raises ConfigError for any other index, DamagedError for rows that have changed.
         """
         self.guard.check(*_layers_and_rows(index, self.shape[2]))
         return self.rows[index]
 
-    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
-        """Copy some layers (``dim`` 0)."""
-        if dim != 0:
-            raise ConfigError(f"mapped rows are selected by layer, dim 0, not by dim {dim}: index them first")
-        return self[index]
-
     def narrow(self, dim: int, start: int, length: int) -> MappedRows:
         """View rows ``start : start + length`` (``dim`` 2), not verified yet."""
-        if dim != 2:
-            raise ConfigError(f"mapped rows are cut by token, dim 2, not by dim {dim}: index them first")
+        self._check_cut(dim)
         return MappedRows(self.rows.narrow(2, start, length), self.guard.part(start, start + length))
 
     def to(self, device: torch.device | str) -> MappedRows | torch.Tensor:
@@ -228,7 +223,7 @@ class MappedPacked(PackedRows):
     def copy(self) -> PackedRows:
         """Copy all of it, verified."""
         whole = self.whole()
-        pieces = (piece.with_tensors(*(x.clone() for x in piece.tensors)) for piece in whole.pieces)
+        pieces = (piece.map(torch.clone) for piece in whole.pieces)
         return PackedRows(tuple(pieces), whole.dtype, whole.tokens, whole.skip)
 
 

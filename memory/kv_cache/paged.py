@@ -12,16 +12,16 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind
+RENUMBERED = -1  # token of a row that was moved: the rows before it are no longer those it was computed behind
 
 
 class PagedCache(EvictableRows):
     """One request's rows in a slot pool.
 
-    ``slot_map`` says for every position of the request's tokens where its row lies; dropped positions lie at the
-    sentinel. What the engine calls rows are the live ones only, in order of their positions, so that a dropped row is
-    hidden by not being there: no kernel ever reads the sentinel. `IntentKV` (arXiv 2606.09916) instead reads it, with a
-    key that is meant to make its logit small; docs/retention.md says when that fails.
+    ``slot_map`` has the slot of every position of the request's tokens; dropped positions have the sentinel's. The
+    engine's rows are the live ones only, in order of their positions, so no kernel ever reads the sentinel. `IntentKV`
+    (arXiv 2606.09916) instead reads it, with a key that is meant to make its logit small; docs/retention.md says when
+    that fails.
     """
 
     tiled = False
@@ -30,8 +30,8 @@ class PagedCache(EvictableRows):
         super().__init__(observer, pool.device)
         self.pool = pool
         self.slot_map = pool.none()
-        self._vanished = 0  # rows that were dropped before the others were renumbered, and have no position any more
-        self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the pass under way reads
+        self._vanished = 0  # rows that were dropped before a renumbering, and have no position any more
+        self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the present pass reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
 
@@ -47,12 +47,12 @@ class PagedCache(EvictableRows):
             self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
 
     def end_at(self, rows: int) -> int:
-        """Begin a pass that reads ``rows`` rows; returns how many to ask for: padded blocks read some more, masked."""
+        """Begin a pass that reads ``rows`` rows; returns how many to request: padded blocks read some more, masked."""
         self.reads.note(rows + self.dropped + self._vanished, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
         if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):
-            self._pass = slice(first, first + visible)  # most often, for nothing was dropped: no copy
+            self._pass = slice(first, first + visible)  # without dropped rows: no copy
         else:
             self._pass = torch.cat([slots, slots.new_full((KEY_MULTIPLE,), SENTINEL)])
         return visible
@@ -83,9 +83,7 @@ class PagedCache(EvictableRows):
         self._append(positions, logits, token_ids)
 
     def erase(self) -> None:
-        """Delete everything from the first row on that is not finite, and overwrite such rows, room included: others
-        run over these slots.
-        """
+        """Delete everything from the first row on that is not finite, and zero such rows, free room included."""
         slots, sides = self.slots, (self.pool.k, self.pool.v)
         finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
         valid = finite[0] & finite[1]
@@ -100,7 +98,7 @@ class PagedCache(EvictableRows):
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # they had been somewhere behind these
+        if position <= self.exact:  # they were behind these rows
             self._vanished = 0
         super().cut(position)
 
@@ -110,10 +108,7 @@ class PagedCache(EvictableRows):
             self.pool.release(self.slots)
 
     def drop(self, keep: torch.Tensor) -> None:
-        """Redirect the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is.
-
-        What is computed from here on has seen less than a plain forward.
-        """
+        """Redirect the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is."""
         dropped = self._drop(keep)
         if not dropped.numel():
             return
@@ -128,27 +123,27 @@ class PagedCache(EvictableRows):
 
         :param keys: (layers, kv_heads, rows behind ``first``, head_dim) rotated for their new positions
         """
-        moved = self._rows[first:]
+        old = self._rows[first:]
         self._vanished += self.dropped
-        slots = self.pool.allocate(moved.numel())
+        slots = self.pool.allocate(old.numel())
         self.pool.k.index_copy_(2, slots, keys)
-        self.pool.v.index_copy_(2, slots, self.pool.v.index_select(2, moved))
-        self.pool.release(moved)
+        self.pool.v.index_copy_(2, slots, self.pool.v.index_select(2, old))
+        self.pool.release(old)
         self._rows = self.slot_map = torch.cat([self._rows[:first], slots])
-        self.tokens[first:] = [MOVED] * moved.numel()
+        self.tokens[first:] = [RENUMBERED] * old.numel()
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.observer is not None:
-            self.observer.cut(first)  # of the others it knows neither queries nor weights as they would be now
+            self.observer.cut(first)  # it has neither queries nor weights of the renumbered rows
 
     def fork(self) -> PagedCache:
         """Make another request that continues from here on the same rows."""
-        other = PagedCache(self.pool)
+        fork = PagedCache(self.pool)
         self.pool.share(self._rows)
-        other.slot_map, other.positions, other._rows = self.slot_map.clone(), self.positions, self._rows
-        other.tokens, other.exact, other.logits = list(self.tokens), self.exact, self.logits
-        other._vanished = self._vanished
-        return other
+        fork.slot_map, fork.positions, fork._rows = self.slot_map.clone(), self.positions, self._rows
+        fork.tokens, fork.exact, fork.logits = list(self.tokens), self.exact, self.logits
+        fork._vanished = self._vanished
+        return fork
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
         """Begin with rows that another cache computed: ``slots`` of positions 0, 1, ... in an empty cache."""

@@ -23,11 +23,11 @@ class PinnedStats:
 
 @dataclass
 class PinnedPool:
-    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), apart from what a method's storage may evict.
+    """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), apart from the method's storage.
 
     A block stays when no prompt refers to it. When one more would fill more than ``watermark`` of ``capacity_bytes``,
     the blocks that the fewest prompts have used are evicted first, among equals the least recently used; never one that
-    a prompt being assembled refers to. The names are segment hashes; several may stand for one block.
+    a prompt being assembled refers to. The names are segment hashes; several may refer to one block.
     """
 
     capacity_bytes: int = 256 << 20
@@ -50,10 +50,7 @@ class PinnedPool:
         return self._pool.lease()
 
     def pin(self, name: str, physical: str, make: Callable[[], KVBlock]) -> None:
-        """Pin the block ``physical`` under ``name``; ``make`` computes it if it is under no name yet.
-
-        :raises CapacityError: it does not fit beside the blocks in use
-        """
+        """Pin the block ``physical`` under ``name``; ``make`` computes it if it is new. Raises CapacityError."""
         if physical not in self._ledger:
             block = make()
             self._make_room(block.nbytes)
@@ -92,12 +89,8 @@ class PinnedPool:
 
     def _make_room(self, nbytes: int) -> None:
         """Evict blocks until ``nbytes`` more stay below the watermark, or all others are in use."""
-        idle = CacheLedger(
-            sorted(
-                (entry for entry in self._ledger if self._pool.references[entry.key] == 1),
-                key=lambda entry: self._uses[entry.key],
-            )
-        )
+        entries = (entry for entry in self._ledger if self._pool.references[entry.key] == 1)
+        idle = CacheLedger(sorted(entries, key=lambda entry: self._uses[entry.key]))
         in_use = self._stored_bytes - idle.nbytes
         if in_use + nbytes > self.capacity_bytes:
             raise CapacityError(

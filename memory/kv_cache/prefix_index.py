@@ -31,8 +31,8 @@ def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
 class PrefixIndex:
     """Finds the longest stored prefix of a prompt, in whole blocks of ``block_size`` tokens.
 
-    A block is named by the context and all tokens up to its end, so that equal names mean equal exact keys and values.
-    The names lie in a space of their own: no unit that was encoded in isolation can be found here.
+    A block is named by the context and all tokens up to its end: equal names mean equal exact keys and values. No unit
+    that was encoded in isolation has such a name.
     """
 
     def __init__(self, lease: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
@@ -49,8 +49,7 @@ class PrefixIndex:
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
         """Get the stored blocks of the longest prefix of ``chain``.
 
-        They are fetched from the end: a storage that evicts the least recently used then evicts the beginning last,
-        without which the rest is useless.
+        They are fetched from the end: a storage that evicts the least recently used then evicts the beginning last.
         """
         blocks: list[KVBlock] = []
         for name in reversed(list(takewhile(self._lease.contains, chain))):
@@ -79,14 +78,14 @@ class PrefixIndex:
 @dataclass(frozen=True, slots=True)
 class _Block:
     slots: torch.Tensor
-    before: str | None  # the block in front, without which this one is not found
+    before: str | None  # the block in front, without which this one cannot be matched
 
 
 class SlotPrefixIndex:
-    """Blocks of ``block_size`` exact rows by name; it refers to their slots, so that dropping them frees nothing here.
+    """Blocks of ``block_size`` exact rows by name; it refers to their slots, so a cache that drops them frees nothing.
 
-    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning. Blocks
-    of transcripts that part within a block share slots: a slot is free when the last of them is evicted.
+    Beyond ``budget`` tokens the least recently used block is evicted, the end of a prefix before its beginning.
+    Transcripts that part within a block share slots: a slot is free when the last of their blocks is evicted.
     """
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
@@ -105,20 +104,13 @@ class SlotPrefixIndex:
     def match(self, names: Sequence[str]) -> torch.Tensor:
         """Find the slots of the longest prefix. Hold the pool's lock until a cache refers to them."""
         with self.pool.lock:
-            found = []
-            for name in names:
-                if name not in self._blocks:
-                    break
-                found.append(name)
-            for name in reversed(found):
+            prefix = list(takewhile(self._blocks.__contains__, names))
+            for name in reversed(prefix):
                 self._blocks.move_to_end(name)
-            return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in found)])
+            return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in prefix)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
-        """Protect the blocks ``names`` of a prompt whose rows lie in ``slots``; the first ``exact`` rows are exact.
-
-        :raises ConfigError: for rows that are not
-        """
+        """Protect the blocks ``names`` of a prompt in ``slots``. Raises ConfigError beyond its first ``exact`` rows."""
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         with self.pool.lock:
@@ -132,19 +124,19 @@ class SlotPrefixIndex:
             while len(self._blocks) * self.block_size > self.budget:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
-    def forget(self, names: Sequence[str], own: torch.Tensor) -> None:
-        """Delete the blocks ``names``, except one all of whose rows a cache other than that of the slots ``own`` has.
+    def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
+        """Delete the blocks ``names`` and those behind them, except a block all of whose rows another cache has.
 
-        A cache with only some of its rows has parted from the block, or dropped rows of it, and would not look for it.
-        The blocks behind a deleted one are deleted as well.
+        :param cache_slots: slots of the cache that forgets them; a cache with only some of a block's rows has parted
+            from the block, or dropped rows of it, and would not look for it
         """
         with self.pool.lock:
-            others = self.pool.references.copy()
-            for slots in (own, self.slots):
-                np.subtract.at(others, slots.cpu().numpy(), 1)
+            references = self.pool.references.copy()  # of other caches
+            for slots in (cache_slots, self.slots):
+                np.subtract.at(references, slots.cpu().numpy(), 1)
             for name in names:
                 block = self._blocks.get(name)
-                if block is not None and not (others[block.slots.cpu().numpy()] > 0).all():
+                if block is not None and not (references[block.slots.cpu().numpy()] > 0).all():
                     self.pool.release(self._blocks.pop(name).slots)
             for name, block in reversed(list(self._blocks.items())):
                 if block.before is not None and block.before not in self._blocks:

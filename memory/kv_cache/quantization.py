@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -38,7 +39,7 @@ class PackFormat:
         """Choose the groups of tokens of ``numbers`` numbers (kv_heads * head_dim).
 
         Along a token the group is the power of two up to ``group`` that takes the fewest bytes, tokens padded to whole
-        groups: the largest that divides ``numbers``, save for odd sizes.
+        groups.
         """
         if along == "channel":
             return Grid(numbers + numbers % 2, 1, self.group, self.bits)
@@ -89,11 +90,7 @@ class Packed:
 
     @classmethod
     def empty(
-        cls,
-        shape: tuple[int, ...],
-        format: PackFormat,
-        along: Along = "token",
-        device: torch.device | str = "cpu",
+        cls, shape: tuple[int, ...], format: PackFormat, along: Along = "token", device: torch.device | str = "cpu"
     ) -> Packed:
         """Make room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
         *lead, kv_heads, tokens, head_dim = shape
@@ -113,9 +110,7 @@ class Packed:
         return (*self.codes.shape[:-2], self.kv_heads, self.tokens, self.head_dim)
 
     def to(self, device: torch.device | str) -> Packed:
-        """Move to ``device``, still packed."""
-        codes, scale, bias = (x.to(device) for x in self.tensors)
-        return replace(self, codes=codes, scale=scale, bias=bias)
+        return self.map(lambda x: x.to(device))
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -127,15 +122,19 @@ class Packed:
         return sum(x.nbytes for x in self.tensors)
 
     def with_tensors(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> Packed:
-        """Make a copy of the same layout with other tensors."""
+        """Make a packed tensor of the same layout with other tensors."""
         return Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Packed:
+        """Apply a function to codes, scale and bias."""
+        return self.with_tensors(*map(function, self.tensors))
 
     def __getitem__(self, index: Any) -> Packed:
         """Index the dimensions in front of heads and tokens, as torch indexes them: ``packed[layer]``."""
-        lead, asked = self.codes.dim() - 2, len(index) if isinstance(index, tuple) else 1
-        if asked > lead:
-            raise ConfigError(f"index {index!r} has {asked} parts, packed {self.shape} {lead} dimensions in front")
-        return self.with_tensors(*(x[index] for x in self.tensors))
+        lead, parts = self.codes.dim() - 2, len(index) if isinstance(index, tuple) else 1
+        if parts > lead:
+            raise ConfigError(f"index {index!r} has {parts} parts, packed {self.shape} {lead} dimensions in front")
+        return self.map(lambda x: x[index])
 
     def part(self, start: int, stop: int) -> Packed:
         """View tokens ``start:stop``; by channel only whole groups of tokens."""
@@ -145,16 +144,17 @@ class Packed:
         rows = slice(start // span, stop // span)
         return self.with_tensors(self.codes[..., start:stop, :], self.scale[..., rows, :], self.bias[..., rows, :])
 
-    def write(self, start: int, other: Packed) -> None:
-        """Put the tokens of ``other`` at ``start``."""
-        if other.grid != self.grid:  # torch would broadcast one scale over all groups
-            raise ConfigError(f"groups {other.grid} do not fit into {self.grid}: pack both in the same format")
-        for own, new in zip(self.part(start, start + other.tokens).tensors, other.tensors, strict=True):
-            own.copy_(new)
+    def write(self, start: int, new: Packed) -> None:
+        """Put the tokens of ``new`` at ``start``."""
+        if new.grid != self.grid:  # torch would broadcast one scale over all groups
+            raise ConfigError(f"groups {new.grid} do not fit into {self.grid}: pack both in the same format")
+        for target, source in zip(self.part(start, start + new.tokens).tensors, new.tensors, strict=True):
+            target.copy_(source)
 
     def unpack(self, dtype: torch.dtype) -> torch.Tensor:
         """Decode the numbers, contiguous (..., kv_heads, tokens, head_dim)."""
-        numbers = _numbers(self.codes, self.grid)
+        codes = self.codes if self.grid.bits == 8 else torch.cat([self.codes & 15, self.codes >> 4], -1)
+        numbers = codes.float()
         grouped = self.grid.of(numbers)
         grouped.mul_(_by_group(self.scale)).add_(_by_group(self.bias))
         heads = numbers[..., : self.kv_heads * self.head_dim].unflatten(-1, (self.kv_heads, self.head_dim))
@@ -164,7 +164,7 @@ class Packed:
 def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
     """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
 
-    The same input gives the same bytes. What comes back differs by at most half a scale, and float32's rounding and
+    The same input gives the same bytes. Unpacked numbers differ by at most half a scale, and float32's rounding and
     underflow.
 
     :raises ConfigError: if ``along`` is "channel" and the tokens are no multiple of the group.
@@ -173,15 +173,26 @@ def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
     kv_heads, tokens, head_dim = x.shape[-3:]
     grid = format.grid(kv_heads * head_dim, along)
     _check_span(tokens, grid.span)
-    grouped = grid.of(_padded(x.transpose(-3, -2).flatten(-2).float(), grid.width))
+    flat = x.transpose(-3, -2).flatten(-2).float()
+    if missing := grid.width - flat.shape[-1]:  # repeat the last number, so that its group's extremes stay the same
+        flat = torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1)
+    grouped = grid.of(flat)
     levels = (1 << format.bits) - 1
     bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number lies below it
     scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none lies above the last code
     if not bool((scale.isfinite() & bias.isfinite()).all()):
-        raise ModelError(_unfit(x, format))
+        low, high = x.aminmax()
+        raise ModelError(
+            f"numbers from {low:g} to {high:g} have no float16 scale and bias in {format.bits} bits: "
+            "check the model's dtype and weights, or keep its memory unpacked"
+        )
     steps = _by_group(scale)
     codes = (grouped - _by_group(bias)).div_(steps.where(steps > 0, 1)).round_().clamp_(max=levels).to(torch.uint8)
-    return Packed(_bytes(codes.flatten(-2).flatten(-3, -2), format.bits), scale, bias, kv_heads, head_dim, grid)
+    codes = codes.flatten(-2).flatten(-3, -2)
+    if format.bits == 4:
+        low, high = codes.chunk(2, -1)
+        codes = low | high << 4
+    return Packed(codes, scale, bias, kv_heads, head_dim, grid)
 
 
 def _check_span(tokens: int, span: int) -> None:
@@ -192,45 +203,13 @@ def _check_span(tokens: int, span: int) -> None:
         )
 
 
-def _padded(flat: torch.Tensor, width: int) -> torch.Tensor:
-    """Repeat the last of ``flat`` (..., numbers) up to ``width``: its group's extremes stay what they are."""
-    missing = width - flat.shape[-1]
-    return torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1) if missing else flat
-
-
 def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
-    """``x`` in float16, rounded in the direction of ``toward`` (an infinity)."""
+    """Convert to float16, rounded in the direction of ``toward`` (an infinity)."""
     near = x.half()
     wrong = near > x if toward < 0 else near < x
     return torch.where(wrong, near.nextafter(torch.full_like(near, toward)), near)
 
 
-def _unfit(x: torch.Tensor, format: PackFormat) -> str:
-    low, high = x.aminmax()
-    return (
-        f"numbers from {low:g} to {high:g} have no float16 scale and bias in {format.bits} bits: "
-        "check the model's dtype and weights, or keep its memory unpacked"
-    )
-
-
 def _by_group(x: torch.Tensor) -> torch.Tensor:
     """Scale or bias (..., tokens / span, groups) to go with `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
     return x.float()[..., None, :, None]
-
-
-def _bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes (..., width) uint8 as they are stored."""
-    if bits == 8:
-        return codes
-    low, high = codes.chunk(2, -1)
-    return low | high << 4
-
-
-def _numbers(codes: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Decode stored codes to float32 (..., width)."""
-    if grid.bits == 8:
-        return codes.float()
-    numbers = torch.empty(*codes.shape[:-1], grid.width, dtype=torch.float32, device=codes.device)
-    numbers[..., : grid.width // 2] = codes & 15
-    numbers[..., grid.width // 2 :] = codes >> 4
-    return numbers

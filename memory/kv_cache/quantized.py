@@ -23,14 +23,14 @@ PAGE = 64  # tokens that are packed as one; the last ones, until there are so ma
 class Extent:
     """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
 
-    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``taken`` rows
-    are in use and never change, so that several caches may share an extent; a cache whose rows end there may extend it.
+    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``used_rows``
+    never change, so that several caches may share an extent; a cache whose rows end there may extend it.
     """
 
     k: Packed
     v: Packed
     check: Callable[[int, int], None] | None = None
-    taken: int = 0
+    used_rows: int = 0
 
     @classmethod
     def empty(cls, blocks: int, spec: ModelSpec, format: PackFormat, device: torch.device) -> Extent:
@@ -46,14 +46,14 @@ class Extent:
         return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Copy some of the blocks, all rows to be taken; they are checked, since no checksum is left for the copy."""
+        """Copy some of the blocks, which are checked: the copy has no checksum."""
         if self.check is not None:
             self.check(first, last)
-        return Extent(*(one.with_tensors(*(x[first:last].clone() for x in one.tensors)) for one in (self.k, self.v)))
+        return Extent(*(side.map(lambda x: x[first:last].clone()) for side in (self.k, self.v)))
 
     @property
     def capacity(self) -> int:
-        """Rows that have room in it."""
+        """Rows it has room for."""
         return self.blocks * BLOCK
 
     @property
@@ -66,8 +66,9 @@ class Extent:
         first, last = start // BLOCK, -(-stop // BLOCK)
         if self.check is not None:
             self.check(first, last)
-        at = first * BLOCK
-        k, v = (_joined(one[first:last, layer]).part(start - at, stop - at) for one in (self.k, self.v))
+        start, stop = start - first * BLOCK, stop - first * BLOCK
+        sides = (side[first:last, layer].map(lambda x: x.flatten(0, 1)[None]) for side in (self.k, self.v))
+        k, v = (side.part(start, stop) for side in sides)  # of one run of tokens over the blocks
         return k, v
 
     def write(self, layers: slice, start: int, k: Packed, v: Packed) -> None:
@@ -76,19 +77,14 @@ class Extent:
         while done < k.tokens:
             block, at = divmod(start + done, BLOCK)
             size = min(BLOCK - at, k.tokens - done)
-            for own, new in ((self.k, k), (self.v, v)):
-                own[block, layers].write(at, new.part(done, done + size))
+            for side, new in ((self.k, k), (self.v, v)):
+                side[block, layers].write(at, new.part(done, done + size))
             done += size
 
 
-def _joined(packed: Packed) -> Packed:
-    """(blocks, kv_heads, BLOCK, head_dim) as one run of tokens, (1, kv_heads, blocks * BLOCK, head_dim)."""
-    return packed.with_tensors(*(x.flatten(0, 1)[None] for x in packed.tensors))
-
-
-def _chained(parts: Sequence[Packed]) -> Packed:
-    """Runs of tokens one after another."""
-    return parts[0].with_tensors(*(torch.cat(own, -2) for own in zip(*(part.tensors for part in parts), strict=True)))
+def _join(parts: Sequence[Packed]) -> Packed:
+    """Join runs of tokens."""
+    return parts[0].with_tensors(*(torch.cat(x, -2) for x in zip(*(part.tensors for part in parts), strict=True)))
 
 
 class QuantizedCache(EvictableRows):
@@ -109,10 +105,10 @@ class QuantizedCache(EvictableRows):
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values behind them
-        self._next: torch.Tensor | None = None  # what ``open`` will be when the pass under way has packed pages
+        self._next: torch.Tensor | None = None  # ``open`` after the present pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that leaves no trace
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
-        self._lasting, self._count = False, 0  # of the pass under way: will it be extended, how many rows has it
+        self._lasting, self._count = False, 0  # of the present pass: whether it will be extended, and its rows
 
     @property
     def nbytes(self) -> int:
@@ -120,17 +116,17 @@ class QuantizedCache(EvictableRows):
         row = self.extents[0].row_bytes if self.extents else 0.0
         return round(row * self.packed) + (self.next_position - self.packed) * self.spec.bytes_per_token
 
-    def bytes_beside(self, others: Iterable[QuantizedCache]) -> int:
-        """Count the bytes of its rows without those in blocks that one of the ``others`` shares."""
-        shared = {extent.k.codes.data_ptr() for other in others for extent in other.extents}
-        common = (
+    def bytes_beside(self, caches: Iterable[QuantizedCache]) -> int:
+        """Count the bytes of its rows without those in blocks that one of the ``caches`` shares."""
+        pointers = {extent.k.codes.data_ptr() for cache in caches for extent in cache.extents}
+        shared = (
             extent.row_bytes * min(self.packed - base, extent.capacity)
-            for base, extent in self.placed()
-            if extent.k.codes.data_ptr() in shared
+            for base, extent in self.bases()
+            if extent.k.codes.data_ptr() in pointers
         )
-        return self.nbytes - round(sum(common))
+        return self.nbytes - round(sum(shared))
 
-    def placed(self) -> Iterator[tuple[int, Extent]]:
+    def bases(self) -> Iterator[tuple[int, Extent]]:
         """Yield each extent, behind the number of its first row."""
         base = 0
         for extent in self.extents:
@@ -152,24 +148,24 @@ class QuantizedCache(EvictableRows):
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         """Take the pass's ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated; pack the pages they fill."""
-        used = self.next_position - self.packed
+        rows = self.next_position - self.packed
         if not self._lasting:
             self._new = k, v
         elif self._next is None:
-            self.open[0, layer, :, :, used : used + k.shape[2]] = k
-            self.open[1, layer, :, :, used : used + k.shape[2]] = v
+            for i, x in enumerate((k, v)):
+                self.open[i, layer, :, :, rows : rows + x.shape[2]] = x
         else:
-            both = [torch.cat([self.open[i, layer, :, :, :used], x], 2) for i, x in enumerate((k, v))]
-            whole = both[0].shape[2] // PAGE * PAGE
-            self._put(slice(layer, layer + 1), *(x[:, :, :whole] for x in both))
-            for i, x in enumerate(both):
+            sides = [torch.cat([self.open[i, layer, :, :, :rows], x], 2) for i, x in enumerate((k, v))]
+            whole = sides[0].shape[2] // PAGE * PAGE
+            self._put(slice(layer, layer + 1), *(x[:, :, :whole] for x in sides))
+            for i, x in enumerate(sides):
                 self._next[i, layer, :, :, : x.shape[2] - whole] = x[:, :, whole:]
 
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """Read keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
-        Tiles that lie wholly before row ``first`` are not unpacked: they are zeros that take no room. On a GPU none are
-        that hold no dropped rows: a kernel reads them as they are.
+        Tiles that lie wholly before row ``first`` are zeros that take no room. On a GPU, tiles without dropped rows
+        stay packed, for the kernel.
         """
         yield from self._lasting_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
@@ -177,13 +173,12 @@ class QuantizedCache(EvictableRows):
 
     def _lasting_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
         """Read them without rows that will be deleted, ``packed`` where they may be."""
-        used, pages = self.next_position - self.packed, self.packed
-        behind = self.open
+        open_rows, pages, tail = self.next_position - self.packed, self.packed, self.open
         if self._next is not None:
-            total = used + self._count
-            pages, used, behind = pages + total // PAGE * PAGE, total % PAGE, self._next
+            total = open_rows + self._count
+            pages, open_rows, tail = pages + total // PAGE * PAGE, total % PAGE, self._next
         elif self._lasting:
-            used += self._count
+            open_rows += self._count
         rows = 0
         for start in range(0, pages, TILE):
             stop = min(pages, start + TILE)
@@ -191,17 +186,17 @@ class QuantizedCache(EvictableRows):
             count = stop - start if live is None else live.numel()
             rows += count
             if rows <= first:
-                unseen = behind.new_zeros(1, 1, 1, 1).expand(1, self.spec.kv_heads, count, self.spec.head_dim)
-                yield unseen, unseen
+                zeros = tail.new_zeros(1, 1, 1, 1).expand(1, self.spec.kv_heads, count, self.spec.head_dim)
+                yield zeros, zeros
             elif packed and live is None:
                 yield self._tile(layer, start, stop)
             elif count:
-                k, v = (one.unpack(self.spec.dtype) for one in self._tile(layer, start, stop))
+                k, v = (side.unpack(self.spec.dtype) for side in self._tile(layer, start, stop))
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
                 del k, v
-        if used:
-            live = self._live_in(pages, pages + used)
-            k, v = behind[0, layer, :, :, :used], behind[1, layer, :, :, :used]
+        if open_rows:
+            live = self._live_in(pages, pages + open_rows)
+            k, v = tail[0, layer, :, :, :open_rows], tail[1, layer, :, :, :open_rows]
             yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
@@ -211,7 +206,7 @@ class QuantizedCache(EvictableRows):
         if self._next is not None:
             self.open, self._next = self._next, None
             self.packed += total // PAGE * PAGE
-        elif total == PAGE:  # all layers at once, and first of all: what cannot be packed leaves the cache as it was
+        elif total == PAGE:  # all layers at once, and first of all: an error leaves the cache unchanged
             self._grow(self.packed + PAGE)
             self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
             self.packed += PAGE
@@ -220,7 +215,7 @@ class QuantizedCache(EvictableRows):
         self._lasting, self._count = False, 0
 
     def erase(self) -> None:
-        """Do nothing: no other cache reads these rows."""
+        """Skip this: no other cache reads these rows."""
 
     @torch.inference_mode()
     def cut(self, position: int) -> None:
@@ -252,20 +247,20 @@ class QuantizedCache(EvictableRows):
     def freeze(self) -> None:
         """Make these blocks read-only: forks share the whole ones, and copy the last one if it has room."""
         self._shrink(self.packed)
-        for number, (base, extent) in enumerate([*self.placed()]):
+        for number, (base, extent) in enumerate([*self.bases()]):
             blocks = -(-(self.packed - base) // BLOCK)
             if extent.blocks > blocks:
                 self.extents[number] = extent = extent.copy(0, blocks)
-            extent.taken = extent.capacity
+            extent.used_rows = extent.capacity
 
     @torch.inference_mode()
     def fork(self) -> QuantizedCache:
-        """Make another cache that continues from here, without a observer. Packed rows are shared."""
-        other = QuantizedCache(self.spec, self.format, self.device)
-        other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
-        other.extents, other.packed = list(self.extents), self.packed
-        other.open, other.live, other.logits = self.open.clone(), self.live.clone(), self.logits
-        return other
+        """Make another cache that continues from here, without an observer. Packed rows are shared."""
+        fork = QuantizedCache(self.spec, self.format, self.device)
+        fork.tokens, fork.positions, fork.exact = list(self.tokens), self.positions, self.exact
+        fork.extents, fork.packed = list(self.extents), self.packed
+        fork.open, fork.live, fork.logits = self.open.clone(), self.live.clone(), self.logits
+        return fork
 
     def keys(self, layer: int) -> torch.Tensor:
         """(kv_heads, live rows, head_dim), rotated."""
@@ -281,56 +276,53 @@ class QuantizedCache(EvictableRows):
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
     def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
-        """Packed rows ``start:stop`` of a layer, wherever they lie: tiles, and with them sums, do not depend on it."""
+        """Packed rows ``start:stop`` of a layer: tiles, and with them sums, do not depend on the extents' borders."""
         parts = []
-        for base, extent in self.placed():
+        for base, extent in self.bases():
             first, last = max(start - base, 0), min(stop - base, extent.capacity)
             if first < last:
                 parts.append(extent.rows(layer, first, last))
-        k, v = (side[0] if len(side) == 1 else _chained(side) for side in zip(*parts, strict=True))
+        k, v = (side[0] if len(side) == 1 else _join(side) for side in zip(*parts, strict=True))
         return k, v
 
     def _live_in(self, start: int, stop: int) -> torch.Tensor | None:
         """Number the live rows among ``start:stop`` from ``start``; None for all. New rows are live."""
         if not self.dropped:
             return None
-        dead = torch.nonzero(~self.live[start:stop])[:, 0]
-        if not dead.numel():
-            return None
         live = torch.ones(stop - start, dtype=torch.bool, device=self.device)
-        live[dead] = False
-        return torch.nonzero(live)[:, 0]
+        stored = self.live[start:stop]
+        live[: stored.numel()] = stored
+        return None if bool(live.all()) else torch.nonzero(live)[:, 0]
 
     def _grow(self, rows: int) -> None:
-        """Take packed rows up to number ``rows``; what there is never moves, but for blocks that others extend."""
+        """Make room for packed rows up to number ``rows``; rows never move, except blocks that others extend."""
         self._shrink(self.packed)
-        self._part()
+        self._leave_last_extent()
         room = sum(extent.capacity for extent in self.extents)
         if rows > room:
             blocks = max(-(-(rows - room) // BLOCK), min(len(self.extents) * 4, 64), 1)
             self.extents.append(Extent.empty(blocks, self.spec, self.format, self.device))
-        for base, extent in self.placed():
-            extent.taken = min(rows - base, extent.capacity)
+        for base, extent in self.bases():
+            extent.used_rows = min(rows - base, extent.capacity)
 
-    def _part(self) -> None:
-        """Leave the last extent if rows behind ours are taken: share its whole blocks, unless they are few."""
+    def _leave_last_extent(self) -> None:
+        """Leave the last extent if rows behind ours are used: share its whole blocks, unless they are few."""
         if not self.extents:
             return
-        *_, (base, last) = self.placed()
+        *_, (base, last) = self.bases()
         start = self.packed - base
-        whole, behind = divmod(start, BLOCK)
-        if start == last.taken or whole == last.blocks:
+        whole, rest = divmod(start, BLOCK)
+        if start == last.used_rows or whole == last.blocks:
             return
-        few = last.check is None and 2 * whole < last.blocks
-        first = 0 if few else whole
+        first = 0 if last.check is None and 2 * whole < last.blocks else whole
         self.extents[-1:] = [last.until(first)] if first else []
-        self.extents += [last.copy(first, whole + (behind > 0))] if first < whole or behind else []
+        self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:
         """Pack whole pages (layers, kv_heads, rows, head_dim) behind those there are."""
         packed = pack(k, self.format, self.format.keys), pack(v, self.format)
         done = 0
-        for base, extent in self.placed():
+        for base, extent in self.bases():
             at = self.packed + done - base
             if 0 <= at < extent.capacity and done < k.shape[2]:
                 count = min(extent.capacity - at, k.shape[2] - done)
@@ -345,4 +337,4 @@ class QuantizedCache(EvictableRows):
 
     def _shrink(self, rows: int) -> None:
         """Drop the extents that lie wholly behind ``rows``."""
-        self.extents = [extent for base, extent in self.placed() if base < rows]
+        self.extents = [extent for base, extent in self.bases() if base < rows]

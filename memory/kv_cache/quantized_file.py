@@ -27,8 +27,8 @@ def header_of(cache: QuantizedCache) -> dict[str, Any]:
 def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Collect the blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
-    Blocks are copied, for forks may go on in the last one meanwhile: what is written has to be what its checksum is of.
-    Behind the packed rows there are zeros, whatever forks put there. The cache itself must not go on.
+    Blocks are copied, for forks may continue in the last one meanwhile. Behind the packed rows there are zeros. The
+    cache itself must not continue.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:
@@ -48,7 +48,7 @@ def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
     """Copy the first ``blocks`` of all parts; of the last block only the first ``last`` rows, unless that is 0."""
     pieces, base = [], 0
     for part in parts:
-        pieces.append(part[: max(0, blocks - base)])  # a pass that failed may have left room of which nothing is taken
+        pieces.append(part[: max(0, blocks - base)])  # a failed pass may have left unused room
         base += part.shape[0]
     copy = torch.cat(pieces).cpu()
     if last:
@@ -88,7 +88,7 @@ def _add_blocks(cache: QuantizedCache, file: BlockFile, packed: int) -> None:
     k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
     whole = packed // BLOCK
     if whole:
-        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, taken=whole * BLOCK))
+        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, used_rows=whole * BLOCK))
     if packed % BLOCK:
         cache.extents.append(Extent(k, v, file.verify).copy(whole, whole + 1))
 

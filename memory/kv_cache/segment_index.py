@@ -13,13 +13,12 @@ from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.block_lease import BlockLease, BlockPool
 
 
-def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
+def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:
     """Compute SparseX's virtual hash (arXiv 2606.01751, section 4.4), which ignores position, prefix and context.
 
-    Equal only if model, tokens, extra key and the tokens ``behind`` which the rows were computed are; the same in every
-    process.
+    Equal only if model, tokens, extra key and the tokens ``before`` the rows are; the same in every process.
     """
-    return identity(f"virtual block of {model_key}", behind, token_ids, extra_key)
+    return identity(f"virtual block of {model_key}", before, token_ids, extra_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class SegmentEntry:
 class SegmentIndex:
     """A map from a segment hash to rows of a pool's blocks. Several entries may point into one block.
 
-    The pool may lose a block at any time; its entries then miss, and are dropped when they do.
+    The pool may lose a block at any time; its entries then miss, and are dropped.
     """
 
     def __init__(self, pool: BlockPool) -> None:

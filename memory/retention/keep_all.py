@@ -1,4 +1,4 @@
-"""Nothing is forgotten between turns."""
+"""Keep-all retention: no row is dropped between turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory.stages import Capabilities
 
 @dataclass(frozen=True)
 class KeepAll:
-    """All rows survive: there is no budget."""
+    """Keep all rows, without a budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     budget: ClassVar[int | None] = None
@@ -21,7 +21,7 @@ class KeepAll:
     counts_mass: ClassVar[bool] = False
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Rows of any model will do."""
+        """Accept any model."""
 
     def keep(self, view: CacheView) -> torch.Tensor:
         return torch.ones(view.rows, dtype=torch.bool, device=view.positions.device)

@@ -1,4 +1,4 @@
-"""Rows that match what the session has been asking for survive."""
+"""Query memory (IntentKV): rows that match the session's queries so far survive."""
 
 from __future__ import annotations
 
@@ -8,84 +8,69 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.cache_view import CacheView, check_budget, keep_best, per_query_head
+from memory.kv_cache.cache_view import CacheView, keep_best
+from memory.retention.budget import BudgetedRetention
 from memory.retention.residual_head import ResidualHead, load_head
-from memory.stages import Capabilities
 
 log = logging.getLogger(__name__)
 
 SESSIONS = 1024
-FIRST_TOKENS = 256  # by which a session is known that has no better name
+FIRST_TOKENS = 256  # that identify a session without a better name
 
 
-@dataclass
-class QueryMemory:
+@dataclass(frozen=True)
+class QueryMemory(BudgetedRetention):
     """IntentKV (arXiv 2606.09916): history is scored against a memory of the session's queries.
 
     ``M_t = e^-decay M_{t-1} + Enc(q_t)``, of unit norm per layer and head, where Enc is the mean rotated query of the
-    query span; it is brought up to date at every turn, whether or not something has to go. A row's score is
-    ``rule_j``, the softmax over history of ``M K_j / sqrt(head_dim)`` summed over layers and query heads, plus
-    ``alpha MLP(...)`` where a trained ``head`` is named (a file, or the name of one that comes with the package).
+    query span, updated at every turn, whether or not rows have to go. A row's score is ``rule_j``, the softmax over
+    history of ``M K_j / sqrt(head_dim)`` summed over layers and query heads, plus ``alpha MLP(...)`` where a trained
+    ``head`` is named (a file, or the name of one that comes with the package).
 
-    The ablations: ``memory=false`` looks at this turn's queries alone, ``cross_attention=false`` and ``residual=false``
+    The ablations: ``memory=false`` uses this turn's queries alone, ``cross_attention=false`` and ``residual=false``
     leave out parts of the head.
     """
 
-    budget: int = 256
     decay: float = 0.5
     head: str | None = None
     memory: bool = True
     cross_attention: bool = True
     residual: bool = True
-    grain: str = "token"
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, evicts=True)
-    window: ClassVar[int] = 0
-    counts_mass: ClassVar[bool] = False
     _memories: OrderedDict[str, torch.Tensor] = field(default_factory=OrderedDict, init=False, repr=False)
-    _opened: set[str] = field(default_factory=set, init=False, repr=False)  # keys of models
+    _known_models: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_budget(self.budget, self.grain)
+        super().__post_init__()
         if self.decay < 0:
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Load the head now, so that one that cannot serve is no surprise in the middle of an episode.
-
-        Other weights only earn a warning. In which dtype they are computed does not matter.
-
-        :raises ModelError: there is no such head, or it was trained for another head_dim
-        """
+        """Load the head, and warn if it was trained for other weights. Raises ModelError if it cannot serve."""
         head = self._head
         if head is None:
             return
         head.check(head_dim)
         trained = head.about.get("weights_key", weights_key)
-        if trained != weights_key and weights_key not in self._opened:
+        if trained != weights_key and weights_key not in self._known_models:
             log.warning(
                 "retention head %r was trained for model %.12s (%s), this is %.12s: "
                 "train one with python -m planners.train_retention, or do without (planner=intentkv_rule)",
-                self.head,
-                trained,
-                head.about.get("model", "unnamed"),
-                weights_key,
-            )
-        self._opened.add(weights_key)
+                self.head, trained, head.about.get("model", "unnamed"), weights_key,
+            )  # fmt: skip
+        self._known_models.add(weights_key)
 
     def keep(self, view: CacheView) -> torch.Tensor:
         memory = self.follow(view)
         return keep_best(view, self.budget, lambda: self.scores(view, memory), self.grain)
 
     def follow(self, view: CacheView) -> torch.Tensor:
-        """The session's query memory (layers, heads, head_dim) with this turn's queries in it."""
-        encoded = view.intent.float()
-        name = session_key(view)
+        """Return the session's query memory (layers, heads, head_dim) with this turn's queries in it."""
+        encoded, name = view.intent.float(), session_key(view)
         before = self._memories.pop(name, None) if name and self.memory else None
         if before is not None and before.shape == encoded.shape:
             encoded = math.exp(-self.decay) * before + encoded
@@ -97,7 +82,7 @@ class QueryMemory:
         return memory
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-        """(history rows,) s_j: the rule, and what the head makes of it."""
+        """(history rows,) s_j: the rule, plus the head's residual if there is a head."""
         rule = rule_scores(view, memory)
         if self._head is None:
             return rule
@@ -107,47 +92,42 @@ class QueryMemory:
 
     @property
     def trained(self) -> str | None:
-        """SHA-256 of the head's tensors; None where the rule decides alone."""
+        """SHA-256 of the head's tensors; None without a head."""
         return None if self._head is None else self._head.sha256
 
     @cached_property
     def _head(self) -> ResidualHead | None:
-        """None where the rule decides alone."""
         return load_head(self.head) if self.residual and self.head is not None else None
 
 
 def session_key(view: CacheView) -> str:
-    """Who a query memory belongs to: the session, else the words of the query span, else the first tokens.
-
-    "": nobody; then it is not shared.
-    """
+    """Name the session of a query memory: its name, else its query span, else its first tokens; "" for an empty one."""
     if view.session:
         return f"session {view.session}"
-    if bool(view.span.any()):
-        return _digest("span", view.tokens[view.span])
-    if view.rows:
-        return _digest("begins", view.tokens[:FIRST_TOKENS])
-    return ""
+    if not view.rows:
+        return ""
+    has_span = bool(view.span.any())
+    kind, tokens = ("span", view.tokens[view.span]) if has_span else ("begins", view.tokens[:FIRST_TOKENS])
+    return f"{kind} {hashlib.sha256(np.asarray(tokens.cpu(), '<u4').tobytes()).hexdigest()}"
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
     """(history rows,) equation 3 of the paper: attention of the query memory, summed over layers and query heads.
 
-    It is no row's attention, and the equation knows neither sliding windows nor softcaps nor sinks: a layer votes for
-    rows as well that it could not see.
+    It applies no sliding windows, softcaps or sinks: a layer also votes for rows outside its window.
     """
     history = view.history
     total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)
     for layer in range(view.layers):
-        keys = per_query_head(view.keys(layer)[:, history].float(), memory.shape[1])
+        keys = view.keys(layer)[:, history].float()
+        keys = keys.repeat_interleave(memory.shape[1] // keys.shape[0], 0)  # one per query head
         scores = (keys @ memory[layer][:, :, None])[..., 0] / math.sqrt(keys.shape[-1])
         total += scores.softmax(-1).sum(0)
     return total
 
 
 def mean_keys(view: CacheView, rows: torch.Tensor) -> torch.Tensor:
-    """(len(rows), head_dim) mean of the rows' keys over layers and heads; each KV head counts as often as it is read,
-    which is the same number for all."""
+    """(len(rows), head_dim) mean of the rows' keys over layers and KV heads."""
     return sum(view.keys(layer)[:, rows].float().mean(0) for layer in range(view.layers)) / view.layers
 
 
@@ -155,7 +135,3 @@ def head_features(view: CacheView, memory: torch.Tensor, rule: torch.Tensor) -> 
     """(history rows, 3 head_dim + 1) equation 5: mean key, mean query memory, their product, the rule."""
     keys, query = mean_keys(view, view.history), memory.mean((0, 1))
     return torch.cat([keys, query.expand_as(keys), keys * query, rule[:, None]], 1)
-
-
-def _digest(kind: str, tokens: torch.Tensor) -> str:
-    return f"{kind} {hashlib.sha256(np.asarray(tokens.cpu(), '<u4').tobytes()).hexdigest()}"

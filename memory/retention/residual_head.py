@@ -1,4 +1,4 @@
-"""IntentKV's residual head: what a small network adds to the rule, and the file it rests in."""
+"""Residual head of IntentKV: a small network whose output is added to the rule's scores, and its file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ class ResidualHead(nn.Module):
     """``s_j = rule_j + alpha MLP(phi_j + c_j)`` (arXiv 2606.09916, equations 4 to 6); starts as the rule itself.
 
     ``c_j`` is four-headed attention of a row's features over the mean keys of the query span, without an output
-    projection. 214,274 parameters at head_dim 128.
-
-    ``center`` and ``spread`` of the features are taken out first, for a mean query memory is ten times smaller than a
-    mean key. The linear layers could do that, too, but it takes them long to learn.
+    projection. 214,274 parameters at head_dim 128. Features are first normalised by ``center`` and ``spread``: a mean
+    query memory is ten times smaller than a mean key.
     """
 
     WIDTH, HEADS, HIDDEN, LIMIT = 128, 4, 256, 5.0
@@ -39,7 +37,7 @@ class ResidualHead(nn.Module):
         super().__init__()
         features = 3 * head_dim + 1
         self.head_dim = head_dim
-        self.about: Mapping[str, Any] = {}  # what its file says of it
+        self.about: Mapping[str, Any] = {}  # metadata of its file
         self.sha256: str | None = None  # of its tensors, as its file says
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
@@ -53,8 +51,7 @@ class ResidualHead(nn.Module):
     def forward(self, features: torch.Tensor, span: torch.Tensor | None, rule: torch.Tensor) -> torch.Tensor:
         """(rows,) scores of ``features`` (rows, 3 head_dim + 1), ``rule`` (rows,) behind ``span`` (n, head_dim) keys.
 
-        Without a span, or with none of its rows left, nothing is read from it.
-
+        :param span: None, or no rows: no attention
         :raises ModelError: features of another model's head_dim
         """
         self.check(features.shape[1] // 3)
@@ -71,28 +68,23 @@ class ResidualHead(nn.Module):
             )
 
     def _read(self, features: torch.Tensor, span: torch.Tensor | None) -> torch.Tensor:
-        """(rows, width) what the rows find in the query span."""
+        """(rows, width) attention of the rows over the query span."""
         if span is None or not span.shape[0]:
             return features.new_zeros(features.shape[0], self.WIDTH)
-        queries, keys, values = (
-            made.unflatten(1, (self.HEADS, -1)).transpose(0, 1)
-            for made in (self.to_query(features), self.to_key(span), self.to_value(span))
-        )
+        projections = self.to_query(features), self.to_key(span), self.to_value(span)
+        queries, keys, values = (x.unflatten(1, (self.HEADS, -1)).transpose(0, 1) for x in projections)
         return functional.scaled_dot_product_attention(queries, keys, values).transpose(0, 1).flatten(1)
 
 
 def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a head with its checksum and what there is to say ``about`` it, all or nothing."""
+    """Write a head with its checksum and the metadata ``about`` it, all or nothing."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     metadata = {"format": FORMAT, "sha256": checksum(tensors), "about": json.dumps(dict(about))}
     write_atomic(path, save(tensors, metadata))
 
 
 def load_head(name: str) -> ResidualHead:
-    """A head from a file, or one that comes with the package by its name.
-
-    :raises ModelError: no such head, or a damaged file
-    """
+    """Load a head from a file, or a bundled one by its name. Raises ModelError for a missing or damaged one."""
     path = SHIPPED / f"{name}.safetensors"
     path = path if path.is_file() else Path(name)
     try:
@@ -105,10 +97,10 @@ def load_head(name: str) -> ResidualHead:
             "python -m planners.train_retention, or do without (planner=intentkv_rule)"
         ) from error
     if metadata.get("format") != FORMAT or metadata.get("sha256") != checksum(tensors):
-        raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
+        raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it again")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise ModelError(f"retention head {name!r} holds numbers that are not finite; train it anew")
-    with loading(f"retention head {name!r}", "train or copy it anew"):
+        raise ModelError(f"retention head {name!r} holds numbers that are not finite; train it again")
+    with loading(f"retention head {name!r}", "train or copy it again"):
         head = ResidualHead(tensors["to_key.weight"].shape[1])
         head.load_state_dict(tensors)
         head.sha256 = metadata["sha256"]
@@ -117,7 +109,7 @@ def load_head(name: str) -> ResidualHead:
 
 
 def checksum(tensors: Mapping[str, torch.Tensor], *texts: str) -> str:
-    """SHA-256 of named tensors on the CPU, and of ``texts`` that belong to them."""
+    """SHA-256 of named tensors on the CPU, and of ``texts``."""
     digest = hashlib.sha256("".join(f"{len(text)} {text}" for text in texts).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} ".encode() + tensors[name].contiguous().numpy().tobytes())

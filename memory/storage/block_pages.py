@@ -24,7 +24,6 @@ from memory.kv_cache.quantization import Grid, Packed, PackFormat
 
 PAGE = 256  # rows of a layer under one checksum
 PARTS = ("codes", "scale", "bias")
-Report = Callable[[str, CorruptError], None]  # called with the identity of each damaged block, and the error
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,8 @@ class Form:
         if self.format is None and isinstance(block.k, PackedRows):
             raise ConfigError("a block that was rounded would be taken for exact: give the disk bits of its own")
         block = block.settled()
-        if self.format is None or self._packs(block.k):
+        packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
+        if self.format is None or packed:
             return block
         k, v = (PackedRows.of(x[:], self.format) for x in (block.k, block.v))
         return replace(block, k=k, v=v)
@@ -90,16 +90,9 @@ class Form:
         """The groups of numbers in a file that is packed."""
         return self.format.grid(self.kv_heads * self.head_dim)
 
-    def _packs(self, x: torch.Tensor | PackedRows) -> bool:
-        """Whether it is packed this way already, in one piece."""
-        return isinstance(x, PackedRows) and [piece.grid for piece in x.pieces] == [self.grid]
-
 
 def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
-    """Write `shaped` blocks in place of the agent's file for ``key``; takes as much memory as the file.
-
-    :raises CapacityError: the disk is full
-    """
+    """Write `shaped` blocks in place of the agent's file for ``key``. Raises CapacityError if the disk is full."""
     total = sum(block.tokens for block in blocks)
     pages, index, start = -(-total // PAGE), {}, 0
     tensors: dict[str, torch.Tensor] = {}
@@ -116,14 +109,15 @@ def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[
 
 
 class Pages:
-    """The blocks of a mapped file. Their rows are read when they are indexed, not before."""
+    """The blocks of a mapped file, read when they are indexed; ``report`` is called for each damaged block."""
 
-    def __init__(self, file: BlockFile) -> None:
-        self._file = file
+    def __init__(self, file: BlockFile, report: Callable[[Pages, str, CorruptError], None]) -> None:
+        self._file, self.report = file, report
         self.form = Form.from_json(file.header["form"])
         self._index: Mapping[str, Sequence[Any]] = file.header["index"]
         layers, self._pages = self.form.layers, file.blocks // self.form.layers
-        self._rows = {name: _by_layer(file.tensor(name), layers, self._pages) for name in file.names}
+        paged = {name: file.tensor(name) for name in file.names}
+        self._rows = {name: x.view(layers, self._pages * PAGE, *x.shape[2:]) for name, x in paged.items()}
         self._verified = np.zeros((layers, self._pages), bool)
 
     def __len__(self) -> int:
@@ -141,15 +135,14 @@ class Pages:
             for identity, (start, stop, namespace, created) in self._index.items()
         ]
 
-    def guard(self, identity: str, report: Report) -> PageGuard:
+    def guard(self, identity: str) -> PageGuard:
         """Make the guard that verifies a block, and reports it if it is damaged."""
-        start, stop, *_ = self._index[identity]
-        return PageGuard(self, identity, report, start, stop)
+        return PageGuard(self, identity, *self._index[identity][:2])
 
-    def read(self, identity: str, report: Report) -> KVBlock:
+    def read(self, identity: str) -> KVBlock:
         """Map a block; a layer's pages are verified when they are first indexed."""
         start, stop, namespace, created = self._index[identity]
-        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity, report)
+        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity)
         return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, created)
 
     def verified(self, layers: Any, start: int, stop: int) -> bool:
@@ -172,7 +165,6 @@ class PageGuard:
 
     pages: Pages = field(repr=False)
     identity: str
-    report: Report = field(repr=False)
     start: int
     stop: int
 
@@ -181,7 +173,7 @@ class PageGuard:
         try:
             self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
         except CorruptError as error:
-            self.report(self.identity, error)
+            self.pages.report(self.pages, self.identity, error)
             raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
 
     def part(self, start: int, stop: int) -> PageGuard:
@@ -191,8 +183,3 @@ class PageGuard:
     @property
     def done(self) -> bool:
         return self.pages.verified(slice(None), self.start, self.stop)
-
-
-def _by_layer(paged: torch.Tensor, layers: int, pages: int) -> torch.Tensor:
-    """(layers, rows, ...) of a tensor in pages, as a view."""
-    return paged.view(layers, pages * PAGE, *paged.shape[2:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,21 +29,20 @@ LAYOUT = 2  # raise it whenever the same blocks make another file
 class Disk(BlockStore):
     """One file for each agent, model and format (Semantic). New blocks wait in memory until they are flushed.
 
-    ``flush`` writes all live blocks to a new file and puts it in place of the old one, which is valid until then;
-    deleted and overwritten blocks are left out. ``put`` calls it whenever more than ``buffer_bytes`` wait; a crash
-    loses what was put since. A process that dies at any moment leaves one of the two files. Two processes that write
-    one file do not mix, but the last one wins: give each its ``agent``.
+    ``flush`` writes all live blocks to a new file and puts it in place of the old one, which is valid until then.
+    ``put`` calls it whenever more than ``buffer_bytes`` wait; a crash loses what was put since. Two processes that
+    write one file do not mix, but the last one wins: give each its ``agent``.
 
-    ``get`` reads nothing of the file. A layer of a block is read and verified when it is looked at: in a prefill by the
-    link, layer by layer as they are due. A block with a wrong checksum is reported, counted and missing from then on;
-    it is never served, and reading a block that was returned earlier raises `DamagedError`.
+    A layer of a block is read and verified when it is indexed: in a prefill by the link, layer by layer as they are
+    due. A block with a wrong checksum is reported, counted and missing from then on; it is never served, and reading a
+    block that was returned earlier raises `DamagedError`.
 
     The least recently used blocks are evicted when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs
     them by token.
     """
 
     folder: Path | str | None = None  # None: in the user's cache folder
-    agent: str = "shared"  # whose file: 1 to 64 letters, digits, '.', '_' or '-'
+    agent: str = "shared"  # owner of the file: 1 to 64 letters, digits, '.', '_' or '-'
     bits: Literal[4, 8] | None = None  # None: as they are
     group: int = 64  # numbers that share a scale and a bias
     budget_bytes: int | None = 8 << 30
@@ -86,7 +84,7 @@ class Disk(BlockStore):
             self._map()
         except CorruptError as error:
             self._counts["corrupt"] += 1
-            log.warning("stored memory is lost and will be computed anew, the next flush replaces it: %s", error)
+            log.warning("stored memory is lost and will be computed again, the next flush replaces it: %s", error)
             return
         for entry in self._pages.entries():
             self.ledger.add(entry)
@@ -115,7 +113,7 @@ class Disk(BlockStore):
         super().delete(identity)
 
     def flush(self) -> None:
-        """Write what has changed: all of the file, or nothing. Takes as much memory as the file.
+        """Write all of the file, if blocks have changed, or nothing. Takes as much memory as the file.
 
         :raises CapacityError: the disk is full; file and blocks are as they were
         """
@@ -132,8 +130,7 @@ class Disk(BlockStore):
         self._blocks, self._waiting = {}, 0
 
     def stats(self) -> dict[str, int]:
-        """Count blocks, bytes (of them ``waiting`` to be flushed), file_bytes; since the beginning: hits, misses,
-        evicted, rejected, corrupt (damaged blocks, or whole files)."""
+        """Count blocks, bytes (of them ``waiting``), file_bytes; hits, misses, evicted, rejected, corrupt so far."""
         file_bytes = 0 if self._pages is None else self._pages.nbytes
         return super().stats() | {"waiting": self._waiting, "file_bytes": file_bytes}
 
@@ -143,7 +140,7 @@ class Disk(BlockStore):
         return f"{self._model} in blocks, layout {LAYOUT}, {self.format}"
 
     def _map(self) -> None:
-        self._pages = Pages(open_agent(self.folder, self.agent, self._key))
+        self._pages = Pages(open_agent(self.folder, self.agent, self._key), self._drop_damaged)
         self._form = self._pages.form
 
     def _insert(self, block: KVBlock) -> None:
@@ -151,17 +148,17 @@ class Disk(BlockStore):
         self._waiting += block.nbytes
 
     def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use; rows in the file are verified when they are looked at."""
+        """Return a block without counting that as a use; rows in the file are verified when they are indexed."""
         if identity in self._blocks or identity not in self.ledger:
             return self._blocks.get(identity)
-        return self._pages.read(identity, partial(self._drop_damaged, self._pages))
+        return self._pages.read(identity)
 
     def _verified(self, identity: str) -> KVBlock | None:
         """Return a block once all of it has been verified."""
         block = self.peek(identity)
         try:
             if block is not None and identity not in self._blocks:
-                self._pages.guard(identity, partial(self._drop_damaged, self._pages)).check(slice(None))
+                self._pages.guard(identity).check(slice(None))
         except DamagedError:
             return None
         return block
@@ -174,4 +171,4 @@ class Disk(BlockStore):
                 return
             self._counts["corrupt"] += 1
             self.delete(identity)
-        log.warning("block %.12s is lost and will be computed anew: %s", identity, error)
+        log.warning("block %.12s is lost and will be computed again: %s", identity, error)

@@ -6,44 +6,28 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import CacheLedger, Entry, KVBlock
 from memory.kv_cache.packed_rows import DamagedError
-from memory.stages import Capabilities, Storage
-
-
-class Tier(Storage, Protocol):
-    """A storage whose order of use and free room are known, so that room is made before a block is put."""
-
-    budget_bytes: int | None
-    ledger: CacheLedger[Entry]
-
-    def form(self, block: KVBlock) -> KVBlock:
-        """Return the block in the form in which it is stored."""
-        ...
-
-    def peek(self, identity: str) -> KVBlock | None:
-        """Return a block without counting that as a use."""
-        ...
+from memory.stages import Capabilities
+from memory.storage.ram import BlockStore
 
 
 @dataclass
 class Tiers:
     """New blocks go into the first tier, and so do blocks that are read; the least recently used move down, then out.
-    A block on a disk is served from there, layer by layer, until it has been read: only then it is copied up.
 
-    A tier below keeps its copy of what moves up until it needs the room, so a block may rest in several. A block that
-    no tier has room for is rejected, which the statistics show. ``flush`` copies into the last tier, if that persists,
-    what it lacks.
+    A block on a disk is served from there, layer by layer, until it has been read: only then it is copied up. A tier
+    below keeps its copy until it needs the room, so a block may rest in several. A block that no tier has room for is
+    rejected, as the statistics show. ``flush`` copies all missing blocks into the last tier, if that persists.
 
     ``pins`` name blocks that are neither moved down nor expire, in whichever tier they are. ``quotas`` are shares of
-    every tier's budget by namespace: what others put never leaves less than that of a namespace's blocks there. A block
+    every tier's budget by namespace: other namespaces' blocks never leave less than that of its blocks there. A block
     older than ``ttl_seconds`` is missing; its age grows while no process runs.
     """
 
-    tiers: Sequence[Tier]
+    tiers: Sequence[BlockStore]
     pins: Collection[str] = ()
     ttl_seconds: float | None = None
     quotas: Mapping[str, float] | None = None
@@ -61,8 +45,8 @@ class Tiers:
 
     @property
     def capabilities(self) -> Capabilities:
-        each = [tier.capabilities for tier in self.tiers]
-        return Capabilities(exact=all(tier.exact for tier in each), persists=each[-1].persists)
+        exact = all(tier.capabilities.exact for tier in self.tiers)
+        return Capabilities(exact=exact, persists=self.tiers[-1].capabilities.persists)
 
     def open(self, model_key: str) -> None:
         """Find what earlier processes left in the tiers."""
@@ -120,8 +104,9 @@ class Tiers:
         return [entry for tier in self.tiers for entry in tier.ledger]
 
     def stats(self) -> dict[str, int]:
-        """Count blocks and bytes (copies in several tiers are one block), those of each tier as ``tier0_bytes``; since
-        the beginning: hits, misses, promoted, demoted; evicted, rejected and expired blocks, which are lost."""
+        """Count blocks and bytes, those of each tier as ``tier0_bytes``, and events since the beginning.
+
+        Copies in several tiers are one block. Evicted, rejected and expired blocks are lost."""
         tiers = {}
         for level, tier in enumerate(self.tiers):
             tiers |= {f"tier{level}_blocks": len(tier.ledger), f"tier{level}_bytes": tier.ledger.nbytes}
@@ -131,13 +116,20 @@ class Tiers:
     def flush(self) -> None:
         """Let all blocks outlive the process as far as the last tier has room, the most recently used ones first."""
         self._expire()
+        *above, last = self.tiers
         if self.capabilities.persists:
-            self._copy_down()
+            for tier in reversed(above):
+                lacking = [entry.key for entry in tier.ledger if entry.key not in last.ledger]
+                for block in filter(None, map(tier.peek, lacking)):
+                    self._store_in(len(above), block, block.namespace)
+            for tier in above:
+                for entry in reversed(list(tier.ledger)):
+                    last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
         for tier in self.tiers:
             tier.flush()
 
     def _problems(self) -> list[str]:
-        """Say why these tiers cannot work."""
+        """Describe settings with which these tiers cannot work."""
         if not self.tiers:
             return ["tiers is empty: name at least one storage"]
         lacking = [type(tier).__name__ for tier in self.tiers if not hasattr(tier, "form")]
@@ -156,11 +148,11 @@ class Tiers:
         return problems
 
     def _levels(self, identity: str) -> list[int]:
-        """Numbers of the tiers with a copy of a block, fastest first."""
+        """Number the tiers with a copy of a block, fastest first."""
         return [level for level, tier in enumerate(self.tiers) if identity in tier.ledger]
 
     def _adopt(self) -> None:
-        """Enter what the tiers store already."""
+        """Enter the blocks that the tiers store already."""
         ages = {entry.key: replace(entry, timestamp=entry.timestamp or self.clock()) for entry in self.entries()}
         ages |= {entry.key: entry for entry in self._ages}
         self._ages = CacheLedger(sorted(ages.values(), key=lambda entry: entry.timestamp))
@@ -184,7 +176,7 @@ class Tiers:
         """
         try:
             block = self.tiers[level].form(block.settled())
-        except DamagedError:  # on the disk that it is to leave
+        except DamagedError:  # on the disk that it was to leave
             return False
         ledger, budget, new = self.tiers[level].ledger, self.tiers[level].budget_bytes, block.entry
         ledger.add(new)  # before others move: a copy of it below may make room for them
@@ -213,17 +205,6 @@ class Tiers:
             self._counts["promoted"] += 1
         else:
             self.tiers[level].ledger.touch(block.identity)
-
-    def _copy_down(self) -> None:
-        """Copy into the last tier what it lacks, the most recently used block at the end, so that it goes last."""
-        *above, last = self.tiers
-        for tier in reversed(above):
-            lacking = [entry.key for entry in tier.ledger if entry.key not in last.ledger]
-            for block in filter(None, map(tier.peek, lacking)):
-                self._store_in(len(above), block, block.namespace)
-        for tier in above:
-            for entry in reversed(list(tier.ledger)):
-                last.ledger.make_oldest(entry.key)  # copies are the first to make room for others
 
     def _push_out(self, level: int, identity: str, by: str) -> None:
         """Take a block out of a tier, and down if no other tier has it."""

@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -32,19 +33,13 @@ class DeviceEngine(TransformersEngine):
         super().__init__(on_device, transport, importance=importance)
         self.model = model
 
-    def forward_plain(
-        self,
-        ids: torch.Tensor,
-        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
-        position_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward_plain(self, ids: torch.Tensor, attention_mask: Any = None, **options: Any) -> torch.Tensor:
         """Return the logits (rows, vocab) of transformers' own forward on the CPU."""
-        options = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+        options = {"attention_mask": attention_mask, "use_cache": False, **options}
         return self.plain(input_ids=torch.atleast_2d(ids).cpu(), **options).logits[0]
 
 
 def make_engine(model: LoadedModel, transport: str = "inline", importance: str = "before") -> Engine:
-    """Make an engine with ``model``'s weights on `DEVICE`."""
     if DEVICE == "cpu":
         return TransformersEngine(model, transport, importance=importance)
     return DeviceEngine(model, DEVICE, transport, importance)
@@ -69,5 +64,4 @@ def engine_of() -> Iterator[GetEngine]:
 
 @pytest.fixture(scope="session", params=FAMILIES)
 def engine(request: pytest.FixtureRequest, engine_of: GetEngine) -> Engine:
-    """Return an engine of each family in float32."""
     return engine_of(request.param)

@@ -102,8 +102,6 @@ def shrinking(layout: Layout, layers: int, share: float = 0.7, seed: int = 0) ->
 
 
 class Always:
-    """Recompute stage that activates all rows except the first ``skip`` at every layer."""
-
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(self, skip: int = 0) -> None:
@@ -117,8 +115,6 @@ class Always:
 
 
 class RecordingStage:
-    """Recompute stage that records another stage's active rows at each layer."""
-
     def __init__(self, stage: Recompute) -> None:
         self.stage, self.capabilities = stage, stage.capabilities
         self.active: list[torch.Tensor] = []

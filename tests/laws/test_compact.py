@@ -71,7 +71,7 @@ def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
         cache.pool.check_integrity()
         assert cache.positions.tolist() == list(range(survivors.numel())) and cache.next_position == survivors.numel()
         assert cache.dropped == 0 and cache.exact == int((survivors != cache.positions.cpu()).nonzero()[0])
-        assert cache.pool.used == survivors.numel(), "the old slots must be free"
+        assert cache.pool.in_use == survivors.numel(), "the old slots must be free"
         for layer in range(engine.info.layers):
             expected = rotate(engine, layer, bare.k[layer][:, survivors], cache.positions.cpu())
             assert relative(cache.keys(layer), expected) < 1e-5

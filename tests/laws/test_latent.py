@@ -28,13 +28,8 @@ from tests.references.memart import MemArt
 
 SIZE, TOP = 4, 5
 VARIANTS = [(norm, aggregate) for norm in ("softmax", "rank") for aggregate in ("max", "sum")]
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0] * 8,
-    "long_factor": [4.0] * 8,
-    "original_max_position_embeddings": 160,
-}
+FACTORS = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, **FACTORS, "original_max_position_embeddings": 160}
 
 
 def memart(retrieval: object, loading: object = NextLayer(), **construction: Any) -> MemoryMethod:
@@ -43,7 +38,6 @@ def memart(retrieval: object, loading: object = NextLayer(), **construction: Any
 
 
 def turns(engine: Engine, method: MemoryMethod, count: int, seed: int = 0) -> Iterator[Prefill]:
-    """Play an episode with answers; yield the prefill of each turn."""
     session = open_session(engine, method)
     for number, prefill in enumerate(episode(session, count, seed)):
         yield prefill
@@ -55,7 +49,6 @@ def new_rows(prefill: Prefill) -> list[int]:
 
 
 def block_tokens(prefill: Prefill) -> list[tuple[int, ...]]:
-    """Return the tokens of the complete blocks in the prompt, in its order."""
     return [p.unit.token_ids for p in prefill.layout.placements if p.hit and len(p.unit.token_ids) == SIZE]
 
 
@@ -109,29 +102,25 @@ def test_law_6_memart_scores_with_the_configured_layers(layers: str | list[int],
         assert scoring_rows == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
 
 
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_law_7_loading_never_changes_a_selection(per_layer: bool, engine_of: GetEngine) -> None:
-    engine, stage = engine_of("qwen2"), Latent(top_k=TOP, layers="each" if per_layer else "all")
+@pytest.mark.parametrize("layers", ["all", "each"])
+def test_law_7_loading_never_changes_a_selection(layers: str, engine_of: GetEngine) -> None:
+    engine, stage = engine_of("qwen2"), Latent(top_k=TOP, layers=layers)
     runs = [turns(engine, memart(stage, loading), 5) for loading in (Serial(), NextLayer(), LayerBalanced())]
     for step in zip(*runs, strict=True):
         assert all(torch.equal(step[0].logits, prefill.logits) for prefill in step)
 
 
-@pytest.mark.parametrize("per_layer", [False, True])
-def test_every_family_supports_latent_retrieval(engine: Engine, per_layer: bool) -> None:
-    for prefill in turns(engine, memart(Latent(top_k=200, layers="each" if per_layer else "all")), 4):
-        if not per_layer:
-            assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
-    small = list(turns(engine, memart(Latent(top_k=TOP, layers="each" if per_layer else "all")), 4))
-    assert relative(small[-1].logits[0], prefill.logits[0]) > 1e-3
-    assert len(small[-1].trace.slots) == (engine.info.layers if per_layer else 0)
-
-
-def test_per_layer_slots_for_all_blocks_are_exact(engine: Engine) -> None:
-    """Rows that each layer loads have the same positions as without retrieval."""
+@pytest.mark.parametrize("layers", ["all", "each"])
+def test_every_family_supports_latent_retrieval(engine: Engine, layers: str) -> None:
+    """Selecting all blocks is exact: rows that each layer loads have the same positions as without retrieval."""
     whole = turns(engine, memart(All()), 4)
-    for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, layers="each")), 4), whole, strict=True):
+    for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, layers=layers)), 4), whole, strict=True):
         assert relative(prefill.logits[0], expected.logits[0]) < 1e-5
+        if layers == "all":
+            assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
+    *_, small = turns(engine, memart(Latent(top_k=TOP, layers=layers)), 4)
+    assert relative(small.logits[0], prefill.logits[0]) > 1e-3
+    assert len(small.trace.slots) == (engine.info.layers if layers == "each" else 0)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +131,8 @@ def short() -> Iterator[Engine]:
 
 
 def test_memory_ten_times_the_context_works(short: Engine) -> None:
-    stage = Latent(top_k=TOP)
     reference = MemArt(short.model.module, CONTEXT, SIZE, TOP, "softmax", "max", range(2))
-    for prefill in turns(short, memart(stage), 68):
+    for prefill in turns(short, memart(Latent(top_k=TOP)), 68):
         assert int(prefill.layout.positions[-1]) == prefill.layout.rows - 1 < 100
         assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
     assert reference.stored[0][0].shape[1] > 10 * 100 and max(reference.selection[0]) * SIZE > 100

@@ -121,8 +121,6 @@ def test_the_story_distinguishes_all_policies(engine_of: GetEngine, policy_of: G
 
 
 class RecordingQueryMemory(QueryMemory):
-    """Query memory that records its latest view."""
-
     def keep(self, view: CacheView) -> torch.Tensor:
         self.view = view
         return super().keep(view)
@@ -206,11 +204,8 @@ def test_chunks_change_nothing_with_compaction(family: str, engine_of: GetEngine
 
 def check_chunks(engine: Engine, policy_of: GetPolicy, name: str, construction: Turns) -> None:
     """Check that chunking changes neither logits, surviving rows, attention mass nor queries."""
-    schedules = [
-        None,
-        ChunkSchedule(whole=1, steps=(), rest=7),
-        ChunkSchedule(whole=12, steps=((20, 16), (60, 5)), rest=3),
-    ]
+    steps = ((20, 16), (60, 5))
+    schedules = [None, ChunkSchedule(whole=1, steps=(), rest=7), ChunkSchedule(whole=12, steps=steps, rest=3)]
     stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in schedules]
     sessions = [Session(engine, stage, construction, chunks) for stage, chunks in zip(stages, schedules, strict=True)]
     for turn in STORY[:4]:
@@ -226,7 +221,6 @@ def check_chunks(engine: Engine, policy_of: GetPolicy, name: str, construction: 
 
 
 def check_same(cache: PagedCache, expected: PagedCache) -> None:
-    """Check that two caches have the same live rows and the same attention records."""
     assert torch.equal(cache.positions, expected.positions)
     assert torch.equal(cache.observer.places, expected.observer.places)
     assert all(relative(cache.observer.queries[layer], q) < 1e-5 for layer, q in expected.observer.queries.items())

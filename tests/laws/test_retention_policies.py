@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 
@@ -32,11 +32,8 @@ Run = tuple[list[list[int]], list[float]]  # live rows after each turn, and scor
 GetRun = Callable[[str, str], Run]
 
 
-@dataclass
 class RecordingQueryMemory(QueryMemory):
-    """Query memory that records its latest scores."""
-
-    latest: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    latest = torch.empty(0)
 
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
         self.latest = super().scores(view, memory)

@@ -133,11 +133,9 @@ class Session:
         return self.engine.forward_plain(torch.tensor(ids), mask)
 
     def check(self, result: PrefillResult) -> None:
-        """Check law 8 for the latest prefill."""
         assert relative(result.logits[0], self.dense()[-1]) < 1e-5
 
     def _see(self, prompt: PreparedPrompt) -> None:
-        """Extend the mask: new rows see the live rows and the earlier new rows."""
         self.ids = prompt.layout.token_ids.tolist()
         before = self.visible[: prompt.prefix, : prompt.prefix]
         if before.shape[0] < prompt.prefix:  # exact rows of another session

@@ -29,14 +29,12 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def native_bfloat16() -> None:
-    """Skip on CPUs without bfloat16 instructions."""
     if not onednn_multiplies(torch.bfloat16):
         pytest.skip("this processor has no products in bfloat16")
 
 
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[GetEngine]:
-    """Factory of cached engines with two layers, by family and dtype."""
     engines: list[Engine] = []
 
     @cache

@@ -22,7 +22,6 @@ def make_store(grouping: Grouping | None = None) -> SegmentStore:
 
 
 def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
-    """Add receptacles, objects as children of their receptacles, and the agent."""
     store.put("agent", "agent", "agent at start holding nothing\n")
     for i in range(1, cabinets + 1):
         store.put(f"cabinet_{i}", "receptacle", f"cabinet cabinet_{i} closed\n")

@@ -41,7 +41,6 @@ def make_layout(lengths: Sequence[int], fresh: Sequence[int] = (), context: int 
 
 
 def mark_exact(layout: Layout, *units: int) -> Layout:
-    """Mark the units of these numbers as exact, and no others."""
     return replace(layout, placements=tuple(replace(p, exact=n in units) for n, p in enumerate(layout.placements)))
 
 

@@ -49,7 +49,6 @@ EDITS = st.lists(
 
 
 def segments(prefill: Prefill) -> list[str]:
-    """Return the ids of a prompt's segments in order."""
     return [span.segment for span in prefill.layout.segments]
 
 
@@ -126,7 +125,6 @@ def open_session(engine: Engine, method: MemoryMethod, **knobs: Any) -> MemorySe
 
 
 def furnished(engine: Engine, method: MemoryMethod, cabinets: int = 4, mugs: int = 12, **knobs: Any) -> MemorySession:
-    """Open a session over a furnished house."""
     session = open_session(engine, method, **knobs)
     furnish(session.store, cabinets, mugs)
     return session
@@ -149,7 +147,6 @@ def check_present(session: MemorySession, prefill: Prefill) -> None:
 
 
 def live(session: MemorySession, rng: random.Random) -> None:
-    """Run one random step of a household."""
     session.advance()
     number = rng.randint(1, 12)
     place = rng.choice(["hand", "cabinet_1", "cabinet_2", "table"])

@@ -47,19 +47,8 @@ from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
-from tests.memory.sessions import (
-    CONTEXT,
-    GROUPING,
-    QUERY,
-    close,
-    episode,
-    furnished,
-    keep,
-    open_session,
-    plain,
-    prefix,
-    reuse,
-)
+from tests.memory import sessions
+from tests.memory.sessions import close, episode, furnished, keep, open_session, plain, prefix, reuse
 from tests.memory.test_method import Rounding
 from tests.memory.test_session import STORAGES
 
@@ -100,7 +89,7 @@ GRID = grid()
 
 
 def build(choice: dict[str, Any]) -> MemoryMethod:
-    return MemoryMethod("composed", grouping=GROUPING, **(choice | {"storage": STORAGES[choice["storage"]]()}))
+    return MemoryMethod("composed", grouping=sessions.GROUPING, **(choice | {"storage": STORAGES[choice["storage"]]()}))
 
 
 def label(value: object) -> str:
@@ -161,13 +150,12 @@ LOSSY = {
 
 @cache
 def configured(name: str, *overrides: str) -> MemoryMethod:
-    """Return the method of a YAML with overrides."""
     with initialize_config_module("configs", version_base="1.3"):
         return make_method(compose("alfred", [f"memory={name}", *overrides]).memory)
 
 
 def lossy(name: str, storage: Storage) -> MemoryMethod:
-    return replace(configured(name), grouping=GROUPING, storage=storage)
+    return replace(configured(name), grouping=sessions.GROUPING, storage=storage)
 
 
 @pytest.mark.parametrize("name", PACKABLE)
@@ -213,7 +201,7 @@ def test_packed_blocks_are_served_as_unpacked(kind: str, engine: Engine) -> None
         replace(p, block=None if p.block is None else KVBlock(p.block.identity, p.block.k[:], p.block.v[:]))
         for p in layout.placements
     ]
-    (context,) = engine.encode([(None, CONTEXT)])
+    (context,) = engine.encode([(None, sessions.CONTEXT)])
     unpacked = engine.prefill(replace(layout, placements=tuple(placements)), *stages, context, unit_context=context)
     assert sum(p.hit for p in placements) > 5 and torch.equal(unpacked.logits, prefill.logits)
 
@@ -230,13 +218,13 @@ def test_a_restarted_session_hits_blocks(engine: Engine, method: object, bits: i
             restarted()
         return
     first = furnished(engine, restarted())
-    first.prefill("mug_1", QUERY)
-    expected = first.prefill("mug_1", QUERY)
+    first.prefill("mug_1", sessions.QUERY)
+    expected = first.prefill("mug_1", sessions.QUERY)
     first.method.storage.flush()
     again = furnished(engine, restarted())
-    prefill = again.prefill("mug_1", QUERY)
+    prefill = again.prefill("mug_1", sessions.QUERY)
     assert prefill.counts.hit_tokens == expected.counts.hit_tokens > 0
-    assert prefill.counts.encoded_token_layers <= len(CONTEXT) * engine.info.layers
+    assert prefill.counts.encoded_token_layers <= len(sessions.CONTEXT) * engine.info.layers
     assert close(prefill.logits, expected.logits, 1e-12 if bits is None else 0.02)
     again.reset()
     assert again.method.storage.stats()["blocks"] == 0, "a reset deletes blocks on the disk too"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
-from memory.agents.text_match import BROKEN, LONGEST, Coder
+from memory.agents.text_match import BROKEN, LONGEST, TokenizerCoder
 
 
 class Detokenizer:
@@ -15,7 +15,7 @@ class Detokenizer:
     character are shown as U+FFFD. ``hidden`` tokens have no text.
     """
 
-    def __init__(self, coder: Coder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
+    def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
         self._longest_stop = max(map(len, self._stops), default=0)
         self._tokens: list[int] = []

@@ -25,7 +25,6 @@ def coder() -> TokenizerCoder:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[list[Engine]]:
-    """Two engines with different weights."""
     options = {"layers": 2, "vocab_size": tokenizer_of("planner").get_vocab_size(), "dtype": torch.float64}
     engines = [TransformersEngine(tiny_model("qwen2", seed=seed, **options), "inline") for seed in (0, 1)]
     yield engines
@@ -40,7 +39,6 @@ def engine(engines: list[Engine]) -> Engine:
 
 @pytest.fixture
 def make(engine: Engine, coder: TokenizerCoder, tmp_path: Path) -> Iterator[Make]:
-    """Factory of memories that are closed at the end of the test."""
     every = []
 
     def build(**knobs: Any) -> AgentMemories:

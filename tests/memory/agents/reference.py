@@ -42,7 +42,6 @@ def answer(memories: AgentMemories, prompt: AgentPrompt) -> torch.Tensor:
 
 
 def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[AgentPrompt, torch.Tensor]:
-    """Run a whole turn; return the prompt and its logits."""
     prompt = memories.open(agent, text)
     logits = answer(memories, prompt)
     memories.finish(prompt, **knobs)
@@ -50,7 +49,6 @@ def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[A
 
 
 def cold(engine: Engine, coder: TokenizerCoder, text: str, format: PackFormat | None = None) -> torch.Tensor:
-    """Return the logits of a text in empty memories."""
     with AgentMemories(engine, coder, format or PackFormat()) as memories:
         prompt, logits = say(memories, "stranger", text)
     assert (prompt.reused, prompt.kind, prompt.origin) == (0, "miss", "cold")
@@ -62,12 +60,12 @@ def size_of(memories: AgentMemories, agent: str) -> int:
 
 
 def pausing(pause: Callable[[], object]) -> Callable[..., AbstractContextManager[Any]]:
-    """Replace ``memory.files.block_file.replacing`` by one that pauses after each write, before the checksum."""
+    """Replace ``memory.files.block_file.replacing`` by one that pauses after each write."""
 
     @contextmanager
     def slowly(path: Path, private: bool = False) -> Iterator[SimpleNamespace]:
         with replacing(path, private) as stream:
-            yield SimpleNamespace(write=lambda raw: (stream.write(raw), pause()), seek=stream.seek)
+            yield SimpleNamespace(write=lambda raw: (stream.write(raw), pause()))
 
     return slowly
 

@@ -73,7 +73,6 @@ def name_of(ids: Sequence[int]) -> str:
 
 
 def probe(engine: Engine, cache: QuantizedCache, ids: Sequence[int]) -> str:
-    """Return a digest of the logits after the rows, which stay unchanged."""
     return digest(engine.extend(cache.fork(), ids).logits)
 
 

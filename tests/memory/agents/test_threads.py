@@ -1,4 +1,4 @@
-"""Memories used by several threads, and turns that extend blocks while these are written."""
+"""Memories used by several threads, turns that extend blocks being written, and random operations on several agents."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.agents.manager import AgentMemories, AgentPrompt
+from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from memory.files import block_file as blockfile
+from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
 from memory.kv_cache.quantized_file import tensors_of
-from tests.memory.agents.reference import Make, ReferenceMemories, answer, lines, pausing, say, size_of
+from tests.memory.agents.reference import Make, ReferenceMemories, ReferenceRows, answer, lines, pausing, say, size_of
 from tests.waiting import PATIENCE, until
 
 
@@ -32,7 +36,7 @@ def test_open_waits_for_rows_that_are_being_evicted(make: Make, monkeypatch: pyt
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        until(lambda: not memories._disk._writer._done(("a", memories.engine.model_key)) and not memories._host)
+        until(lambda: not memories._disk._writer._is_done(("a", memories.engine.model_key)) and not memories._host)
         second = pool.submit(memories.open, "a", text)
         until(lambda: memories._open_prompts or second.done())  # it has begun to open
         assert not first.done() and not second.done()
@@ -81,7 +85,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
                 halfway.wait(PATIENCE)  # all agents exist at once, which is more than the budget holds
             agent = f"{number}-{chance.randrange(2)}"
             if turn == 0:
-                memories.behind(agent, "house")
+                memories.begin_with(agent, "house")
             text = known.get(agent, lines(40, 5) if chance.random() < 0.5 else lines(30, number))
             text += lines(1 + chance.randrange(9), turn)
             prompt = memories.open(agent, text)
@@ -118,7 +122,7 @@ def test_many_threads(make: Make, engine: Engine) -> None:
 
 @dataclass
 class Gate:
-    """Writer that stops after the open rows and one tensor of packed rows."""
+    """Writer that stops after the header, the open rows and one tensor of packed rows."""
 
     writes: int = 0
     closed: threading.Event = field(default_factory=threading.Event)
@@ -126,7 +130,7 @@ class Gate:
 
     def __call__(self) -> None:
         self.writes += 1
-        if self.writes == 2:
+        if self.writes == 3:
             self.closed.set()
             self.open.wait(PATIENCE)
 
@@ -204,3 +208,111 @@ def test_room_allocated_by_a_failed_pass_is_not_written(make: Make, monkeypatch:
     assert len(cache.extents) > extents and cache.extents[-2].blocks * BLOCK > cache.packed, "room after room"
     tensors, _ = tensors_of(cache)
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+
+
+agents_ = st.sampled_from("abc")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("extend"), agents_, st.integers(1, 25)),
+        st.tuples(st.just("edit"), agents_, st.floats(0, 1)),
+        st.tuples(st.just("repeat"), agents_, st.just(0)),
+        st.tuples(st.just("replace"), agents_, st.integers(1, 60)),
+        st.tuples(st.just("generate"), agents_, st.integers(1, 5)),
+        st.tuples(st.just("abandon"), agents_, st.integers(1, 40)),
+        st.tuples(st.just("cancel"), agents_, st.integers(2, 40)),
+        st.tuples(st.sampled_from(["flush", "restart", "switch", "evict", "forget"]), agents_, st.just(0)),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+class World:
+    """Memories with their reference, and one method for each operation."""
+
+    def __init__(self, engines: list[Engine], coder: TokenizerCoder, folder: Path, format: PackFormat) -> None:
+        self.engines, self.coder, self.folder, self.format = engines, coder, folder, format
+        self.reference = ReferenceMemories(self.fresh(engines[0]))
+
+    def fresh(self, engine: Engine) -> AgentMemories:
+        return AgentMemories(engine, self.coder, self.format, self.folder)
+
+    def extend(self, agent: str, count: int) -> None:
+        self.reference.say(agent, self.reference.text(agent) + lines(count, count))
+
+    def edit(self, agent: str, place: float) -> None:
+        text = self.reference.text(agent)
+        at = round(place * len(text))
+        self.reference.say(agent, f"{text[:at]} mug_1 {text[at + 3 :]}")
+
+    def repeat(self, agent: str, _: int) -> None:
+        self.reference.say(agent, self.reference.text(agent) or "go\n")
+
+    def replace(self, agent: str, count: int) -> None:
+        self.reference.say(agent, lines(count, 100 + count))
+
+    def generate(self, agent: str, count: int) -> None:
+        self.reference.say(agent, self.reference.text(agent) + "next:\n", generate=count)
+
+    def abandon(self, agent: str, count: int) -> None:
+        with self.reference.memories.turn(agent, self.reference.text(agent)[:count] + lines(count)) as prompt:
+            known = self.reference.known.get(prompt.key)
+            if known is not None:
+                known.where = "hot"  # opening a prompt loads the rows
+            answer(self.reference.memories, prompt)
+
+    def cancel(self, agent: str, count: int) -> None:
+        reference = self.reference
+        prompt, new = reference.open(agent, reference.text(agent) + lines(count, 3))
+        some = prompt.new[: len(prompt.new) // 2]
+        if some:
+            reference.memories.engine.extend(prompt.cache, some)
+            new.dense.append(some)
+        reference.memories.finish(prompt)
+        if prompt.reused + len(some):
+            reference.known[prompt.key] = ReferenceRows(new.token_text.first(prompt.reused + len(some)), new.dense)
+
+    def flush(self, *_: object) -> None:
+        self.reference.memories.flush()
+
+    def restart(self, *_: object) -> None:
+        engine = self.reference.memories.engine
+        self.reference.memories.close()
+        self.reference.memories = self.fresh(engine)
+        self.leave_host()
+
+    def switch(self, *_: object) -> None:
+        old = self.reference.memories.engine
+        self.reference.memories.use(next(engine for engine in self.engines if engine is not old))
+
+    def evict(self, *_: object) -> None:
+        self.reference.memories.host_bytes = 0
+        self.reference.say("evicting", lines(2))
+        self.reference.memories.host_bytes = None
+        self.leave_host()
+
+    def leave_host(self) -> None:
+        for known in self.reference.known.values():
+            known.where = "warm"
+
+    def forget(self, agent: str, _: int) -> None:
+        self.reference.memories.forget(agent)
+        for key in [key for key in self.reference.known if key[0] == agent]:
+            del self.reference.known[key]
+
+
+@pytest.mark.parametrize("format", [PackFormat(), PackFormat(8, 32, "channel")], ids=["4-token", "8-channel"])
+@given(steps=steps)
+@settings(max_examples=40)
+def test_an_agent_keeps_its_own_text_through_any_operations(
+    steps: list, format: PackFormat, engines: list[Engine], coder: TokenizerCoder, tmp_path_factory: Any
+) -> None:
+    world = World(engines, coder, tmp_path_factory.mktemp("world"), format)
+    try:
+        for operation, agent, size in steps:
+            getattr(world, operation)(agent, size)
+        for agent in "abc":
+            world.extend(agent, 2)
+        assert not world.reference.memories.damaged
+    finally:
+        world.reference.memories.close()

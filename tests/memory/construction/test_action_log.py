@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory.construction.base import Construction
+from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.groups import Groups
 from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
 from memory.method import MemoryMethod
@@ -25,7 +29,7 @@ from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from memory.storage.ram import Ram
-from tests.memory.houses import furnish, make_store
+from tests.memory.houses import furnish, make_house, make_store
 from tests.memory.sessions import CONTEXT, QUERY, close, furnished, groups, keep, open_session, plain
 from tests.references.isolated import full_reuse
 
@@ -37,41 +41,44 @@ def reuse(log: int = 512) -> MemoryMethod:
     return replace(keep(), name="reuse", **stages)
 
 
-def do(store: SegmentStore, number: int) -> None:
-    store.advance()
-    store.put(f"did_{number}", "history", f"did {DONE[number % len(DONE)]}\n")
+def do(store: SegmentStore, *numbers: int) -> None:
+    for number in numbers:
+        store.advance()
+        store.put(f"did_{number}", "history", f"did {DONE[number % len(DONE)]}\n")
+
+
+def sizes(store: SegmentStore, count: int) -> list[int]:
+    return [len(store.tokens(f"did_{number}")) for number in range(count)]
+
+
+def plan(construction: Construction, store: SegmentStore) -> list[Unit]:
+    ids = prompt_order([segment.id for segment in store], store)
+    return construction.plan([store.get(id) for id in ids], store, store.step)
 
 
 def units(store: SegmentStore, log: int = 512) -> dict[str, Unit]:
-    """Return the unit of each segment in a prompt of all segments."""
     store.graph.update(store)
-    ids = prompt_order([segment.id for segment in store], store)
-    planned = StaticDynamic(log).plan([store.get(id) for id in ids], store, store.step)
-    return {span.segment: unit for unit in planned for span in unit.spans}
+    return {span.segment: unit for unit in plan(StaticDynamic(log), store) for span in unit.spans}
 
 
 def test_a_line_follows_the_earlier_lines_of_its_task() -> None:
     store = make_store(Grouping(window=2))
     furnish(store, 1, 2)
-    for number in range(4):
-        do(store, number)
+    do(store, *range(4))
     lines = [store.tokens(f"did_{number}") for number in range(4)]
     assert [units(store)[f"did_{number}"].behind for number in range(4)] == [tuple(lines[:n]) for n in range(4)]
     assert all(not unit.behind for id, unit in units(store).items() if not id.startswith("did_"))
     assert all(not unit.behind for unit in units(store, log=0).values())
     store.put("finished_1", "task", "finished it\n")
     assert all(not unit.behind for unit in units(store).values())
-    do(store, 4)
-    do(store, 5)
+    do(store, 4, 5)
     assert units(store)["did_4"].behind == () and units(store)["did_5"].behind == (store.tokens("did_4"),)
 
 
 def test_a_long_log_starts_again() -> None:
     store = make_store()
-    for number in range(5):
-        do(store, number)
-    sizes = [len(store.tokens(f"did_{number}")) for number in range(5)]
-    planned = units(store, log=sum(sizes[:3]))
+    do(store, *range(5))
+    planned = units(store, log=sum(sizes(store, 3)))
     assert [len(planned[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
 
 
@@ -141,23 +148,21 @@ def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: Memory
         layout = session.prefill("put mug_1 in cabinet_2", QUERY).layout
         fused = {span.segment for p in layout.placements if p.fused for span in p.unit.spans}
         assert f"did_{number}" in fused
-        lines = [len(session.store.tokens(f"did_{before}")) for before in range(number)]
-        assert [p.behind.tokens for p in layout.placements if p.behind] == ([sum(lines)] if lines else [])
+        lines = sum(sizes(session.store, number))
+        assert [p.behind.tokens for p in layout.placements if p.behind] == ([lines] if lines else [])
 
 
 def test_several_new_lines_are_encoded_together(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
-    for number in range(4):
-        do(session.store, number)
-    assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in range(4))
+    do(session.store, *range(4))
+    assert check(engine, session) == sum(sizes(session.store, 4))
     assert check(engine, session) == 0
 
 
 def test_lines_after_a_removed_line_are_encoded_again(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
-    for number in range(5):
-        do(session.store, number)
+    do(session.store, *range(5))
     check(engine, session)
     session.store.remove("did_2")
     assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in (3, 4))
@@ -174,9 +179,8 @@ def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> No
 def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
-    do(session.store, 0)
-    do(session.store, 1)
-    lines = sum(len(session.store.tokens(f"did_{number}")) for number in range(2))
+    do(session.store, 0, 1)
+    lines = sum(sizes(session.store, 2))
     session.update()
     assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0) and check(engine, session) == 0
 
@@ -200,20 +204,18 @@ def test_any_actions_give_the_references_rows(engine: Engine, acts: list[str]) -
 def test_a_line_in_the_first_place_is_recomputed(engine: Engine) -> None:
     every = MultiHop(Schedule(average=1.0))
     session = open_session(engine, replace(reuse(), recompute=every, retrieval=Embedding(recent=0)), budget=4)
-    for number in range(6):
-        do(session.store, number)
+    do(session.store, *range(6))
     for query in DONE:  # selects different lines, without some of the earlier ones
         prefill = session.prefill(query, QUERY)
         assert close(prefill.logits, plain(engine, prefill))
 
 
 def test_a_long_log_is_encoded_in_advance_in_pieces(engine: Engine, session: MemorySession) -> None:
-    for number in range(5):
-        do(session.store, number)
+    do(session.store, *range(5))
     session.update()
-    sizes = [len(session.store.tokens(f"did_{number}")) for number in range(5)]
-    steps = [session.prepare("put mug_1 in cabinet_2", 1) for _ in sizes]
-    assert steps == [(size, sum(sizes[number + 1 :])) for number, size in enumerate(sizes)]
+    lines = sizes(session.store, 5)
+    steps = [session.prepare("put mug_1 in cabinet_2", 1) for _ in lines]
+    assert steps == [(size, sum(lines[number + 1 :])) for number, size in enumerate(lines)]
     assert check(engine, session) == 0
 
 
@@ -221,8 +223,48 @@ def test_a_rewritten_line_keeps_its_place(engine: Engine) -> None:
     store = make_store()
     do(store, 1)
     store.put("finished_1", "task", "finished it\n")
-    do(store, 2)
-    do(store, 3)
+    do(store, 2, 3)
     store.put("did_1", "history", "did something else\n")
     store.put("did_2", "history", "did something else\n")
     assert store.log == ["did_2", "did_3"]
+
+
+@pytest.mark.parametrize("construction", [PerSegment(), Segments(), Prefix(), FixedBlocks(size=7), StaticDynamic()])
+@pytest.mark.parametrize("step", [0, 10])
+def test_units_are_the_chosen_tokens_in_order(construction: Construction, step: int) -> None:
+    store = make_house(step)
+    ids = prompt_order([segment.id for segment in store], store)
+    units = plan(construction, store)
+    assert [t for unit in units for t in unit.token_ids] == [t for id in ids for t in store.tokens(id)]
+    spelled: dict[str, list[int]] = {}
+    for unit in units:
+        for span in unit.spans:
+            spelled.setdefault(span.segment, []).extend(unit.token_ids[span.start : span.stop])
+    assert spelled == {id: list(store.tokens(id)) for id in ids}
+
+
+def test_fixed_blocks_cut_through_segments_and_shift() -> None:
+    store = make_house()
+    before = plan(FixedBlocks(size=8), store)
+    assert [len(unit.token_ids) for unit in before[:-1]] == [8] * (len(before) - 1)
+    store.put("cabinet_1", "receptacle", "cabinet cabinet_1 very open\n")
+    after = FixedBlocks(size=8).plan(list(store), store, 1)
+    same_order = FixedBlocks(size=8).plan(list(make_house()), make_house(), 0)
+    equal = [a.token_ids == b.token_ids for a, b in zip(same_order, after, strict=False)]
+    changed = equal.index(False)
+    assert not any(equal[changed:])
+
+
+def test_static_groups_are_one_unit_and_dynamic_segments_their_own() -> None:
+    assert {unit.kind for unit in plan(StaticDynamic(), make_house())} == {"segment"}
+    store = make_house(10)
+    units = plan(StaticDynamic(), store)
+    groups = [tuple(span.segment for span in unit.spans) for unit in units if unit.kind == "static_group"]
+    assert sorted(groups) == sorted(tuple(g.members) for g in store.graph.groups.values() if g.static)
+    assert [span.segment for unit in units if unit.kind == "segment" for span in unit.spans] == ["agent"]
+    store.put("mug_1", "object", "mug mug_1 hand\n")
+    store.graph.update(store)
+    after = plan(StaticDynamic(), store)
+    single = {span.segment for unit in after if unit.kind == "segment" for span in unit.spans}
+    assert single == {"agent", *store.graph.group_of("mug_1").members}
+    assert {unit for unit in units if unit.kind == "static_group"} > {u for u in after if u.kind == "static_group"}

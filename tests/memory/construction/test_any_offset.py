@@ -21,20 +21,9 @@ from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
+from tests.memory import sessions
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import (
-    CONTEXT,
-    EDITS,
-    QUERY,
-    check_present,
-    close,
-    edit,
-    episode,
-    groups,
-    open_session,
-    plain,
-    sparsex,
-)
+from tests.memory.sessions import QUERY, check_present, close, edit, episode, groups, open_session, plain, sparsex
 from tests.references.sparsex_cache import Part, SegmentCache
 
 
@@ -59,7 +48,6 @@ def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
 
 
 def say(session: MemorySession, *texts: str) -> Prefill:
-    """Run a prompt of these texts."""
     session.store.clear()
     for number, text in enumerate(texts):
         session.store.put(f"fact_{number}", "object", text + "\n")
@@ -74,7 +62,7 @@ def in_order() -> object:
 @pytest.mark.parametrize("method", [sparsex, groups])
 def test_an_episode_equals_the_reference(engine: Engine, method: Callable[[], MemoryMethod], seed: int) -> None:
     refresh = method().construction.refresh
-    reference = SegmentCache(engine.plain, CONTEXT, 4, refresh)
+    reference = SegmentCache(engine.plain, sessions.CONTEXT, 4, refresh)
     session = open_session(engine, method())
     copied = joined = again = 0
     for prefill in episode(session, 14, seed):
@@ -82,11 +70,10 @@ def test_an_episode_equals_the_reference(engine: Engine, method: Callable[[], Me
         joined += len(prefill.layout.segments) - len(units)
         expected = reference.prefill(units, QUERY)
         assert close(prefill.logits, expected[None])
-        reused = reference.prefix + reference.exact + reference.approximate
-        assert prefill.counts.hit_tokens == reused
-        assert prefill.counts.fresh_tokens == prefill.counts.memory_tokens - reused + len(QUERY) + (
-            len(CONTEXT) if prefill.cold else 0
-        )
+        reused, counts = reference.prefix + reference.exact + reference.approximate, prefill.counts
+        assert counts.hit_tokens == reused
+        context = len(sessions.CONTEXT) if prefill.cold else 0
+        assert counts.fresh_tokens == counts.memory_tokens - reused + len(QUERY) + context
         copied, again = copied + reference.approximate, again + reference.again
     assert (again > 10) == (refresh > 0) and copied > 100
     assert (joined > 10) == (method is groups) and prefill.counts.kv_hit_rate > 0.6
@@ -118,11 +105,11 @@ def test_a_temporary_prompt_computes_no_old_rows(engine: Engine) -> None:
     assert not any(unit.hit for unit in session.prefill("q", QUERY).units)
 
 
-@given(steps=EDITS)
+@given(steps=sessions.EDITS)
 @settings(max_examples=12)
 def test_a_stale_version_is_never_served(engine: Engine, steps: list) -> None:
     """Law 10: the reference copies only rows of the same text."""
-    session, reference = open_session(engine, sparsex()), SegmentCache(engine.plain, CONTEXT, 4)
+    session, reference = open_session(engine, sparsex()), SegmentCache(engine.plain, sessions.CONTEXT, 4)
     furnish(session.store, cabinets=2, objects=6)
     for edits in steps:
         edit(session, edits)
@@ -161,8 +148,6 @@ def test_new_text_behind_a_moved_segment_never_becomes_a_prefix(engine: Engine) 
 
 
 class Rounding(Ram):
-    """Storage that rounds, and declares it."""
-
     capabilities = Capabilities(exact=False)
 
     def put(self, block: KVBlock) -> None:
@@ -206,7 +191,8 @@ def test_a_full_storage_only_costs_hits(engine: Engine) -> None:
     rates = []
     for prefill in episode(session, 12):
         rates.append(prefill.counts.kv_hit_rate)
-        assert prefill.counts.hit_tokens + int(prefill.layout.fresh.sum()) == prefill.layout.rows - len(CONTEXT)
+        counts, layout = prefill.counts, prefill.layout
+        assert counts.hit_tokens + int(layout.fresh.sum()) == layout.rows - len(sessions.CONTEXT)
     assert small.stats()["evicted"] > 0 and max(rates) < 0.9
 
 
@@ -217,7 +203,7 @@ def random_walk(rng: random.Random) -> Iterator[tuple[str, ...]]:
 
 
 def test_any_order_of_few_texts_equals_the_reference(engine: Engine) -> None:
-    session, reference = open_session(engine, in_order()), SegmentCache(engine.plain, CONTEXT, 4)
+    session, reference = open_session(engine, in_order()), SegmentCache(engine.plain, sessions.CONTEXT, 4)
     for texts in random_walk(random.Random(5)):
         prefill = say(session, *texts)
         assert close(prefill.logits, reference.prefill(parts(prefill), QUERY)[None])

@@ -23,19 +23,9 @@ from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
 from memory.stages import Retrieval
+from tests.memory import sessions
 from tests.memory.houses import encode_text
-from tests.memory.sessions import (
-    CONTEXT,
-    EDITS,
-    LAYERS,
-    QUERY,
-    check_present,
-    edit,
-    episode,
-    furnished,
-    open_session,
-    reuse,
-)
+from tests.memory.sessions import check_present, edit, episode, furnished, open_session, reuse
 
 
 def method(retrieval: Retrieval, **stages: Any) -> MemoryMethod:
@@ -56,7 +46,7 @@ def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any,
         order = [unit.identity for unit in c.units]
         names = [unit.identity for unit in a.units]
         assert names == [name for name in order if name in set(names)] and len(set(names)) == 4
-        assert a.counts.encoded_token_layers - c.counts.encoded_token_layers == len(QUERY) * LAYERS
+        assert a.counts.encoded_token_layers - c.counts.encoded_token_layers == len(sessions.QUERY) * sessions.LAYERS
         assert a.counts.invalidated_tokens == c.counts.invalidated_tokens
         picked.update(names)
     assert len(picked) > 4
@@ -65,14 +55,14 @@ def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any,
 def test_text_in_front_takes_part_in_the_selection(engine: Engine) -> None:
     """All new rows are queries, as if the text in front began the query."""
     front, choices, scored = encode_text("cabinet cabinet_3 closed\n"), [], []
-    for front_ids, query in ((front, QUERY), ((), [*front, *QUERY]), ((), QUERY)):
+    for front_ids, query in ((front, sessions.QUERY), ((), [*front, *sessions.QUERY]), ((), sessions.QUERY)):
         session = furnished(engine, method(Latent(top_k=4)))
-        session.prefill("q", QUERY)
+        session.prefill("q", sessions.QUERY)
         prefill = session.prefill("q", query, front_ids=front_ids)
         choices.append([unit.identity for unit in prefill.units if unit.identity])
         scored.append(prefill.counts.encoded_token_layers)
     assert choices[0] == choices[1] != choices[2]
-    assert scored[0] == scored[1] == (len(front) + len(QUERY)) * LAYERS
+    assert scored[0] == scored[1] == (len(front) + len(sessions.QUERY)) * sessions.LAYERS
 
 
 def add_repeated_lines(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
@@ -106,7 +96,7 @@ def test_a_choice_of_all_counts_every_unit(engine: Engine) -> None:
     for top_k, left_out in ((12, 0), (11, 1)):
         session = open_session(engine, method(Latent(top_k=top_k)))
         add_repeated_lines(session, lines=10, texts=2, objects=2)
-        prefill = session.prefill("q", QUERY)
+        prefill = session.prefill("q", sessions.QUERY)
         assert len(prefill.units) == 12 - left_out
         assert (prefill.timings.ask == 0) == (not left_out), "nothing is scored if all units fit"
 
@@ -117,7 +107,7 @@ def test_the_selected_units_are_those_of_the_boxes(engine: Engine) -> None:
     everything = next(episode(every, 1))
     session = open_session(engine, method(Latent(top_k=6, layers=[2]), construction=FixedBlocks(size=1)))
     prefill = next(episode(session, 1))
-    (query,) = engine.query_states(engine.encode([(None, CONTEXT)])[0], QUERY, [2])
+    (query,) = engine.query_states(engine.encode([(None, sessions.CONTEXT)])[0], sessions.QUERY, [2])
     blocks = {unit.identity: every.method.storage.get(unit.identity) for unit in everything.units}
     keys = torch.cat([block.k[2] for block in blocks.values()], 1).repeat_interleave(2, 0)
     ranking = (query @ keys.mT).softmax(-1).sum(0).amax(0).argsort(descending=True).tolist()
@@ -126,14 +116,14 @@ def test_the_selected_units_are_those_of_the_boxes(engine: Engine) -> None:
     assert [unit.identity for unit in prefill.units] == [names[n] for n in sorted(best[:6])]
 
 
-@given(steps=EDITS)
+@given(steps=sessions.EDITS)
 @settings(max_examples=8)
 def test_a_stale_version_is_never_selected(engine: Engine, steps: list) -> None:
     """Law 10: boxes are deleted with their blocks."""
     session = furnished(engine, method(Latent(top_k=4)), cabinets=2, mugs=6)
     for edits in steps:
         edit(session, edits)
-        prefill = session.prefill("mug_1", QUERY)
+        prefill = session.prefill("mug_1", sessions.QUERY)
         check_present(session, prefill)
         session.advance()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -17,13 +18,17 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.prefix_index import SlotPrefixIndex
+from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
 from memory.prompt.layout import common_prefix
 from memory.session import MemorySession
+from memory.storage.quantized import Quantized
 from tests.laws.transcripts import extend_mask
+from tests.memory import sessions
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import CONTEXT, EVICTING, close, furnished, open_session, turns
+from tests.memory.sessions import close, furnished, open_session, query_memory, snapkv, streaming, turns
 from tests.references.isolated import dense_mask
+from tests.references.packed import PAGE, Dense
 
 OPERATIONS = ("open", *["ask"] * 4, "try_query", "answer", "reset", "restart", "close", "generate", "abort")
 STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(1, 9)), min_size=6, max_size=14)
@@ -43,7 +48,7 @@ class Watched:
         furnish(self.session.store, **self.house)
 
     @property
-    def cache(self) -> PagedCache:
+    def cache(self) -> PagedCache | QuantizedCache:
         return self.session._builder.cache
 
     def ask(self, number: int, lasting: bool = True) -> None:
@@ -69,8 +74,8 @@ class Watched:
         cache, budget = self.cache, self.session.method.retention.budget
         exact_ids = torch.tensor(cache.tokens)[: cache.exact]
         assert torch.equal(exact_ids, ids[: cache.exact])
-        assert cache.positions[: len(CONTEXT)].tolist() == list(range(len(CONTEXT)))
-        assert budget is None or cache.length <= max(budget, len(CONTEXT) + 12)
+        assert cache.positions[: len(sessions.CONTEXT)].tolist() == list(range(len(sessions.CONTEXT)))
+        assert budget is None or cache.length <= max(budget, len(sessions.CONTEXT) + 12)
         if self.session.method.construction.survivors == "stay":
             assert cache.tokens == ids.tolist()
 
@@ -134,8 +139,6 @@ class Flat:
         assert not observer.places.numel() or int(observer.places[-1]) < rows
 
     def fail(self, watched: Watched, number: int) -> None:
-        """Run a prefill that fails within a layer."""
-
         def raise_error(*_: object) -> None:
             raise MemoryError
 
@@ -171,7 +174,7 @@ class Flat:
         assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), before, strict=True))
 
 
-@pytest.mark.parametrize("method", [turns, *EVICTING])
+@pytest.mark.parametrize("method", [turns, *sessions.EVICTING])
 @given(steps=STEPS)
 @settings(max_examples=20)
 def test_sessions_are_isolated(
@@ -183,9 +186,9 @@ def test_sessions_are_isolated(
     pool, index = flat.shared
     flat.sessions.clear()
     pool.check_integrity()
-    assert pool.used == len(set(index.slots.tolist())), "closed sessions leave only shared prefixes"
+    assert pool.in_use == len(set(index.slots.tolist())), "closed sessions leave only shared prefixes"
     index.clear()
-    assert pool.used == 0
+    assert pool.in_use == 0
 
 
 def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Engine) -> None:
@@ -210,16 +213,16 @@ def test_a_reset_deletes_all_transcripts_of_a_session_from_the_index(engine: Eng
     flat.do("reset", 0, 0)
     assert set(index.slots.tolist()) <= goes_on
     flat.do("reset", 1, 0)
-    assert not index.slots.numel() and pool.used == 0
+    assert not index.slots.numel() and pool.in_use == 0
 
 
-@pytest.mark.parametrize("method", [turns, *EVICTING])
+@pytest.mark.parametrize("method", [turns, *sessions.EVICTING])
 def test_a_failed_prefill_keeps_its_prefix_hit(method: Callable[[], MemoryMethod], engine: Engine) -> None:
     flat = Flat(engine, method())
     for step in (("ask", 0, 1), ("open", 0, 0), ("abort", 1, 1)):
         flat.do(*step)
     watched = flat.sessions[1]
-    assert watched.cache.exact == watched.cache.next_position >= len(CONTEXT), "a prefix hit"
+    assert watched.cache.exact == watched.cache.next_position >= len(sessions.CONTEXT), "a prefix hit"
     flat.do("ask", 1, 2)
 
 
@@ -248,3 +251,100 @@ def test_rows_that_are_not_finite_affect_no_other_session() -> None:
         del watched
         fresh = furnished(engine, method, namespace="fresh")
         assert all(turn(session, query).isfinite().all() for session in (fresh, second))
+
+
+EXACT = 1e-9
+FORMATS = {"4 by token": Quantized(bits=4), "8 by channel": Quantized(bits=8, group=8, keys="channel")}
+CANDIDATES = [[1, 2, 3], [4, 5]]
+
+
+class Rounded(Watched):
+    house: ClassVar[dict[str, int]] = {"cabinets": 3, "objects": 9}  # fills a page in one or two turns
+
+    def __init__(self, session: MemorySession) -> None:
+        super().__init__(session)
+        self.dense = Dense(session.engine.plain, session.method.packs)
+
+    def ask(self, number: int, lasting: bool = True) -> None:
+        """Compare the logits; the reference evicts the rows that the session selected."""
+        tokens, query = list(self.cache.tokens), encode_text(f"where mug_{number}\nnext")
+        self.session.store.put(f"mug_{number}", "object", f"mug mug_{number} step {self.session.store.step}\n")
+        prefill = self.session.prefill(f"mug_{number}", query, lasting=lasting, instruction_ids=query[:2])
+        ids = prefill.layout.token_ids.tolist()
+        prefix = len(ids) - prefill.trace.active_rows[0]
+        assert prefix <= common_prefix(tokens, ids), "packed rows are not shared"
+        dense = self.dense if lasting else self.dense.copy()
+        dense.cut(prefix)
+        assert close(prefill.logits, dense.append(ids[prefix:])[-1:], EXACT)
+        if not lasting:
+            return
+        if self.session.method.retention.budget is not None:
+            dense.drop(torch.nonzero(~self.cache.live)[:, 0])
+        assert torch.equal(self.cache.live, dense.live) and self.cache.packed == len(ids) // PAGE * PAGE
+        for layer, stored in enumerate(dense.stored.layers):  # input of a retention stage
+            assert close(self.cache.keys(layer), stored.keys[0][:, dense.live], EXACT)
+        self.check_told(prefill.layout.token_ids)
+
+
+class PackedFlat(Flat):
+    """Sessions of one method without shared rows."""
+
+    watched = Rounded
+
+    def check_shared(self) -> None:
+        """Check nothing: there are no shared slots."""
+
+    def snapshot(self, watched: Rounded) -> list[torch.Tensor]:
+        cache, layers = watched.cache, range(self.engine.info.layers)
+        rows = [kind(layer) for layer in layers for kind in (cache.keys, cache.values)] if cache.length else []
+        return [cache.positions, torch.tensor(cache.tokens), *rows]
+
+    def abort(self, watched: Rounded, number: int) -> None:
+        """Fail a prefill in some layer: the rows with which its prompt begins stay."""
+        tokens = list(watched.cache.tokens)
+        self.fail(watched, number)
+        rows = watched.cache.next_position
+        assert watched.cache.tokens == tokens[:rows]
+        watched.dense.cut(rows)
+
+    def reset(self, watched: Rounded, number: int) -> None:
+        super().reset(watched, number)
+        watched.dense.cut(0)
+
+    def generate(self, watched: Rounded, number: int) -> None:
+        """Generate and rewind: only the page that was completed stays packed."""
+        cache, dense = watched.cache, watched.dense
+        if cache.logits is None:
+            return
+        rows, length, logits = cache.next_position, cache.length, cache.logits
+        for token in self.engine.generate(cache, logits, number):
+            assert int(dense.logits.argmax()) == token
+            dense.append([token])
+        assert close(self.engine.score(cache, CANDIDATES).scores, dense.score(CANDIDATES), EXACT)
+        cache.rewind(length, logits)
+        dense.cut(rows)
+        dense.logits = logits
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("method", [turns, streaming, snapkv, query_memory])
+@given(steps=STEPS)
+@settings(max_examples=15)
+def test_sessions_over_packed_rows_equal_the_rounded_reference(
+    method: Callable[[], MemoryMethod], format: str, engine: Engine, steps: list[tuple[str, int, int]]
+) -> None:
+    flat = PackedFlat(engine, replace(method(), storage=replace(FORMATS[format])))
+    for step in steps:
+        flat.do(*step)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rounding_changes_the_logits(format: str, engine: Engine) -> None:
+    """Without this, the law would hold for a cache that packs nothing."""
+    apart = []
+    for method in (turns(), replace(turns(), storage=replace(FORMATS[format]))):
+        session = furnished(engine, method, *Rounded.house.values())
+        for number in range(6):
+            prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
+        apart.append(prefill.logits)
+    assert session._builder.cache.packed >= PAGE and not close(*apart, 1000 * EXACT) and close(*apart, 0.1)

@@ -29,7 +29,6 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def rows(blocks: int = 5, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Make one tensor of every dtype, named after it."""
     return {str(dtype): filled((blocks, 3, 10), dtype, seed + i) for i, dtype in enumerate(DTYPES)}
 
 
@@ -44,5 +43,4 @@ def assert_holds(file: BlockFile, tensors: Mapping[str, torch.Tensor]) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Path in folders that do not exist yet."""
     return tmp_path / "new" / "folders" / "a.safetensors"

@@ -17,18 +17,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.files import agent_files as agents
-from memory.files.agent_files import (
-    INDEX,
-    AgentFile,
-    agent_path,
-    entries,
-    evict,
-    forget,
-    open_agent,
-    save_agent,
-    total_bytes,
-    touch,
-)
+from memory.files.agent_files import entries, evict, forget, open_agent, save_agent
 from memory.files.atomic import replacing
 from memory.files.block_file import write_blocks
 from memory.files.names import is_safe
@@ -54,7 +43,7 @@ def save(root: Path, agent: str, model: str = "m", tokens: int = 300, timestamp:
 def test_an_id_becomes_a_name_in_the_root_or_is_refused(agent: str) -> None:
     root = Path("/somewhere/root")
     try:
-        path = agent_path(root, agent, "model")
+        path = agents.agent_path(root, agent, "model")
     except ConfigError as error:
         assert repr(agent) in str(error)
         return
@@ -67,7 +56,7 @@ def test_an_id_becomes_a_name_in_the_root_or_is_refused(agent: str) -> None:
 @example(["Robot", "robot", "a", "a-b", "a.b"], ["m", "M"])
 def test_no_two_agents_share_a_file_on_case_insensitive_disks(names: list[str], keys: list[str]) -> None:
     names = [*names, *(name.swapcase() for name in names if name.swapcase() not in names)]
-    paths = {str(agent_path(Path("r"), name, model)).lower() for name in set(names) for model in keys}
+    paths = {str(agents.agent_path(Path("r"), name, model)).lower() for name in set(names) for model in keys}
     assert len(paths) == len(set(names)) * len(keys)
 
 
@@ -92,9 +81,9 @@ def test_names_that_are_accepted(tmp_path: Path, agent: str) -> None:
 
 
 def test_a_name_is_the_same_in_every_process() -> None:
-    assert agent_path(Path("r"), "Robot", "m") == Path("r/Robot-3bf6b51b.62c66a7a5dd70c31.safetensors")
+    assert agents.agent_path(Path("r"), "Robot", "m") == Path("r/Robot-3bf6b51b.62c66a7a5dd70c31.safetensors")
     with pytest.raises(ConfigError, match="empty"):
-        agent_path(Path("r"), "Robot", "")
+        agents.agent_path(Path("r"), "Robot", "")
 
 
 def test_files_are_opened_by_their_owner_only(tmp_path: Path) -> None:
@@ -102,7 +91,7 @@ def test_files_are_opened_by_their_owner_only(tmp_path: Path) -> None:
     for agent, model in (("other", "m"), ("mine", "other")):
         with pytest.raises(DataError, match="there is no"):
             open_agent(tmp_path, agent, model)
-        shutil.copy(path, agent_path(tmp_path, agent, model))
+        shutil.copy(path, agents.agent_path(tmp_path, agent, model))
         with pytest.raises(DataError, match="agent 'mine' for model 'm'"):
             open_agent(tmp_path, agent, model)
     with pytest.raises(ConfigError, match="by itself"):
@@ -118,7 +107,7 @@ def test_forget_deletes_files_of_one_model_or_all(tmp_path: Path) -> None:
     assert forget(tmp_path, "a", "n") == 1 and forget(tmp_path, "a", "n") == 0 and forget(tmp_path, "A") == 2
     remaining = {(entry.owner, entry.model) for entry in entries(tmp_path)}
     assert remaining == {("a", "m"), ("a-b", "m"), ("a-b", "n")} and forget(tmp_path / "missing", "a") == 0
-    agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
+    agents.agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
     with pytest.raises(CorruptError):
         open_agent(tmp_path, "a", "m")
     assert forget(tmp_path, "a") == 1
@@ -128,11 +117,11 @@ def test_entries_list_all_files(tmp_path: Path) -> None:
     assert entries(tmp_path / "missing") == []
     old, new = save(tmp_path, "b", "model/x", 300, timestamp=1000.5), save(tmp_path, "a", "m", 5, timestamp=900)
     assert entries(tmp_path) == [
-        AgentFile(new.name, new.stat().st_size, "a", 900.0, "m", 5),
-        AgentFile(old.name, old.stat().st_size, "b", 1000.5, "model/x", 300),
+        agents.AgentFile(new.name, new.stat().st_size, "a", 900.0, "m", 5),
+        agents.AgentFile(old.name, old.stat().st_size, "b", 1000.5, "model/x", 300),
     ]
-    assert total_bytes(tmp_path) == old.stat().st_size + new.stat().st_size
-    rows = json.loads((tmp_path / INDEX).read_text())["files"]
+    assert agents.total_bytes(tmp_path) == old.stat().st_size + new.stat().st_size
+    rows = json.loads((tmp_path / agents.INDEX).read_text())["files"]
     assert [(row["owner"], row["tokens"], row["timestamp"]) for row in rows] == [("a", 5, 900.0), ("b", 300, 1000.5)]
 
 
@@ -141,7 +130,7 @@ def test_opening_a_file_counts_as_a_use(tmp_path: Path) -> None:
     save(tmp_path, "b", timestamp=2000)
     open_agent(tmp_path, "a", "m")
     assert [entry.owner for entry in entries(tmp_path)] == ["b", "a"]
-    touch(agent_path(tmp_path, "b", "m"))
+    agents.touch(agents.agent_path(tmp_path, "b", "m"))
     assert [entry.owner for entry in entries(tmp_path)] == ["a", "b"]
 
 
@@ -152,9 +141,9 @@ def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     opened_paths: list[Path] = []
     real = agents.open_blocks
     monkeypatch.setattr(agents, "open_blocks", lambda path: opened_paths.append(path) or real(path))
-    state = (tmp_path / INDEX).stat()
+    state = (tmp_path / agents.INDEX).stat()
     assert entries(tmp_path) == first and opened_paths == []
-    assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # the index is not written again
+    assert (tmp_path / agents.INDEX).stat().st_ino == state.st_ino  # the index is not written again
     changed = save(tmp_path, "b", tokens=7)
     assert {entry.owner: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
     assert opened_paths == [changed]
@@ -164,7 +153,7 @@ def test_a_missing_or_damaged_index_is_rebuilt(tmp_path: Path) -> None:
     for agent in "abc":
         save(tmp_path, agent)
     expected = entries(tmp_path)
-    index = tmp_path / INDEX
+    index = tmp_path / agents.INDEX
     whole, chance = index.read_bytes(), random.Random(3)
     flips = [bytearray(whole) for _ in range(100)]
     for raw in flips:
@@ -181,27 +170,27 @@ def test_a_stale_index_is_updated(tmp_path: Path) -> None:
     for agent in "ab":
         save(tmp_path, agent)
     entries(tmp_path)
-    agent_path(tmp_path, "a", "m").unlink()
+    agents.agent_path(tmp_path, "a", "m").unlink()
     save(tmp_path, "c")
     assert {entry.owner for entry in entries(tmp_path)} == {"b", "c"}
-    assert {row["owner"] for row in json.loads((tmp_path / INDEX).read_text())["files"]} == {"b", "c"}
+    assert {row["owner"] for row in json.loads((tmp_path / agents.INDEX).read_text())["files"]} == {"b", "c"}
 
 
 def test_a_root_without_an_index_works(tmp_path: Path) -> None:
     save(tmp_path, "a")
-    (tmp_path / INDEX).mkdir()  # the index cannot be written
+    (tmp_path / agents.INDEX).mkdir()  # the index cannot be written
     assert [entry.owner for entry in entries(tmp_path)] == ["a"] and forget(tmp_path, "a") == 1
 
 
 def test_the_least_recently_used_are_evicted_and_pinned_ones_never(tmp_path: Path) -> None:
     for timestamp, agent in enumerate("dacb"):
         save(tmp_path, agent, timestamp=1000 + timestamp)
-    size = total_bytes(tmp_path) // 4
+    size = agents.total_bytes(tmp_path) // 4
     assert evict(tmp_path, 4 * size) == []
     assert [entry.owner for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
     assert [entry.owner for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
-    assert evict(tmp_path, 0, pinned={"b", "c"}) == [] and total_bytes(tmp_path) == 2 * size
-    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"] and total_bytes(tmp_path) == 0
+    assert evict(tmp_path, 0, pinned={"b", "c"}) == [] and agents.total_bytes(tmp_path) == 2 * size
+    assert [entry.owner for entry in evict(tmp_path, 0)] == ["c", "b"] and agents.total_bytes(tmp_path) == 0
     with pytest.raises(ConfigError, match="-1"):
         evict(tmp_path, -1)
 
@@ -209,7 +198,7 @@ def test_the_least_recently_used_are_evicted_and_pinned_ones_never(tmp_path: Pat
 def test_a_quota_covers_all_files_of_an_agent(tmp_path: Path) -> None:
     for timestamp, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
         save(tmp_path, agent, model, timestamp=1000 + timestamp)
-    size = total_bytes(tmp_path) // 4
+    size = agents.total_bytes(tmp_path) // 4
     assert [(entry.owner, entry.model) for entry in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
     assert evict(tmp_path, 0, quota_bytes=size) == []
     assert [entry.owner for entry in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
@@ -219,7 +208,7 @@ def test_files_expire_unless_their_agent_is_pinned(tmp_path: Path) -> None:
     for timestamp, agent in enumerate("dacb"):
         save(tmp_path, agent, timestamp=1000 + timestamp)
     assert [entry.owner for entry in evict(tmp_path, None, pinned=["a"], latest_expired=1002)] == ["d", "c"]
-    size = total_bytes(tmp_path) // 2
+    size = agents.total_bytes(tmp_path) // 2
     assert [entry.owner for entry in evict(tmp_path, size, latest_expired=1001)] == ["a"], "then the budget applies"
     assert evict(tmp_path, None) == [] and evict(tmp_path, size, latest_expired=1002) == []
 
@@ -227,9 +216,9 @@ def test_files_expire_unless_their_agent_is_pinned(tmp_path: Path) -> None:
 def test_an_index_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
     path = save(tmp_path, "a", timestamp=1000)
     rows = [{"agent": "a", "model": "m", "file": path.name, "bytes": 9, "tokens": 300, "used": 1000.0}]
-    (tmp_path / INDEX).write_text(json.dumps({"sum": agents._sum(rows), "files": rows}))
-    assert entries(tmp_path) == [AgentFile(path.name, path.stat().st_size, "a", 1000.0, "m", 300)]
-    assert [row["key"] for row in json.loads((tmp_path / INDEX).read_text())["files"]] == [path.name]
+    (tmp_path / agents.INDEX).write_text(json.dumps({"sum": agents._sum(rows), "files": rows}))
+    assert entries(tmp_path) == [agents.AgentFile(path.name, path.stat().st_size, "a", 1000.0, "m", 300)]
+    assert [row["key"] for row in json.loads((tmp_path / agents.INDEX).read_text())["files"]] == [path.name]
 
 
 def test_foreign_files_stay(tmp_path: Path) -> None:
@@ -239,7 +228,7 @@ def test_foreign_files_stay(tmp_path: Path) -> None:
     for name in foreign:
         write_blocks(tmp_path / name, {}, {})
     assert [entry.owner for entry in evict(tmp_path, 0)] == ["a"] and forget(tmp_path, "a") == 0
-    assert {file.name for file in tmp_path.iterdir()} == {*foreign, INDEX}
+    assert {file.name for file in tmp_path.iterdir()} == {*foreign, agents.INDEX}
 
 
 def test_damaged_files_count_and_are_evicted(tmp_path: Path) -> None:
@@ -249,12 +238,12 @@ def test_damaged_files_count_and_are_evicted(tmp_path: Path) -> None:
     os.utime(path, (1000, 1000))
     first = entries(tmp_path)[0]
     assert (first.owner, first.model, first.tokens, first.nbytes) == ("a", "", 0, 50)
-    assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+    assert [entry.owner for entry in evict(tmp_path, agents.total_bytes(tmp_path) - 1)] == ["a"]
 
 
 def test_a_folder_in_the_place_of_a_file_is_ignored(tmp_path: Path) -> None:
     save(tmp_path, "b")
-    place = agent_path(tmp_path, "a", "m")
+    place = agents.agent_path(tmp_path, "a", "m")
     place.mkdir()
     with pytest.raises(DataError, match="cannot be read .*directory.*: make it readable"):
         open_agent(tmp_path, "a", "m")
@@ -289,7 +278,7 @@ def test_unreadable_files_count_and_are_evicted(tmp_path: Path, shut: Path) -> N
     shut.chmod(0o600)
     assert [(entry.owner, entry.model) for entry in entries(tmp_path)] == [("a", "m"), ("b", "m")]
     shut.chmod(0)
-    assert [entry.owner for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+    assert [entry.owner for entry in evict(tmp_path, agents.total_bytes(tmp_path) - 1)] == ["a"]
 
 
 def test_files_of_killed_writers_are_deleted_and_active_ones_stay(tmp_path: Path) -> None:

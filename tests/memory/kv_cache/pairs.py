@@ -29,6 +29,12 @@ def packed(engine: Engine, format: PackFormat = FORMATS[0]) -> QuantizedCache:
     return QuantizedCache(engine.info, format, engine.device)
 
 
+def filled(engine: Engine, rows: int, seed: int = 1, chunking: ChunkSchedule | None = None) -> QuantizedCache:
+    cache = packed(engine)
+    engine.extend(cache, tokens(rows, seed), chunking)
+    return cache
+
+
 @dataclass
 class Pair:
     """Packed cache with its dense reference; every step compares their logits."""
@@ -39,8 +45,11 @@ class Pair:
     step: int = 0
 
     @classmethod
-    def new(cls, engine: Engine, format: PackFormat = FORMATS[0]) -> Pair:
-        return cls(engine, packed(engine, format), Dense(engine.plain, format))
+    def new(cls, engine: Engine, format: PackFormat = FORMATS[0], rows: int = 0) -> Pair:
+        pair = cls(engine, packed(engine, format), Dense(engine.plain, format))
+        if rows:
+            pair.append(rows)
+        return pair
 
     def append(self, count: int, chunking: ChunkSchedule | None = None) -> None:
         self.step += 1
@@ -82,14 +91,12 @@ class Pair:
         assert len(cache.tokens) == cache.next_position
 
     def check_rows(self) -> None:
-        """Compare the unpacked keys and values."""
         for layer, stored in enumerate(self.dense.stored.layers):
             for actual, expected in ((self.cache.keys(layer), stored.keys), (self.cache.values(layer), stored.values)):
                 assert relative(actual, expected[0][:, self.dense.live]) < EXACT
 
 
 def bits_of(cache: QuantizedCache) -> list[torch.Tensor]:
-    """Return the keys and values that a pass over the cache reads."""
     layers = range(cache.spec.layers)
     return [*(cache.keys(layer) for layer in layers), *(cache.values(layer) for layer in layers)]
 

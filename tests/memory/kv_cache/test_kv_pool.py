@@ -23,7 +23,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.kv_cache.kv_pool import SENTINEL, KVPool
-from memory.kv_cache.paged import MOVED, PagedCache
+from memory.kv_cache.paged import RENUMBERED, PagedCache
 from memory.kv_cache.prefix_index import SlotPrefixIndex
 
 LAYERS, KV_HEADS, DIM, BLOCK = 2, 1, 3, 2
@@ -36,12 +36,10 @@ def make_pool(capacity: int | None = CAPACITY) -> KVPool:
 
 
 def name(*parts: object) -> int:
-    """Hash the parts on which a row depends."""
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:8])
 
 
 def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[int]:
-    """Return the names of rows after the rows ``before``."""
     rows = list(before)
     for place, token in enumerate(tokens, position):
         rows.append(name(rows, place, token))
@@ -50,20 +48,16 @@ def follow(before: Sequence[int], position: int, tokens: Sequence[int]) -> list[
 
 @lru_cache(10_000)
 def content(row: int) -> torch.Tensor:
-    """Return key and value (2, LAYERS, KV_HEADS, DIM) of a row by its name."""
     return torch.from_numpy(np.random.default_rng(row).standard_normal((2, LAYERS, KV_HEADS, DIM), np.float32))
 
 
 def contents(rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values (LAYERS, KV_HEADS, rows, DIM)."""
     k, v = torch.stack([content(row) for row in rows]).permute(1, 2, 3, 0, 4)
     return k, v
 
 
 @dataclass
 class Expected:
-    """Expected state of a request."""
-
     tokens: list[int] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)  # names of rows by position
     exact: int = 0
@@ -78,7 +72,6 @@ class Expected:
 
 
 def write(cache: PagedCache, rows: Sequence[int], layers: int = LAYERS) -> None:
-    """Run a pass over new rows after the live ones."""
     start, stop = cache.length, cache.length + len(rows)
     visible, expected_kv = cache.end_at(stop), contents(rows)
     for layer in range(layers):
@@ -121,7 +114,7 @@ def renumber(cache: PagedCache, expected: Expected) -> None:
     assert torch.equal(cache.pool.v[:, :, cache.slot_map[first:]], contents(old)[1]), "values must move too"
     cache.pool.v[:, :, cache.slot_map[first:]] = v  # the values of the new names
     expected.live = {row: expected.live[row] for row in range(first)} | dict(enumerate(new, first))
-    expected.tokens = [*expected.tokens[:first], *[MOVED] * len(new)]
+    expected.tokens = [*expected.tokens[:first], *[RENUMBERED] * len(new)]
     expected.exact = min(expected.exact, first)
 
 
@@ -164,7 +157,6 @@ class Requests(RuleBasedStateMachine):
 
     @rule(target=numbers, tokens=TOKENS)
     def begin(self, tokens: list[int]) -> int:
-        """Begin a prompt with the exact rows that the index has."""
         cache, expected = PagedCache(self.pool), Expected()
         actual = self.index.match(self.index.names(tokens, ""))
         cache.adopt(actual, tokens[: actual.numel()])
@@ -181,7 +173,7 @@ class Requests(RuleBasedStateMachine):
             append(cache, expected, tokens)
         except CapacityError as error:
             assert "more rows do not fit beside the" in str(error) and f"pool of {CAPACITY} slots" in str(error)
-            assert self.pool.used + len(tokens) > CAPACITY
+            assert self.pool.in_use + len(tokens) > CAPACITY
         assert cache.slot_map.tolist()[: len(before)] == before, "nothing moves"
 
     @rule(number=numbers, seed=st.integers(0, 99), share=st.sampled_from([0.3, 0.7, 0.95]))
@@ -218,7 +210,6 @@ class Requests(RuleBasedStateMachine):
 
     @rule(number=consumes(numbers))
     def free(self, number: int) -> None:
-        """Delete a request, which releases its slots."""
         del self.requests[number]
 
     @rule(number=numbers, share=st.floats(0, 1))
@@ -302,7 +293,7 @@ class Requests(RuleBasedStateMachine):
         self.pool.check_integrity()
         slots = {slot for cache, _ in self.requests.values() for slot in cache.slots.tolist()}
         slots |= set(self.index.slots.tolist())
-        assert self.pool.used == len(slots) <= CAPACITY and SENTINEL not in slots
+        assert self.pool.in_use == len(slots) <= CAPACITY and SENTINEL not in slots
         assert self.index.slots.numel() <= PREFIX
         assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, "no gaps"
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
@@ -313,11 +304,10 @@ class Requests(RuleBasedStateMachine):
             check(cache, expected)
 
     def teardown(self) -> None:
-        """Check that all slots are free in the end."""
         self.requests.clear()
         self.index.clear()
         self.pool.check_integrity()
-        assert self.pool.used == 0
+        assert self.pool.in_use == 0
 
 
 Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
@@ -333,7 +323,7 @@ def test_a_pool_without_a_limit_grows_and_nothing_moves() -> None:
         for request in requests:
             check(*request)
         pool.check_integrity()
-    assert pool.used == 1200 and pool.size > size and pool.k.shape[2] > pool.size
+    assert pool.in_use == 1200 and pool.size > size and pool.k.shape[2] > pool.size
 
 
 def test_a_full_pool_raises_and_changes_nothing() -> None:
@@ -347,7 +337,7 @@ def test_a_full_pool_raises_and_changes_nothing() -> None:
     check(cache, expected)
     check(fork, expected.copy())
     cache.reserve(3)
-    assert pool.used == 10
+    assert pool.in_use == 10
     pool.check_integrity()
 
 

@@ -26,7 +26,6 @@ def pin(pool: PinnedPool, *names: str) -> None:
 
 
 def use(pool: PinnedPool, *names: str) -> None:
-    """Run one finished prompt per name."""
     for name in names:
         holder = pool.lease()
         assert pool.find(name, holder) is not None

@@ -1,39 +1,32 @@
-"""Quantized caches: attention is that over the unpacked values, after any appends, cuts, drops and failed passes."""
+"""Quantized caches, their forks and files: attention over the unpacked values, equal bits, and detected damage."""
 
 from __future__ import annotations
+
+import random
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, CorruptError, ModelError
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import TILE
 from memory.engine.base import ChunkSchedule
 from memory.engine.models.tiny_models import FAMILIES
+from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import BLOCK, PAGE
+from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
+from memory.kv_cache.quantized_file import header_of, tensors_of
 from tests.laws.prompts import relative, tokens
-from tests.memory.kv_cache.pairs import (
-    CANDIDATES,
-    EVERY_FORMAT,
-    EXACT,
-    FORMATS,
-    SMALL,
-    GetEngine,
-    Pair,
-    bits_of,
-    fail,
-    load,
-    packed,
-    same,
-    save,
-)
+from tests.memory.kv_cache import pairs
+from tests.memory.kv_cache.pairs import GetEngine, Pair, bits_of, fail, filled, load, packed, same, save
 from tests.references.packed import Dense
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@EVERY_FORMAT
+@pairs.EVERY_FORMAT
 def test_attention_is_that_over_the_unpacked_values(family: str, format: PackFormat, engine_of: GetEngine) -> None:
     pair = Pair.new(engine_of(family), format)
     for count in (130, 1, 61, 1, 63, 64, 1, 200):
@@ -48,12 +41,12 @@ def test_attention_is_that_over_the_unpacked_values(family: str, format: PackFor
     pair.check_rows()
 
 
-@SMALL
+@pairs.SMALL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_narrow_dtypes(family: str, dtype: torch.dtype, engine_of: GetEngine) -> None:
     """The reference gets the cache's unpacked rows, because rounding can change a code."""
     engine = engine_of(family, dtype)
-    cache, dense = packed(engine), Dense(engine.plain, FORMATS[0])
+    cache, dense = packed(engine), Dense(engine.plain, pairs.FORMATS[0])
     engine.extend(cache, tokens(300, 1))
     dense.append(tokens(300, 1))
     for layer, stored in enumerate(dense.stored.layers):
@@ -62,7 +55,7 @@ def test_narrow_dtypes(family: str, dtype: torch.dtype, engine_of: GetEngine) ->
     assert relative(actual, expected.float()) < (1e-5 if dtype == torch.float32 else 5e-2)
 
 
-@SMALL
+@pairs.SMALL
 @pytest.mark.parametrize("sizes", [(64,), (128, 64), (100, 7, 33), (1, 130)])
 def test_any_chunking(family: str, sizes: tuple[int, ...], engine_of: GetEngine) -> None:
     pair = Pair.new(engine_of(family))
@@ -71,16 +64,16 @@ def test_any_chunking(family: str, sizes: tuple[int, ...], engine_of: GetEngine)
     pair.append(7, ChunkSchedule(whole=200))
 
 
-@SMALL
+@pairs.SMALL
 def test_chunks_of_whole_pages_change_nothing(family: str, engine_of: GetEngine) -> None:
     """Chunks that end at page borders read the same rows packed as one pass does."""
     engine = engine_of(family)
     whole, many = packed(engine), packed(engine)
     expected = engine.extend(whole, tokens(700, 1)).logits
     chunks = ChunkSchedule(whole=1, steps=((200, 192), (500, 320)), rest=128)
-    assert relative(engine.extend(many, tokens(700, 1), chunks).logits, expected) < EXACT
+    assert relative(engine.extend(many, tokens(700, 1), chunks).logits, expected) < pairs.EXACT
     for a, b in zip(bits_of(whole), bits_of(many), strict=True):
-        assert relative(a, b) < EXACT
+        assert relative(a, b) < pairs.EXACT
 
 
 ops = st.lists(
@@ -97,7 +90,7 @@ ops = st.lists(
 )
 
 
-@pytest.mark.parametrize("format", [FORMATS[0], FORMATS[3]], ids=["4-token", "8-channel"])
+@pytest.mark.parametrize("format", [pairs.FORMATS[0], pairs.FORMATS[3]], ids=["4-token", "8-channel"])
 @given(ops=ops)
 @settings(max_examples=40)
 def test_any_operations_on_a_cache_and_its_forks(
@@ -133,8 +126,7 @@ def test_any_operations_on_a_cache_and_its_forks(
 
 def test_numbers_that_cannot_be_packed_are_refused(engine_of: GetEngine) -> None:
     engine = engine_of()
-    pair = Pair.new(engine)
-    pair.append(40)
+    pair = Pair.new(engine, rows=40)
     weight = engine.decoder.layers[1].self_attn.v_proj.weight
     before = weight.data.clone()
     weight.data.mul_(1e9)
@@ -153,11 +145,10 @@ def test_formats_whose_groups_fill_no_page_are_refused(engine_of: GetEngine) -> 
         packed(engine_of(), PackFormat(4, 128, "channel"))
 
 
-@SMALL
-@EVERY_FORMAT
+@pairs.SMALL
+@pairs.EVERY_FORMAT
 def test_cut_anywhere(family: str, format: PackFormat, engine_of: GetEngine) -> None:
-    whole = Pair.new(engine_of(family), format)
-    whole.append(3 * BLOCK + 40)
+    whole = Pair.new(engine_of(family), format, rows=3 * BLOCK + 40)
     for position in (0, 1, 63, 64, 65, 255, 256, 257, 319, 320, 321, 511, 512, 513, 767, 768, 800, 807, 808):
         pair = whole.fork()
         pair.cut(position)
@@ -168,15 +159,11 @@ def test_cut_anywhere(family: str, format: PackFormat, engine_of: GetEngine) -> 
 
 
 def test_rewind_is_cutting_behind_live_rows(engine_of: GetEngine) -> None:
-    engine = engine_of("mistral")
-    pair = Pair.new(engine)
-    pair.append(400)
+    pair = Pair.new(engine_of("mistral"), rows=400)
     pair.drop(0.3)
-    length = 150
-    position = int(pair.cache.positions[length])
-    logits = torch.ones(1, 3)
+    length, logits = 150, torch.ones(1, 3)
+    pair.dense.cut(int(pair.cache.positions[length]))
     pair.cache.rewind(length, logits)
-    pair.dense.cut(position)
     assert pair.cache.length == length and pair.cache.logits is logits
     pair.append(30)
     before = pair.cache.next_position
@@ -186,8 +173,7 @@ def test_rewind_is_cutting_behind_live_rows(engine_of: GetEngine) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dropped_rows_are_hidden(family: str, engine_of: GetEngine) -> None:
-    pair = Pair.new(engine_of(family))
-    pair.append(2 * PAGE + 30)
+    pair = Pair.new(engine_of(family), rows=2 * PAGE + 30)
     before = pair.cache.keys(1)
     keep = torch.ones(pair.cache.length, dtype=torch.bool)
     keep[[0, 5, 63, 64, 100, 130, 140]] = False
@@ -202,9 +188,7 @@ def test_dropped_rows_are_hidden(family: str, engine_of: GetEngine) -> None:
 
 
 def test_a_whole_tile_may_be_dropped(engine_of: GetEngine) -> None:
-    engine = engine_of()
-    pair = Pair.new(engine)
-    pair.append(TILE + 100)
+    pair = Pair.new(engine_of(), rows=TILE + 100)
     keep = torch.arange(TILE + 100) >= TILE
     pair.dense.drop(pair.cache.positions[~keep])
     pair.cache.drop(keep)
@@ -213,27 +197,190 @@ def test_a_whole_tile_may_be_dropped(engine_of: GetEngine) -> None:
         pair.cache.drop(torch.ones(3, dtype=torch.bool))
 
 
-@SMALL
+@pairs.SMALL
 def test_scoring_changes_no_row(family: str, engine_of: GetEngine) -> None:
     engine = engine_of(family)
     for count in (5, 64, 300):
-        cache = packed(engine)
-        engine.extend(cache, tokens(count, 1))
+        cache = filled(engine, count)
         before, size = bits_of(cache), cache.nbytes
-        first = engine.score(cache, CANDIDATES).scores
+        first = engine.score(cache, pairs.CANDIDATES).scores
         assert same(before, bits_of(cache)) and cache.nbytes == size and cache.next_position == count
-        assert torch.equal(engine.score(cache, CANDIDATES).scores, first)
-        assert torch.equal(engine.score(cache.fork(), CANDIDATES).scores, first)
+        assert torch.equal(engine.score(cache, pairs.CANDIDATES).scores, first)
+        assert torch.equal(engine.score(cache.fork(), pairs.CANDIDATES).scores, first)
 
 
 @pytest.mark.parametrize("before", [1, 60, 64, 300])
 @pytest.mark.parametrize("count", [3, 64, 300])
 def test_a_failed_pass_changes_no_row(before: int, count: int, engine_of: GetEngine) -> None:
-    pair = Pair.new(engine_of())
-    pair.append(before)
+    pair = Pair.new(engine_of(), rows=before)
     fail(pair.engine, pair.cache, count)
     pair.append(10)
     fail(pair.engine, pair.cache, count)
     pair.cut(pair.cache.next_position)
     pair.check_rows()
     pair.append(70)
+
+
+@pairs.SMALL
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("length", [1, 63, 64, 255, 256, 300, 512, 777])
+def test_a_restored_cache_is_equal(
+    family: str, dtype: torch.dtype, length: int, engine_of: GetEngine, tmp_path: Path
+) -> None:
+    """The original has several extents, the restored one two: tiles do not depend on where rows lie."""
+    engine = engine_of(family, dtype)
+    hot = packed(engine)
+    for part in torch.tensor(tokens(length, 1)).split(150):
+        engine.extend(hot, part)
+    if length > 100:
+        hot.drop(torch.arange(length) % 7 > 0)
+    warm = load(engine, save(hot, tmp_path / "a"))
+    assert same(bits_of(hot), bits_of(warm))
+    assert (warm.tokens, warm.packed, warm.exact) == (hot.tokens, hot.packed, hot.exact)
+    assert torch.equal(warm.positions, hot.positions)
+    forked = hot.fork()
+    for count in (20, 1, 90, 300):
+        bits = [engine.extend(cache, tokens(count, count)).logits for cache in (hot, warm, forked)]
+        assert torch.equal(bits[0], bits[1]) and torch.equal(bits[0], bits[2])
+    again = load(engine, save(warm.fork(), tmp_path / "b"))
+    assert same(bits_of(hot), bits_of(again))
+
+
+def test_writing_to_a_restored_cache_never_changes_its_file(engine_of: GetEngine, tmp_path: Path) -> None:
+    engine = engine_of()
+    cache = filled(engine, 700)
+    path = save(cache, tmp_path / "a")
+    raw = path.read_bytes()
+    for position in (700, 699, 512, 300, 256, 70, 0):
+        warm = load(engine, path)
+        warm.cut(position)
+        engine.extend(warm, tokens(300, 2))
+        warm.fork().cut(10)
+    assert path.read_bytes() == raw
+
+
+def damage(path: Path, block: int) -> None:
+    codes = open_blocks(path).tensor("k.codes")
+    place = codes[block].data_ptr() - codes.data_ptr()
+    raw = bytearray(path.read_bytes())
+    at = raw.index(bytes(codes.flatten()[:64].tolist())) + place + 1000
+    raw[at] ^= 4
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("position", [256 + 64, 256 + 70, 256 + 255])
+def test_a_damaged_block_is_detected_before_it_is_copied(position: int, engine_of: GetEngine, tmp_path: Path) -> None:
+    """A cut at a page border copies the block without reading its rows."""
+    engine = engine_of()
+    cache = filled(engine, 900)
+    path = save(cache, tmp_path / "a")
+    damage(path, 1)
+    warm = load(engine, path)
+    warm.fork()
+    with pytest.raises(CorruptError, match="block 1 of 4"):
+        warm.cut(position)
+        engine.extend(warm, tokens(200, 3))  # the copy has no checksum
+    with pytest.raises(CorruptError, match="block 1 of 4"):
+        tensors_of(load(engine, path))
+    with pytest.raises(CorruptError, match="block 1 of 4"):
+        engine.extend(load(engine, path), [1])
+    safe = load(engine, path)
+    safe.cut(256)
+    engine.extend(safe, tokens(10, 2))
+    damage(path, 3)  # the last block is copied when the file is opened
+    with pytest.raises(CorruptError, match="block 3 of 4"):
+        load(engine, path)
+
+
+def test_files_whose_parts_do_not_fit_are_refused(engine_of: GetEngine, tmp_path: Path) -> None:
+    engine = engine_of()
+    cache = filled(engine, 400)
+    (tensors, extra), header = tensors_of(cache), header_of(cache)
+    longer = header | {"ids": [*header["ids"], 7]}
+    fewer = header | {"packed": 64}
+    short = {"open": extra["open"][..., :3, :]}
+    for wrong, rows in ((longer, extra), (fewer, extra), (header, short), (header, {"open": extra["open"].float()})):
+        write_blocks(tmp_path / "a", tensors, wrong, rows)
+        with pytest.raises(CorruptError, match="delete it"):
+            load(engine, tmp_path / "a")
+    write_blocks(tmp_path / "a", {name: x[..., 1:] for name, x in tensors.items()}, header, extra)
+    with pytest.raises(CorruptError, match="does not fit this model"):
+        load(engine, tmp_path / "a")
+
+
+@pairs.SMALL
+@pytest.mark.parametrize("length", [30, 64, 256, 300, 512, 700])
+def test_forks_are_independent(family: str, length: int, engine_of: GetEngine) -> None:
+    parent = Pair.new(engine_of(family), rows=length)
+    children = [parent.fork() for _ in range(3)]
+    for number, pair in enumerate([*children, parent]):
+        pair.step = 10 * number
+        pair.append(50 + 100 * number)
+    children[1].cut(length // 2)
+    parent.cut(length // 3)
+    children[2].drop(0.3)
+    for pair in (parent, *children, children[0].fork()):
+        pair.append(33)
+        pair.check_rows()
+
+
+def storages(cache: QuantizedCache) -> set[int]:
+    return {extent.k.codes.untyped_storage().data_ptr() for extent in cache.extents}
+
+
+@pytest.mark.parametrize("chunking", [None, ChunkSchedule(whole=1, steps=((300, 300),), rest=150)])
+def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | None, engine_of: GetEngine) -> None:
+    engine = engine_of()
+    parent = filled(engine, 1000, chunking=chunking)
+    parent.freeze()
+    rows, shared = bits_of(parent), list(parent.extents)
+    before = [x.clone() for extent in shared for side in (extent.k, extent.v) for x in side.tensors]
+    forks = [parent.fork() for _ in range(10)]
+    for number, fork in enumerate((*forks, parent)):
+        engine.extend(fork, tokens(150, number))
+        places = {x.k.codes.data_ptr() for x in shared}
+        private = [extent for extent in fork.extents if extent.k.codes.data_ptr() not in places]
+        assert sum(extent.blocks for extent in fork.extents) - sum(extent.blocks for extent in private) == 1000 // BLOCK
+        assert all(torch.equal(a[:, :960], b[:, :960]) for a, b in zip(bits_of(fork), rows, strict=True))
+    chance = random.Random(0)
+    for fork in (*forks, parent):
+        for _ in range(4):
+            fork.cut(chance.randrange(fork.next_position + 1))
+            engine.extend(fork, tokens(chance.randrange(1, 400), chance.randrange(1000)))
+    assert same(before, [x for extent in shared for side in (extent.k, extent.v) for x in side.tensors])
+
+
+def test_rows_grow_in_place_after_a_fork(engine_of: GetEngine) -> None:
+    engine = engine_of()
+    cache = packed(engine)
+    for turn in range(40):
+        before = list(cache.extents)
+        fork, cache = cache, cache.fork()
+        engine.extend(cache, tokens(40, turn))
+        assert all(a is b for a, b in zip(before, cache.extents, strict=False))
+        engine.extend(fork, tokens(3, turn))  # the second writer copies a block
+    assert len(cache.extents) <= 4
+
+
+def test_memory_of_cut_rows_is_released(engine_of: GetEngine) -> None:
+    engine = engine_of()
+    cache = filled(engine, 5000, chunking=ChunkSchedule())
+    before, extents = storages(cache), list(cache.extents)  # references, so that addresses are not used twice
+    cache.cut(600)
+    engine.extend(cache, tokens(100, 2))
+    assert extents and not before & storages(cache)
+    engine.extend(cache, tokens(1500, 1))
+    before = storages(cache)
+    cache.cut(2000)
+    engine.extend(cache, tokens(100, 2))
+    assert before & storages(cache), "a large remainder stays in place"
+
+
+def test_a_fork_has_no_observer(engine_of: GetEngine) -> None:
+    engine = engine_of()
+    cache = QuantizedCache(engine.info, pairs.FORMATS[0], engine.device, AttentionObserver(recent=4))
+    engine.extend(cache, tokens(100, 1))
+    fork = cache.fork()
+    assert fork.observer is None
+    assert relative(*(engine.extend(x, tokens(9, 2)).logits for x in (fork, cache))) == 0
+    assert cache.observer.places.tolist() == [105, 106, 107, 108]

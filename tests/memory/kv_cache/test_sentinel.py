@@ -35,7 +35,6 @@ ROWS, DIM = 50, 16
 
 
 def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return attention outputs (n, dim) of queries (n, dim)."""
     return torch.softmax(q @ keys.T / q.shape[1] ** 0.5, -1) @ values
 
 
@@ -46,7 +45,6 @@ def read_sentinel(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kee
 
 @pytest.fixture
 def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys, values, and the mask of rows that stay."""
     generator = torch.Generator().manual_seed(0)
     keys, values = (torch.randn(ROWS, DIM, generator=generator) for _ in range(2))
     return keys, values, torch.rand(ROWS, generator=generator) < 0.6

@@ -37,7 +37,6 @@ def open_disk(folder: Path, model: str = "model", **knobs: object) -> Disk:
 
 
 def filled(folder: Path, count: int = 40, **knobs: object) -> dict[str, KVBlock]:
-    """Flush a file of blocks of 1 to 60 tokens over several pages."""
     disk, blocks = open_disk(folder, **knobs), {}
     for number in range(count):
         blocks[str(number)] = block(str(number), 1 + number * 37 % 60)

@@ -88,7 +88,6 @@ def block(tokens: int, layers: int = 2, kv_heads: int = 2, head_dim: int = 16, s
 
 @pytest.fixture
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
-    """Shapes of all unpacked tensors."""
     shapes: list[tuple[int, ...]] = []
     original = Packed.unpack
 

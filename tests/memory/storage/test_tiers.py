@@ -27,7 +27,6 @@ NAMES = "abcdefgh"
 
 
 def block(name: str, tokens: int = 1, version: int = 0, namespace: str = "") -> KVBlock:
-    """Make a block without a creation time, which the tiers then set."""
     return replace(disks.block(name, tokens, version, namespace=namespace), created=0.0)
 
 
@@ -41,8 +40,12 @@ SIZE = block("a").nbytes
 
 
 def rams(*sizes: int, **knobs: Any) -> Tiers:
-    """Make tiers for so many blocks of one token each."""
     return Tiers([Ram(budget_bytes=size * SIZE) for size in sizes], **knobs)
+
+
+def put(tiers: Tiers, names: str, **knobs: Any) -> None:
+    for name in names:
+        tiers.put(block(name, **knobs))
 
 
 def test_blocks_move_between_device_and_host(tmp_path: Path) -> None:
@@ -73,8 +76,7 @@ def consistent(tiers: Tiers) -> None:
 
 def test_blocks_are_demoted_evicted_and_promoted_by_use() -> None:
     tiers = rams(2, 3)
-    for name in "abcde":
-        tiers.put(block(name))
+    put(tiers, "abcde")
     assert (keys_at(tiers, 0), keys_at(tiers, 1)) == (["d", "e"], ["a", "b", "c"])
     assert torch.equal(tiers.get("a").k, block("a").k)
     assert (keys_at(tiers, 0), sorted(keys_at(tiers, 1))) == (["e", "a"], ["b", "c", "d"]), "d was demoted for a"
@@ -91,12 +93,10 @@ def test_blocks_are_demoted_evicted_and_promoted_by_use() -> None:
 
 def test_a_lower_copy_is_evicted_first() -> None:
     tiers = rams(1, 4)
-    for name in "abcd":
-        tiers.put(block(name))
+    put(tiers, "abcd")
     tiers.get("a")
     assert (keys_at(tiers, 0), sorted(keys_at(tiers, 1)), tiers.stats()["blocks"]) == (["a"], ["a", "b", "c", "d"], 4)
-    tiers.put(block("e"))
-    tiers.put(block("f"))
+    put(tiers, "ef")
     assert all(tiers.contains(name) for name in "abcdef") is False
     assert tiers.stats()["evicted"] == 1, "six blocks, room for five"
     tiers.delete("a")
@@ -208,13 +208,10 @@ def test_no_namespace_is_evicted_below_its_quota_by_others(calls: list[tuple[str
 
 def test_a_quota_is_reclaimed_from_others() -> None:
     tiers = rams(4, quotas={"x": 0.5})
-    for name in "efgh":
-        tiers.put(block(name, namespace="z"))
-    for name in "abc":
-        tiers.put(block(name, namespace="x"))
+    put(tiers, "efgh", namespace="z")
+    put(tiers, "abc", namespace="x")
     assert keys_at(tiers, 0) == ["h", "a", "b", "c"], "above its quota a namespace has no priority"
-    for name in "efg":
-        tiers.put(block(name, namespace="z"))
+    put(tiers, "efg", namespace="z")
     assert keys_at(tiers, 0) == ["b", "c", "f", "g"], "two of four are its quota"
     tiers.put(block("d", namespace="x"))
     assert keys_at(tiers, 0) == ["c", "f", "g", "d"]
@@ -222,8 +219,7 @@ def test_a_quota_is_reclaimed_from_others() -> None:
 
 def test_pinned_blocks_stay_in_their_tier() -> None:
     tiers = rams(2, 2, pins=["a"])
-    for name in "abcdef":
-        tiers.put(block(name))
+    put(tiers, "abcdef")
     assert keys_at(tiers, 0) == ["a", "f"]
     tiers.pin("f")
     tiers.put(block("g"))
@@ -282,8 +278,7 @@ def test_a_restarted_process_finds_the_blocks_of_all_tiers(tmp_path: Path) -> No
 def test_a_flush_stores_the_most_recently_used_that_fit(tmp_path: Path) -> None:
     clock = start_clock()
     tiers = on_disk(tmp_path, clock, rooms=(3, 2))
-    for name in "abcde":
-        tiers.put(block(name))
+    put(tiers, "abcde")
     assert [tiers.contains(name) for name in "abcde"] == [True] * 5
     tiers.flush()
     assert keys_at(tiers, 0) == ["c", "d", "e"]
@@ -296,8 +291,7 @@ def test_a_flush_stores_the_most_recently_used_that_fit(tmp_path: Path) -> None:
 
 def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     tiers = on_disk(tmp_path, start_clock())
-    for name in "abc":
-        tiers.put(block(name))
+    put(tiers, "abc")
     tiers.flush()
     flip(only_file(tmp_path), 8 * only_file(tmp_path).stat().st_size - 1)
     again = on_disk(tmp_path, start_clock())
@@ -370,7 +364,6 @@ def test_tiers_adopt_blocks_that_were_stored_before() -> None:
     ram.put(block("a", namespace="x"))
     tiers = Tiers([ram, Ram(budget_bytes=None)])
     assert tiers.contains("a") and tiers.stats()["blocks"] == 1
-    for name in "bcd":
-        tiers.put(block(name))
+    put(tiers, "bcd")
     assert keys_at(tiers, 1) == ["a", "b"]
     consistent(tiers)
