@@ -33,7 +33,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.engine.models.model_shapes import SHAPES
-from memory.recompute.schedule import SHAPES as SCHEDULE_SHAPES
+from memory.recompute.multi_hop import SHAPES as SCHEDULE_SHAPES
 
 MEASURE_OPTIONS = ("ratio", "threads", "repeats")
 SCHEDULE_METHODS = ("keep", "cacheblend")  # recompute a share of the memory, which may fall from layer to layer

@@ -17,7 +17,7 @@ METHOD = "memory.method.MemoryMethod"
 PARTS = (
     "memory.kv_cache.pinned_blocks.PinnedPool",
     "memory.segments.groups.Grouping",
-    "memory.recompute.schedule.Schedule",
+    "memory.recompute.multi_hop.Schedule",
 )
 
 

@@ -18,10 +18,10 @@ from memory.construction.base import Context, PreparedPrompt, PromptBuilder, Ses
 from memory.construction.harvested_pool import HarvestPool
 from memory.construction.latent_choice import BlockChoice, LayerSlots
 from memory.engine.base import PrefillResult
-from memory.kv_cache.block import KVBlock, identity
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
+from memory.prompt.layout import Layout, Unit, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
@@ -108,7 +108,6 @@ class HistoryBuilder(PromptBuilder):
             layout = _with_first_positions(layout, parts, len(memory.token_ids))
         return PreparedPrompt(
             layout,
-            uses(placements),
             context.block,
             query_token_layers=token_layers,
             invalidated=invalidated,
@@ -123,7 +122,7 @@ class HistoryBuilder(PromptBuilder):
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
         chosen = (self._pool.blocks[number].name for layer in result.trace.slots for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
-        seen = " ".join([self._rules, *where, *(unit.identity for unit in prompt.units), *chosen])
+        seen = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *chosen])
         name = identity(self._engine.model_key, ids[: layout.context], (), seen)
         self._pool.grow(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 

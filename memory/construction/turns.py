@@ -13,9 +13,8 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
-from memory.prompt.layout import Unit, common_prefix
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Unit, common_prefix, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
@@ -107,7 +106,7 @@ class TurnsBuilder(PromptBuilder):
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         layout = replace(layout, fresh=torch.arange(layout.rows, device=layout.fresh.device) >= prefix)
         invalidated = max(0, before - prefix)
-        return PreparedPrompt(layout, uses(placements), invalidated=invalidated, cache=cache, prefix=prefix)
+        return PreparedPrompt(layout, invalidated=invalidated, cache=cache, prefix=prefix)
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Share exact rows, then evict the rows that the budget has no room for."""

@@ -26,7 +26,8 @@ from keep_agent.files import read_json
 from memory.files.atomic import clean, replacing, sync
 from memory.files.block_file import NONE, BlockFile, open_blocks, write_blocks
 from memory.files.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
-from memory.kv_cache.block import CacheLedger, Entry
+from memory.kv_cache.block import Entry
+from memory.kv_cache.block_store import CacheLedger
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # what a header says of its owner

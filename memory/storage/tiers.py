@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.block import CacheLedger, Entry, KVBlock
+from memory.kv_cache.block import Entry, KVBlock
+from memory.kv_cache.block_store import CacheLedger
 from memory.kv_cache.packed_rows import DamagedError
 from memory.stages import Capabilities, Storage
 

@@ -18,8 +18,7 @@ from memory.construction.turns import Turns
 from memory.kv_cache.pinned_blocks import PinnedPool
 from memory.kv_cache.quantization import PackFormat
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.multi_hop import MultiHop
-from memory.recompute.schedule import Schedule
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.retention.h2o import H2O
@@ -69,7 +68,7 @@ BAD_SETTINGS: list[tuple[type, dict[str, Any], str]] = [
     (SnapKV, {"pooling": "sum"}, "pooling='sum' is unknown; use one of max, mean"),
     (QueryMemory, {"decay": -0.1}, "decay=-0.1 would let old queries grow"),
     (Embedding, {"group_score": "median"}, "median"),
-    (Embedding, {"recent": -1}, "recent=-1 is a number of things done"),
+    (Embedding, {"recent": -1}, "recent=-1 is a number of actions"),
     (Latent, {"top_k": 0}, "top_k=0"),
     (Latent, {"unit": "rows"}, "unit='rows' is unknown"),
     (Latent, {"normalise": "none"}, "normalise='none' is unknown"),

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
+from memory.construction.isolated import joined
 from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
-from memory.kv_cache.block import KVBlock, joined
+from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute
 from tests.references.dense import Reference

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memory.engine.attention.kernels import Block
-from memory.engine.cpu import half_precision_matmul as products
+from memory.engine.attention.kernels import Block, mix, scores_of
 from memory.kv_cache.quantization import Packed
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class _Running:
         weights = scores.sub_(_finite(self.top)).exp_()
         self.mass.mul_(factor).add_(weights.sum(-1, keepdim=True))
         folded = weights.to(v.dtype).view(*self._folded(v), -1)
-        out = products.mix(folded, v.flatten(0, 1))
+        out = mix(folded, v.flatten(0, 1))
         self.out.mul_(factor).add_(out.reshape(self.out.shape))
 
     def see_packed(
@@ -149,7 +148,7 @@ class _Running:
     def _scores(self, k: torch.Tensor, softcap: float | None) -> torch.Tensor:
         """(requests, heads, rows, keys), in the precision of the sums."""
         folded = self.q.reshape(*self._folded(k), -1)
-        scores = products.scores(folded, k.flatten(0, 1)).reshape(*self.q.shape[:3], -1).to(self.out.dtype)
+        scores = scores_of(folded, k.flatten(0, 1)).reshape(*self.q.shape[:3], -1).to(self.out.dtype)
         return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
     def _rise(self, top: torch.Tensor) -> torch.Tensor:

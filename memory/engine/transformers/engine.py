@@ -35,12 +35,12 @@ from memory.engine.transfer.executor import Transport
 from memory.engine.transfer.link import Throttle, choose_device
 from memory.engine.transformers.append import ChunkedPrefill, generate
 from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider, compact
-from memory.engine.transformers.encode import encode, query_states
+from memory.engine.transformers.encode import encode, query_states, resting
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
 from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.score import Scorer
 from memory.files.block_file import BlockFile
-from memory.kv_cache.block import KVBlock, resting
+from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import DenseCache, WorkingCache
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat

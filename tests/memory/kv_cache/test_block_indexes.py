@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from keep_agent.errors import ConfigError
 from memory.construction.prefix import Prefix
 from memory.engine.base import Engine
-from memory.kv_cache.block import CacheLedger, Entry
-from memory.kv_cache.block_lease import UNUSED, BlockPool
+from memory.kv_cache.block import Entry
+from memory.kv_cache.block_store import UNUSED, BlockPool, CacheLedger
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import SegmentIndex, segment_hash
 from memory.prompt.layout import Unit

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from memory.prompt.layout import Layout
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import SHAPES, MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import SHAPES, Schedule
 from tests.memory.layouts import MatrixProbe, make_layout, mark_exact
 from tests.references.multi_hop import choose
 

@@ -17,7 +17,7 @@ import torch
 
 from keep_agent.errors import CapacityError
 from memory.files import atomic
-from memory.kv_cache.block import identity
+from memory.kv_cache.block_store import identity
 from memory.kv_cache.packed_rows import DamagedError
 from tests.memory.storage.disks import block, filled, flip, only_file, open_disk, same
 from tests.waiting import PATIENCE
@@ -125,7 +125,8 @@ def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path, monkeypatch
 WRITER = """
 import os, sys, torch
 from pathlib import Path
-from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
 from memory.storage.disk import Disk
 disk = Disk(Path(sys.argv[1]))
 disk.open("model")
