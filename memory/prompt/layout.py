@@ -8,9 +8,9 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
     from memory.kv_cache.block import KVBlock
@@ -199,6 +199,8 @@ def lay_out(
     context: Sequence[int], placements: Sequence[Placement], query: Sequence[int], known: bool, device: torch.device
 ) -> Layout:
     """Lay out a prompt as tensors on ``device``; ``known``: the context rows have keys and values."""
+    import torch  # here, because simulations of loading use this module without torch
+
     ids = np.fromiter(chain(context, *(p.unit.token_ids for p in placements), query), np.int64)
     first, last = len(context), len(ids) - len(query)
     owner, fresh = np.full(len(ids), -1), np.zeros(len(ids), bool)

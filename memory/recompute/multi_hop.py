@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
+from memory.config.choices import SCHEDULES
 from memory.prompt.layout import Layout
 from memory.stages import Capabilities, Probe
 
 DIRECTIONS = ("causal", "both")
-SHAPES = ("linear", "cosine", "step")
 Array = NDArray[np.float64]
 
 
@@ -35,7 +35,7 @@ class Schedule:
     until: float = 0.18
 
     def __post_init__(self) -> None:
-        check_choice("shape", self.shape, SHAPES)
+        check_choice("shape", self.shape, SCHEDULES)
         if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
             raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
         if not 0 <= self.until < 1:
