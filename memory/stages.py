@@ -58,22 +58,25 @@ class Probe(Protocol):
         ...
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), segments) attention from each segment's active rows: the edges of a hop.
+        """Return (len(segments), segments) attention from each segment's active rows, 0 for segments without any.
 
         :param causal: False: score later segments too, for importance only; attention itself is always causal
         """
         ...
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """Return (prompt rows,) attention from the active rows ``sources``: sum over them and heads."""
+        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute, per kind (``k``: unrotated), (kv_heads, len(rows), head_dim) of ``rows`` at ``layer``."""
+        """Compute, per kind (``k``: unrotated), (kv_heads, len(rows), head_dim) of active ``rows`` at ``layer``.
+
+        :raises ConfigError: ``layer`` is not this one or the next, or a row is not active
+        """
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Return the same from the rows' blocks."""
+        """Read the same from the rows' blocks. Raises ConfigError for no rows, or rows without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
@@ -95,7 +98,7 @@ class LatentRetrieval(Retrieval, Protocol):
     top_k: int
 
     def voters(self, layers: int) -> tuple[int, ...]:
-        """Return the numbers of the layers whose query states are needed, in a model of ``layers``."""
+        """Return the rising numbers of the layers whose query states are needed, in a model of ``layers``."""
         ...
 
     def most(self, tokens: int) -> int:
@@ -107,7 +110,10 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Return rising block numbers, one per copy; ``queries`` (heads, tokens, head_dim) unrotated, one per layer."""
+        """Return rising block numbers, each as often as copies of it fit.
+
+        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
+        """
         ...
 
     def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:

@@ -62,7 +62,6 @@ class Latent:
         return prompt_order(store.ids, store)
 
     def voters(self, layers: int) -> tuple[int, ...]:
-        """Return the rising numbers of the layers that vote in a model of ``layers``."""
         if isinstance(self.layers, str):
             first, last = (third * layers // 3 for third in BANDS[self.layers])
             return tuple(range(first, max(last, first + 1)))
@@ -72,22 +71,15 @@ class Latent:
         return numbers
 
     def most(self, tokens: int) -> int:
-        """Return the largest number of blocks of ``tokens`` tokens that can be chosen."""
         return self.top_k if self.unit == "blocks" else self.top_k // tokens
 
     def takes_all(self, index: KeyBoxIndex) -> bool:
-        """Tell whether every query chooses all blocks."""
         return sum(map(mul, self._prices(index), index.copies)) <= self.top_k
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Return the rising numbers of the chosen blocks, each as often as copies of it fit.
-
-        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
-        """
         return self._best(zip(index.layers, queries, strict=True), index)
 
     def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
-        """Choose by one layer's ``query`` alone."""
         return self._best([(layer, query)], index)
 
     def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: KeyBoxIndex) -> list[int]:

@@ -153,19 +153,19 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
 
-    In every layer ``second`` attends, then ``copy`` brings its keys and values to ``first``.
+    In every layer ``second`` attends, then ``copier`` brings its keys and values to ``first``.
     """
 
     first: PromptPass
     second: PromptPass
     angles: Angles  # of the rows of both, those of ``second`` unmoved; unused if ``first`` is bare as well
     bare: bool  # that of ``first``
-    copy: RowCopy
+    copier: KVCopier
 
 
 @dataclass(slots=True)
-class RowCopy:
-    """Copy of unrotated keys, and values, of the rows ``source`` of one cache to ``rows`` of another, layer by layer.
+class KVCopier:
+    """Copier of unrotated keys, and values, of the rows ``source`` of one cache to ``rows`` of another, layer by layer.
 
     ``angles`` are those of ``rows``, to which the keys are rotated.
     """
@@ -225,7 +225,7 @@ def memory_attention(
     sizes = [query.shape[2] - state.second.count, state.second.count]
     first, second = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
     second_output = _prompt_attention(module, *second, params, state.second, None)
-    state.copy.copy(module.layer_idx)
+    state.copier.copy(module.layer_idx)
     return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), second_output], 1), None
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Angles, AttentionHook, CoupledPass, PromptPass, RowCopy, at_rows
+from memory.engine.attention.function import Angles, AttentionHook, CoupledPass, KVCopier, PromptPass, at_rows
 from memory.engine.attention.kernels import causal_plan, unit_plan
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.kv_cache.block import KVBlock
@@ -117,7 +117,7 @@ class FusedEncoding:
         self._rows = torch.tensor(rows, device=decoder.device)
         self._source = torch.tensor(source, device=decoder.device)
         angles = at_rows(angles, self._rows)
-        self._copy = RowCopy(decoder.rope, self._pack.cache, self._source, cache, self._rows, angles)
+        self._copier = KVCopier(decoder.rope, self._pack.cache, self._source, cache, self._rows, angles)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
         self._attended, self._layers_done = -1, 0  # last layer with attention done; layers done
@@ -128,7 +128,7 @@ class FusedEncoding:
         """Compute a layer's attention half for the prompt's rows ``hidden`` (1, rows, hidden) and the units."""
         rows, pack = hidden.shape[1], self._pack
         angles = {} if state.bare else self._join_angles(state.angles)
-        joint = CoupledPass(state, pack.state, angles, state.bare, self._copy)
+        joint = CoupledPass(state, pack.state, angles, state.bare, self._copier)
         mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint, hook)
         self._attended = layer
         self._mixed = mixed[:, rows:]
@@ -143,7 +143,7 @@ class FusedEncoding:
     def close(self) -> None:
         """Write the units' keys and values of the last layer."""
         self._pack.close()
-        self._copy.copy(self._decoder.spec.layers - 1)
+        self._copier.copy(self._decoder.spec.layers - 1)
 
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """Return unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of prompt rows.

@@ -87,7 +87,7 @@ class ProbedPrompt:
 
 @dataclass
 class LayerProbe:
-    """Attention weights and keys/values of ``layer``, whose active rows are ``active``.
+    """Attention weights and keys/values of ``layer``, whose active rows are ``active``: a `memory.stages.Probe`.
 
     ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those behind it.
     """
@@ -101,7 +101,6 @@ class LayerProbe:
     used_mass: bool = False  # whether the stage has read attention mass
 
     def mass_from_query(self) -> torch.Tensor:
-        """Return (segments,) attention from the query: mean over heads, query rows and the segment's tokens."""
         self.used_mass = True
         first = int(torch.searchsorted(self.active, self.prompt.layout.query))
         if self._are_kept(self.active.numel() - first):
@@ -110,7 +109,6 @@ class LayerProbe:
         return self._mass(rows, self.prompt.averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """Return (len(segments), segments) attention from each segment's active rows, 0 for segments without."""
         self.used_mass = True
         owner = self.prompt.layout.segment_of[self.active]
         selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
@@ -122,10 +120,6 @@ class LayerProbe:
         return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads.
-
-        :raises ConfigError: a source is not active
-        """
         self.used_mass = True
         rows = self._numbers_of(sources)
         if self._are_kept(rows.numel()):
@@ -134,10 +128,6 @@ class LayerProbe:
         return heads * self._row_weights(rows, causal=True).sum(0)
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``layer`` for active ``rows``.
-
-        :raises ConfigError: for layers other than this one and the next, or rows that are not active
-        """
         if layer not in (self.layer, self.layer + 1):
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
@@ -146,10 +136,6 @@ class LayerProbe:
         return self.prompt.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``rows`` from their blocks.
-
-        :raises ConfigError: for no rows, or rows without a block
-        """
         numbers = rows.cpu().numpy()
         owner = self.prompt.layout.block_of[numbers]
         if self.prompt.fused is not None and (owner < 0).any():
@@ -180,7 +166,6 @@ class LayerProbe:
         return tuple(results)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record in the trace the hops and edges of this layer's choice."""
         self.prompt.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
 
     def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:

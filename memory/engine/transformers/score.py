@@ -63,10 +63,7 @@ class TriePlan:
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
-    """Build the plan of a candidate set.
-
-    :raises ConfigError: no candidates, or one without tokens.
-    """
+    """Build the plan of a candidate set. Raises ConfigError for no candidates, or one without tokens."""
     if not candidates or not all(candidates):
         raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
     nodes: dict[tuple[int, ...], int] = {(): 0}
