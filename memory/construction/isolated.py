@@ -93,8 +93,8 @@ class IsolatedBuilder(PromptBuilder):
         blocks = {name: self._lease.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         fuses = self._choice is None and _tokens(missing.values()) <= FUSED
-        behind = self._fused_behind(missing, context) if fuses else {}
-        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in behind}
+        prefixes = self._fused_behind(missing, context) if fuses else {}
+        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in prefixes}
         first, tokens = chained if fuses else missing, 0
         if first:
             with timer.part("encode"):
@@ -115,7 +115,7 @@ class IsolatedBuilder(PromptBuilder):
             block, new = blocks.get(name), name if name in fused else ""
             exact = stands and not placements and not unit.behind and (block is not None or bool(new))
             hit = bool(name) and name not in missing
-            placements.append(Placement(unit, row, block, hit, exact, new, behind.get(new)))
+            placements.append(Placement(unit, row, block, hit, exact, new, prefixes.get(new)))
             row += len(unit.token_ids)
         return PreparedPrompt(
             lay_out(context.ids, placements, query, True, self._engine.device),

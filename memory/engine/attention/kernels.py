@@ -3,11 +3,9 @@
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only the keys they may see.
 
-Products in half precision are padded to few shapes. oneDNN compiles a kernel for every new shape and keeps the last
-1,024, as PyTorch does, half a MiB a shape together; what they drop leaves holes in glibc's heap that later kernels do
-not fit into, so a process whose products have ever new sizes would grow without end
-(docs/engine.md#memory-of-a-long-run). Padding changes no result: a row of a product does not depend on the others, and
-zeros add nothing. A processor without instructions for a type multiplies it in PyTorch's own way, without padding.
+Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one and a process
+would grow without end (docs/engine.md#memory-of-a-long-run). Padding changes no result: a row of a product does not
+depend on the others, and zeros add nothing. A processor without instructions for a type needs no padding.
 """
 
 from __future__ import annotations

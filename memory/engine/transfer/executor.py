@@ -221,7 +221,7 @@ class TransferExecutor:
     def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:
         self.mover, self.transport = mover, transport
         self.intervals: list[LoadInterval] = []
-        self.wait_seconds = 0.0  # seconds
+        self.wait_seconds = 0.0
         self._covered = np.zeros((layers, mover.layout.rows), dtype=bool)
         for rows in present:
             self._covered[:, rows] = True
@@ -238,21 +238,20 @@ class TransferExecutor:
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
-    def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
+    def submit(self, layer: int, transfers: Sequence[Transfer]) -> None:
         """Start the transfers scheduled at ``layer``, or queue them."""
-        transfers_now = list(transfers)
-        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers_now])
-        for transfer, (start, stop) in zip(transfers_now, spans, strict=True):
+        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers])
+        for transfer, (start, stop) in zip(transfers, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
-            for first, last, runs in _deepest(transfers_now):
+            for first, last, runs in _deepest(transfers):
                 self._run(first, last, runs)
             self.wait_seconds += time.perf_counter() - started
             return
         with self._changed:
             self._turn, moment = layer, time.perf_counter()
-            for transfer in transfers_now:
+            for transfer in transfers:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
                     self._asked_at[due] = moment
@@ -357,7 +356,7 @@ class TransferExecutor:
         self.intervals.append(LoadInterval(first, last, started, time.perf_counter(), nbytes, len(runs)))
 
 
-def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
+def _deepest(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
     """Group transfers into few jobs (first layer, last, runs), for transfers that overlap with nothing."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
