@@ -23,8 +23,7 @@ from eval.latency.machine import RateMeter, Rates
 from memory.engine.base import Engine
 from memory.engine.models.load import load_model
 from memory.engine.transformers.engine import TransformersEngine
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Layout, Unit, lay_out, place
 
 SEGMENT, QUERY = 20, 8  # tokens
 SAMPLES = 5

@@ -32,8 +32,7 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Layout, Unit, lay_out, place
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing

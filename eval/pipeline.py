@@ -34,8 +34,8 @@ from eval.loading.workload import METHODS, NARROW_OF, read_times
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
+from memory.config.choices import SCHEDULES
 from memory.engine.models.model_shapes import SHAPES
-from memory.recompute.schedule import SHAPES as SCHEDULE_SHAPES
 
 SCHEDULE_METHODS = ("keep", "cacheblend")  # recompute a share of the memory, which may fall from layer to layer
 SCHEDULE_OPTIONS = ("schedule", "average", "seed")
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--together", type=int, default=1, help="segments per unit (1)")
     add("--query", type=int, default=64, help="rows of the query, which are always computed (64)")
     add("--recompute", choices=METHODS, default="keep", help="recomputation method (keep)")
-    add("--schedule", choices=SCHEDULE_SHAPES, help="how the recomputed share falls over layers (the method's)")
+    add("--schedule", choices=SCHEDULES, help="how the recomputed share falls over layers (the method's)")
     add("--average", type=float, help="mean of that share over all layers but the first (the method's)")
     add("--importance", choices=NARROW_OF, default="before", help="KEEP chooses rows before or beside the MLP (before)")
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")

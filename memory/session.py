@@ -1,11 +1,12 @@
-"""One agent's memory between turns: from changed segments and a query to a prefilled prompt."""
+"""Memory session of one agent: from changed segments and a query to a prefilled prompt."""
 
 from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
@@ -16,13 +17,12 @@ from memory.construction.base import (
     PromptBuilder,
     RecomputeAllBuilder,
     SessionResources,
-    with_retry,
 )
 from memory.engine.base import ChunkSchedule, Engine, EngineCapabilities, PrefillResult, ScoreResult
-from memory.kv_cache.block import KVBlock
+from memory.kv_cache.packed_rows import DamagedError
 from memory.method import MemoryMethod
-from memory.prompt.layout import Unit, common_prefix
-from memory.prompt.report import Prefill, StepTimer, TimedEncoder, Timings, count
+from memory.prompt.layout import Placement, Unit, common_prefix
+from memory.prompt.report import Counts, Prefill, StepTimer, Timings, UnitUse
 from memory.recompute.full import Full
 from memory.segments.graph import SegmentGraph
 from memory.segments.groups import Flip
@@ -31,7 +31,7 @@ from memory.segments.snapshot import Snapshot
 from memory.segments.store import SegmentStore
 from memory.segments.transcript import Transcript
 
-ROOM = 256  # positions kept free behind a transcript for what is decoded
+ROOM = 256  # positions kept free behind a transcript for decoded tokens
 
 
 class MemorySession:
@@ -59,7 +59,7 @@ class MemorySession:
             raise ConfigError(f"budget={budget} leaves no room for a segment: use 1 or more")
         engine.capabilities.require(_needs(method), f"memory method {method.name!r}")
         self.engine, self.method, self.budget = engine, method, budget
-        self._encoder = TimedEncoder(encoder)
+        self._encoder = encoder
         self._graph = SegmentGraph(self._encoder, method.grouping)
         self.store = SegmentStore(encode_text, self._graph)
         method.storage.open(engine.model_key)
@@ -70,9 +70,9 @@ class MemorySession:
         self._builder = self._make_builder()
         self._transcript = self._make_transcript() if method.layout == "append" else None
         self._context: Context | None = None
-        self._new_context_tokens = 0  # encoded for the context, and counted by no prompt yet
+        self._new_context_tokens = 0  # encoded for the context since the last prompt
         self._cold = True
-        self._flips: list[Flip] = []  # that no prompt has reported yet
+        self._flips: list[Flip] = []  # since the last prompt
 
     def prefill(
         self,
@@ -87,14 +87,12 @@ class MemorySession:
     ) -> Prefill:
         """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
-        In the `append` layout ``query_ids`` become part of the transcript, which holds ``front_ids`` behind earlier
-        turns. A transcript without room restarts with the query that ``restart`` returns, which has to repeat what
-        earlier turns said.
+        In the `append` layout ``front_ids`` and ``query_ids`` become part of the transcript. A full transcript restarts
+        with the query that ``restart`` returns, which has to repeat earlier turns.
 
-        :param lasting: False: this prompt leaves no trace: none of its rows is harvested, no transcript holds it
-        :param whole: of a prompt that is rebuilt at every step no isolated unit is reused, for a question that is asked
-            once and decides much. Rows that earlier prompts computed are reused, and this prompt's are kept, whatever
-            ``lasting`` says
+        :param lasting: False: nothing is kept of this prompt: no rows are harvested, no transcript gets it
+        :param whole: reuse no isolated unit, for a single important question. Rows that earlier prompts computed are
+            reused, and this prompt's are kept, whatever ``lasting`` is. A transcript ignores it
         :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
         :param budget: segments of this prompt at most, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
@@ -102,47 +100,47 @@ class MemorySession:
         """
         if not query_ids:
             raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
-        timer = self._encoder.timer = StepTimer()
-        with timer.part("encode"):
-            context = self._need_context()
-        with timer.part("update"):
-            self.update(settle=True)
-        with timer.part("retrieve"):
-            units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, lasting, budget)
-            if whole and self._rebuilds:
-                lasting = builder.harvests
-                builder = builder if lasting else RecomputeAllBuilder(self.engine)
-            elif not lasting:
-                builder = builder.detached()
+        timer, clock, self._graph.embed_seconds = StepTimer(), time.perf_counter, 0.0
+        began = clock()
+        context = self._need_context()
+        encoded = clock()
+        self.update(settle=True)
+        updated, update_embed = clock(), self._graph.embed_seconds
+        units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, lasting, budget)
+        latent = self.method.retrieval.capabilities.latent  # then only some of the units enter the prompt
+        if whole and self._transcript is None and not latent:
+            lasting = builder.harvests
+            builder = builder if lasting else RecomputeAllBuilder(self.engine)
+        elif not lasting:
+            builder = builder.detached()
+        if self.method.construction.capabilities.keeps_cache:
             builder.instruct(common_prefix(query_ids, instruction_ids))
-        if not self.method.retrieval.capabilities.latent:  # else only some of the units enter the prompt
+        if not latent:
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
-            self._check_length(rows, 0)  # before any is encoded
-
-        def build() -> PreparedPrompt:
-            with timer.part("retrieve"):
-                return builder.build(units, query_ids, context, timer)
-
-        prompt, result = with_retry(self._lease, timer, build, partial(self._compute, timer), not builder.harvests)
-        flips, self._flips = tuple(self._flips), []
-        return self._close(prompt, result, query_ids, flips, timer, lasting)
+            self._check_length(rows, 0)  # before any row is encoded
+        prompt, result = self._compute(builder, units, query_ids, context, timer)
+        seconds = timer.seconds
+        seconds["load"] = result.trace.timings["load"]
+        seconds["prefill"] -= seconds["load"]
+        seconds["encode"] += encoded - began
+        seconds["embed"] = self._graph.embed_seconds
+        seconds["update"] = updated - encoded - update_embed
+        seconds["retrieve"] = clock() - began - seconds.total()
+        return self._close(prompt, result, query_ids, timer, lasting)
 
     def update(self, settle: bool = False) -> None:
-        """Let groups follow the changed segments now; a prompt does so for what has changed since.
+        """Update the groups with the segments changed so far, as every prompt does. Segments of one call form groups.
 
-        When it is called decides which segments are seen to come together, and so how they are grouped.
-
-        :param settle: what was quiet for long enough becomes static, as it does with a prompt
+        :param settle: let groups without recent changes become static, as a prompt does
         """
         self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
-        """Encode blocks ahead that a prompt for ``query_text`` would lack: about ``tokens`` tokens, a unit at least.
+        """Encode missing blocks of a prompt for ``query_text`` ahead: about ``tokens`` tokens, at least one unit.
 
-        Nothing else changes, no choice and no group: a prompt is what it would have been. So `update` has to have
-        followed what was put. Only isolated units can be encoded ahead; what a method harvests from its prompts cannot.
+        Later prompts do not change. Call `update` behind the last change. Only isolated units can be encoded ahead.
 
-        :returns: tokens encoded, and those still lacking
+        :returns: tokens encoded, and tokens still missing
         """
         if self._transcript is not None:
             return 0, 0
@@ -154,46 +152,42 @@ class MemorySession:
         return builder.prepare(units, context, tokens)
 
     def snapshot(self) -> Snapshot:
-        """What is remembered; keys and values are not in it."""
+        """Return the segments and groups; keys and values are not part of it."""
         self.update()
         return Snapshot.of(self.store)
 
     def load(self, snapshot: Snapshot, blocks: bool = True) -> None:
-        """Remember what was remembered then, and nothing else; ``blocks`` as in `reset`."""
+        """Replace the memory by a snapshot; ``blocks`` as in `reset`."""
         self.reset(blocks)
         self.store.restore(snapshot.segments, snapshot.step, snapshot.created)
         self._graph.restore(self.store, snapshot)
 
     def embed(self, texts: Sequence[str]) -> None:
-        """Have the vectors of segments that `load` is about to bring, where the encoder remembers them."""
+        """Encode texts of segments before `load`, for an encoder that caches vectors."""
         self._encoder.encode(texts)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
-        """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
+        """Add the result of the last query (the decided skill) to the transcript of the `append` layout."""
         if self._transcript is None:
-            raise ConfigError(
-                f"memory method {self.method.name!r} rebuilds its prompt; append_turn needs layout append"
-            )
+            raise ConfigError(f"method {self.method.name!r} rebuilds its prompt; append_turn needs layout append")
         self._transcript.append(token_ids)
 
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt; where the ``best`` are wanted, -inf for some others.
+        """Return the log-likelihood of every candidate behind the prompt; with ``best``, -inf for some worse ones.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
-        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # nothing is read behind a last token
+        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # a last token is not read
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored next.
+        """Continue the prompt greedily, within the model's positions; ``keep`` makes the tokens part of the prompt.
 
-        It ends where the model's positions do.
-
-        :raises CapacityError: there is not one left
+        :raises CapacityError: no position is left
         """
         cache = prefill.cache
         length, logits = cache.length, cache.logits
@@ -203,29 +197,26 @@ class MemorySession:
         return ids
 
     def pin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Pin knowledge that outlives this session, for all sessions of the method that ask under the same extra key.
+        """Pin tokens beyond this session, for all sessions of the method that use the same extra key.
 
-        :param extra_key: the session's namespace if left out
-        :raises CapacityError: it does not fit into the method's pinned pool
+        :param extra_key: the session's namespace if empty
+        :raises CapacityError: they do not fit into the method's pinned pool
         """
         self._pinning().pin(token_ids, extra_key, self._need_context())
 
     def unpin(self, token_ids: Sequence[int], extra_key: str = "") -> None:
-        """Delete what was pinned; a prompt that is being assembled from it keeps it."""
+        """Unpin tokens; a prompt that is being assembled from them keeps them."""
         self._pinning().unpin(token_ids, extra_key)
 
     def is_pinned(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
         return self._pinning().is_pinned(token_ids, extra_key)
 
     def advance(self) -> None:
-        """The world has moved on by one step."""
+        """Begin the next step."""
         self.store.advance()
 
     def reset(self, blocks: bool = True) -> None:
-        """Forget all segments and blocks. The context prefix is no memory: its keys and values stay.
-
-        ``blocks=False``: what was encoded stays, for whoever reads the same text again.
-        """
+        """Delete all segments and, unless ``blocks`` is False, their blocks. The context's keys and values stay."""
         self.store.clear()
         self._flips = []
         if blocks:
@@ -238,19 +229,14 @@ class MemorySession:
             self._cold = True
 
     def close(self) -> None:
-        """Let go of the memory, for good; a storage that persists keeps the blocks, for whoever restores it."""
+        """Release the memory; a storage that persists keeps the blocks for a later session."""
         self._builder.unshare()
         self.reset(blocks=False)
         self._lease.release(delete=not self.method.storage.capabilities.persists)
 
-    @property
-    def _rebuilds(self) -> bool:
-        """Is all of a prompt known before it is assembled, the chosen segments' text?"""
-        return self._transcript is None and not self.method.retrieval.capabilities.latent
-
     def _make_transcript(self) -> Transcript:
         room = self.engine.info.max_positions - len(self._context_ids) - ROOM
-        latent = self.method.retrieval.capabilities.latent  # then the pool may be of any length
+        latent = self.method.retrieval.capabilities.latent  # then the transcript may be of any length
         return Transcript(math.inf if latent else room, self._newline)
 
     def _make_builder(self) -> PromptBuilder:
@@ -268,16 +254,14 @@ class MemorySession:
 
     def _need_context(self) -> Context:
         """Return the context, encoded at first use; the next prompt counts its tokens."""
-        if self._context is not None:
-            return self._context
-        ids = self._context_ids
-        if not ids or not self._builder.reads_context:
-            self._context = Context(ids)
-            return self._context
-        (block,) = self.engine.encode([(None, ids)])
-        seen = {"none": 0, "bos": 1, "system": len(ids)}[self.method.context]
-        first = block if seen == len(ids) else KVBlock("", block.k[:, :, :seen], block.v[:, :, :seen])
-        self._context, self._new_context_tokens = Context(ids, block, ids[:seen], first if seen else None), len(ids)
+        if self._context is None:
+            ids, block, prefix, visible = self._context_ids, None, None, 0
+            if ids and self._builder.reads_context:
+                (block,) = self.engine.encode([(None, ids)])
+                visible = {"none": 0, "bos": 1, "system": len(ids)}[self.method.context]
+                prefix = block.part(0, visible) if visible else None
+                self._new_context_tokens = len(ids)
+            self._context = Context(ids, block, ids[:visible], prefix)
         return self._context
 
     def _plan(
@@ -302,94 +286,113 @@ class MemorySession:
             query_ids = query_ids if restart is None else [*front_ids, *restart()]
             transcript = self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
-            self._check_length(len(self._context_ids) + rows, rows)  # before the old one is forgotten
+            self._check_length(len(self._context_ids) + rows, rows)  # before the old transcript is dropped
             if lasting:
                 self._transcript = transcript
-            else:  # a prompt without trace: another transcript, and nothing harvested of it
+            else:  # nothing is kept of this prompt
                 builder = self._make_builder()
         return [transcript.memory(segments, self.store)], query_ids, builder
 
+    def _compute(
+        self, builder: PromptBuilder, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer
+    ) -> tuple[PreparedPrompt, PrefillResult]:
+        """Build a prompt and compute it, again for each block that turns out to be damaged.
+
+        All blocks of a damaged prompt are verified before the next attempt. Timings include failed attempts, and counts
+        include the blocks that they encoded.
+
+        :raises DamagedError: a block is damaged a second time
+        """
+        damaged: set[str] = set()
+        encoded: dict[str, int] = {}  # tokens of the blocks that earlier attempts encoded, by identity
+        while True:
+            placements: tuple[Placement, ...] = ()
+            stored = self._lease.stored = {}
+            try:
+                prompt = builder.build(units, query, context, timer)
+                placements = prompt.layout.placements
+                if encoded:  # not hits
+                    placements = tuple(replace(p, hit=p.hit and p.identity not in encoded) for p in placements)
+                    layout = replace(prompt.layout, placements=placements)
+                    prompt = replace(prompt, layout=layout, encoded=prompt.encoded + sum(encoded.values()))
+                return prompt, self._prefill(prompt, timer)
+            except DamagedError as error:
+                if error.identity in damaged:
+                    raise
+                damaged.add(error.identity)
+                self._lease.discard(error.identity)
+            if not builder.harvests:
+                encoded |= stored
+            for placement in placements:
+                self._lease.verify(placement.identity)
+
+    def _prefill(self, prompt: PreparedPrompt, timer: StepTimer) -> PrefillResult:
+        layout, began = prompt.layout, time.perf_counter()
+        self._check_length(layout.rows, int(layout.fresh.sum()))
+        try:
+            if prompt.cache is not None:
+                result = self.engine.extend(prompt.cache, layout.token_ids[prompt.prefix :], ChunkSchedule())
+                last = self.engine.info.layers - 1
+                result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in layout.segments)
+                return result
+            result = self.engine.prefill(
+                layout,
+                Full() if layout.fresh.all() else copy.copy(self.method.recompute),  # stages hold one prompt's state
+                copy.copy(self.method.loading),
+                prompt.context_block,
+                self._builder.harvests,
+                prompt.slots,
+                prompt.seen_block,
+            )
+            for block in result.encoded:
+                self._lease.put(block)
+            return result
+        finally:
+            timer.seconds["prefill"] += time.perf_counter() - began
+
     def _close(
-        self,
-        prompt: PreparedPrompt,
-        result: PrefillResult,
-        query_ids: Sequence[int],
-        flips: tuple[Flip, ...],
-        timer: StepTimer,
-        lasting: bool,
+        self, prompt: PreparedPrompt, result: PrefillResult, query_ids: Sequence[int], timer: StepTimer, lasting: bool
     ) -> Prefill:
         """Keep the computed rows for later prompts, and report the prompt."""
-        loading = result.trace.timings["load"]
-        timer.add("load", loading)
-        timer.add("prefill", -loading)
-        after = StepTimer()
+        began = time.perf_counter()
         if lasting:
-            with after.part("after"):
-                self._builder.after(prompt, result)
+            self._builder.after(prompt, result)
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
+        after_ms = 1e3 * (time.perf_counter() - began) if lasting else 0.0
         self._lease.next_prompt()
+        flips, self._flips = tuple(self._flips), []
         cold, self._cold = self._cold, self._cold and not lasting
         context_tokens, self._new_context_tokens = self._new_context_tokens, 0
+        units = tuple(
+            UnitUse(p.unit.kind, p.start, p.stop - p.start, tuple(s.segment for s in p.unit.spans), p.identity, p.hit)
+            for p in prompt.layout.placements
+        )
         return Prefill(
-            result=result,
+            logits=result.logits,
+            cache=result.cache,
+            trace=result.trace,
             layout=prompt.layout,
-            units=prompt.units,
+            units=units,
             flips=flips,
-            counts=count(
-                prompt.layout,
-                prompt.units,
-                result.trace,
-                context_tokens,
-                prompt.encoded,
-                prompt.invalidated,
-                prompt.query_token_layers,
-                prompt.prefix,
-                result.cache.length,
-            ),
+            counts=_counts(prompt, units, result, context_tokens),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in timer.seconds.items()}),
             cold=cold,
-            after_ms=1e3 * after.seconds.get("after", 0.0),
+            after_ms=after_ms,
             reads=result.cache.reads,
         )
 
-    def _compute(self, timer: StepTimer, prompt: PreparedPrompt) -> PrefillResult:
-        self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
-        with timer.part("prefill"):
-            return self._prefill(prompt)
-
-    def _prefill(self, prompt: PreparedPrompt) -> PrefillResult:
-        if prompt.cache is not None:
-            result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], ChunkSchedule())
-            last = self.engine.info.layers - 1
-            result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
-            return result
-        recompute = Full() if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
-        result = self.engine.prefill(
-            prompt.layout,
-            recompute,  # a copy, like the next: stages hold one prompt's state
-            copy.copy(self.method.loading),
-            prompt.context_block,
-            self._builder.harvests,
-            prompt.slots,
-            prompt.seen_block,
-        )
-        for block in result.encoded:
-            self._lease.put(block)
-        return result
-
     def _check_length(self, rows: int, new: int) -> None:
-        """Raises CapacityError for a prompt of too many ``rows``, of which ``new`` are this turn's own."""
+        """Raise CapacityError for a prompt of too many ``rows``, of which ``new`` are this turn's own."""
         limit, retrieval = self.engine.info.max_positions, self.method.retrieval
-        if rows <= limit:
-            return
-        remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
-        if retrieval.capabilities.latent:
-            remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
-        raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+        if rows > limit:
+            remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
+            if retrieval.capabilities.latent:
+                remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
+            raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
-        """Positions that the model has behind the prompt's. Raises CapacityError for fewer than ``needed``."""
+        """Return the positions left behind the prompt. Raises CapacityError for fewer than ``needed``."""
         latent = self.method.retrieval.capabilities.latent  # then rows may lie anywhere in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
         limit = self.engine.info.max_positions
@@ -401,14 +404,37 @@ class MemorySession:
         return limit - rows
 
 
+def _counts(prompt: PreparedPrompt, units: Sequence[UnitUse], result: PrefillResult, context_tokens: int) -> Counts:
+    """Count the rows and token-layers of a prompt, for whose context ``context_tokens`` were encoded."""
+    layout, trace, layers = prompt.layout, result.trace, len(result.trace.active_rows)
+    query, memory = layout.rows - layout.query, layout.query - layout.context
+    hit = sum(unit.tokens for unit in units if unit.hit)
+    fresh_context = context_tokens + int(layout.fresh[: layout.context].sum())
+    return Counts(
+        layers=layers,
+        prompt_tokens=layout.rows,
+        memory_tokens=memory,
+        fresh_tokens=fresh_context + memory - hit + query,
+        hit_tokens=hit,
+        invalidated_tokens=prompt.invalidated,
+        token_layers=sum(trace.active_rows),
+        recomputed_token_layers=sum(trace.recomputed_rows[1:]),
+        encoded_token_layers=(context_tokens + prompt.encoded) * layers + prompt.query_token_layers,
+        loaded_bytes=sum(load.nbytes for load in trace.loads),
+        prefix_tokens=prompt.prefix,
+        live_tokens=result.cache.length,
+        longest_tokens=layout.rows,
+    )
+
+
 def _fitting(units: Sequence[Unit], room: int) -> list[Unit]:
-    """The first units, ``room`` tokens at most: no prompt is longer."""
+    """Return the first units, ``room`` tokens at most."""
     ends = accumulate(len(unit.token_ids) for unit in units)
     return [unit for unit, end in zip(units, ends, strict=True) if end <= room]
 
 
 def _needs(method: MemoryMethod) -> EngineCapabilities:
-    """Abilities of an engine that a memory method needs."""
+    """Return the abilities of an engine that a memory method needs."""
     parts = method.capabilities
     return EngineCapabilities(
         selective_recompute=parts.repairs,

@@ -1,14 +1,14 @@
-"""Six stages of a memory method, as Protocols: the questions that every method answers.
+"""Six stages of a memory method, as Protocols.
 
-    retrieval     which segments (or stored blocks) enter this prompt, in what order?
-    construction  which are encoded together, what became stale, how do they become rows?
-    recompute     which rows get fresh keys and values at each layer?
-    loading       when does each block's layer slice move to the compute device?
-    retention     which rows survive this turn?
-    storage       where and in what format do blocks rest?
+    retrieval     selects the segments (or stored blocks) of a prompt, and their order
+    construction  groups segments into units, finds stale units, and makes units into rows
+    recompute     selects the rows that get fresh keys and values at each layer
+    loading       schedules the moves of each block's layer slices to the compute device
+    retention     selects the rows that survive a turn
+    storage       keeps blocks, in its place and format
 
-A stage is one small class in one small file; `memory.method` binds one choice for each into a method. Construction,
-which makes the prompts of a session, has its Protocol in `memory.construction.base`. Rows are prompt rows, from 0.
+A stage is one small class in one small file; `memory.method` composes a method of one per stage. The Protocol of
+constructions, which make the prompts of a session, is in `memory.construction.base`. Rows are prompt rows, from 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a stage does to exactness and to rows; laws and compositions are a matrix over these."""
+    """Effects of a stage on exactness and rows, by which laws and compositions are checked."""
 
     exact: bool = True  # equals plain recomputation
     moves_blocks: bool = False  # serves a block at a position other than the one it was computed at
@@ -40,52 +40,52 @@ class Capabilities:
     repairs: bool = False  # recomputes rows that blocks already cover
     by_mass: bool = False  # chooses rows by attention mass alone: needs nothing of a layer behind its queries and keys
     latent: bool = False  # chooses stored blocks by query states, not segments by text
-    persists: bool = False  # what was flushed outlives the process
+    persists: bool = False  # flushed blocks outlive the process
     selectable: bool = False  # a latent retrieval may choose among its blocks
     uniform: bool = False  # its blocks are of one size and fit any position, so that layers may choose different ones
     pins: bool = False  # its sessions may pin blocks that outlive them
-    keeps_cache: bool = False  # the session's own cache goes on with the next turn
-    in_memory: bool = False  # blocks rest in this process alone
+    keeps_cache: bool = False  # the session's own cache continues with the next turn
+    in_memory: bool = False  # blocks are in this process alone
 
 
 class Probe(Protocol):
-    """What a recompute stage may ask the engine after the attention of a layer. Everything is lazy."""
+    """State of a layer behind its attention, for recompute stages. All values are computed on demand."""
 
     layer: int
 
     def mass_from_query(self) -> torch.Tensor:
-        """(segments,) attention from the query to each segment: mean over heads, query rows and its tokens."""
+        """Return (segments,) attention from the query: mean over heads, query rows and a segment's tokens."""
         ...
 
-    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same from each ``chosen`` segment's active rows: the edges of a hop.
+    def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """Return (len(segments), segments) attention from each segment's active rows, 0 for segments without any.
 
-        ``causal=False`` scores later segments too (for importance only; attention itself stays causal).
+        :param causal: False: score later segments too, for importance only; attention itself is always causal
         """
         ...
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """(prompt rows,) attention that the active rows ``sources`` give to each row: sum over them and heads."""
+        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Per kind (``k``: unrotated) the (kv_heads, len(rows), head_dim) that ``layer`` would compute for ``rows``."""
+        """Compute, per kind (``k``: unrotated), (kv_heads, len(rows), head_dim) of active ``rows`` at ``layer``.
+
+        :raises ConfigError: ``layer`` is not this one or the next, or a row is not active
+        """
         ...
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """What the blocks hold for the same rows."""
+        """Read the same from the rows' blocks. Raises ConfigError for no rows, or rows without a block."""
         ...
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Tell the trace how this layer's choice came about: hops needed, ``(from segment, to segment, mass)`` edges.
-
-        Segment -1 stands for the query.
-        """
+        """Record the layer's hops and edges ``(from segment, to segment, mass)`` in the trace; -1 is the query."""
         ...
 
 
 class Retrieval(Protocol):
-    """Which segments enter this prompt, in what order?"""
+    """Selection of the segments of a prompt, and their order."""
 
     capabilities: Capabilities
 
@@ -93,28 +93,31 @@ class Retrieval(Protocol):
 
 
 class LatentRetrieval(Retrieval, Protocol):
-    """Which stored blocks enter this prompt? Asked with query states, against the boxes around the blocks' keys."""
+    """Selection of stored blocks by query states, against the boxes around the blocks' keys."""
 
     top_k: int
 
     def voters(self, layers: int) -> tuple[int, ...]:
-        """Numbers of the layers whose query states are wanted, in a model of ``layers``."""
+        """Return the rising numbers of the layers whose query states are needed, in a model of ``layers``."""
         ...
 
     def most(self, tokens: int) -> int:
-        """How many blocks of ``tokens`` tokens can be chosen at most."""
+        """Return the largest number of blocks of ``tokens`` tokens that can be chosen."""
         ...
 
     def takes_all(self, index: KeyBoxIndex) -> bool:
-        """Whether nothing is left out, whatever the query."""
+        """Tell whether every query chooses all blocks."""
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Block numbers, rising, one for each copy; ``queries`` (heads, tokens, head_dim) unrotated, one per layer."""
+        """Return rising block numbers, each as often as copies of it fit.
+
+        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
+        """
         ...
 
     def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
-        """The same for one layer that chooses for itself."""
+        """Choose for one layer alone."""
         ...
 
 
@@ -124,87 +127,87 @@ class Slots(Protocol):
     rows: slice
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
-        """Numbers of the blocks to attend to at ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+        """Return the numbers of the blocks of ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
         ...
 
     def block(self, number: int) -> KVBlock:
-        """Keys, unrotated, and values of one of them; all have as many rows."""
+        """Return a block's keys, unrotated, and values; all blocks have the same number of rows."""
         ...
 
 
 class Recompute(Protocol):
-    """Which rows get fresh keys and values at each layer? Results are sorted row numbers, fresh rows included."""
+    """Selection of the rows that get fresh keys and values at each layer: sorted row numbers, with all fresh rows."""
 
     capabilities: Capabilities
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        """Rows active at layer 0."""
+        """Return the rows active at layer 0."""
         ...
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """Rows active at ``layer + 1``, a subset of ``active``; called after the attention of ``layer``."""
+        """Return the rows active at ``layer + 1``, a subset of ``active``; called after the attention of ``layer``."""
         ...
 
 
 class Loading(Protocol):
-    """When does each block's layer slice move to the compute device?"""
+    """Schedule of the moves of each block's layer slices to the compute device."""
 
     capabilities: Capabilities
-    overlaps: bool  # whether it is asked as soon as the rows of a layer are known, else when the layer is due
+    overlaps: bool  # called as soon as the rows of a layer are known, else when the layer is due
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        """Transfers that may start once the rows active at ``layer`` are known. Called for layer 0, 1, ... in order.
+        """Return transfers that may start once the rows active at ``layer`` are known; called for layers 0, 1, ...
 
-        Every row not active at a layer must have been transferred for that layer, by this call or an earlier one.
+        A row that is not active at a layer must have been transferred for it, by this call or an earlier one.
         """
         ...
 
 
 class Retention(Protocol):
-    """Which rows survive this turn, under what budget in tokens? Asked after every prefill; rows never move."""
+    """Selection of the rows that survive a turn, after every prefill; rows never move."""
 
     capabilities: Capabilities
     budget: int | None  # live rows that may stay; None: all
-    window: int  # of so many last rows it wants to see the queries, beside those of the query span
-    counts_mass: bool  # whether it wants the attention that rows have received
+    window: int  # last rows whose queries it needs, besides those of the query span
+    counts_mass: bool  # needs the attention that rows have received
 
     def open(self, weights_key: str, head_dim: int) -> None:
-        """Rows of this model will be shown; every session says so at its start. Raises ModelError if they cannot be."""
+        """Prepare for rows of this model, at the start of a session. Raises ModelError if that is impossible."""
         ...
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        """(live rows,) bool: those that stay, the forced ones among them."""
+        """Return (live rows,) bool: the rows that stay, including the forced ones."""
         ...
 
 
 class Storage(Protocol):
-    """Where and in what format do blocks rest?"""
+    """Place and format of stored blocks."""
 
     capabilities: Capabilities
 
     def open(self, model_key: str) -> None:
-        """Blocks of this model will be put and asked for; every session says so at its start."""
+        """Prepare for blocks of this model, at the start of a session."""
         ...
 
     def put(self, block: KVBlock) -> None: ...
     def get(self, identity: str) -> KVBlock | None: ...
 
     def contains(self, identity: str) -> bool:
-        """Whether it rests here, as far as is known without reading it."""
+        """Tell whether a block is stored, as far as is known without reading it."""
         ...
 
     def verify(self, identity: str) -> bool:
-        """Whether it is stored undamaged: reads what was not verified yet, and deletes it if it is damaged."""
+        """Tell whether a block is stored undamaged, after reading unverified parts; a damaged block is deleted."""
         ...
 
     def delete(self, identity: str) -> None: ...
 
     def entries(self) -> Sequence[Entry]:
-        """What rests here, the least recently used first."""
+        """List the stored blocks, the least recently used first."""
         ...
 
     def stats(self) -> dict[str, int]: ...
 
     def flush(self) -> None:
-        """Let what is stored outlive the process, where the storage persists."""
+        """Make what is stored outlive the process, if the storage persists."""
         ...

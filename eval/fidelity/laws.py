@@ -15,12 +15,10 @@ from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Layout, Unit, lay_out, place
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.stages import Loading, Recompute
 
 LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens

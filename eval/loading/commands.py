@@ -29,9 +29,8 @@ from memory.engine.transfer.link import CHUNK
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation
 
 RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of loading to computing

@@ -12,7 +12,7 @@ from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout, Placement, Span, Unit
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.schedule import Schedule
+from memory.recompute.multi_hop import Schedule
 from memory.recompute.value_deviation import ValueDeviation
 
 

@@ -20,8 +20,7 @@ from eval.common.tables import table_of
 from eval.recall.cells import Cell
 from memory.engine.base import Engine
 from memory.loading.serial import Serial
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Layout, Unit, lay_out, place
 from memory.stages import Capabilities, Probe
 from planners.prompts.formats import Format
 from planners.training.recall_probes import Probe as Question

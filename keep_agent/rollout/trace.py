@@ -168,14 +168,15 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
     prefill = decision.prefill
     if prefill is None:
         return StepNumbers(task=task)
-    times = prefill.timings
-    ttft = max(wall_ms - prefill.after_ms - decision.score_ms, times.total)
+    times = asdict(prefill.timings)
+    total = sum(times.values())
+    ttft = max(wall_ms - prefill.after_ms - decision.score_ms, total)
     return StepNumbers(
         task=task,
         **asdict(prefill.counts),
-        parts={**asdict(times), "update": times.update + ttft - times.total},
+        parts=times | {"update": times["update"] + ttft - total},
         ttft_ms=ttft,
-        ttft_overlapped_ms=ttft - (0.0 if prefill.cold else times.encode),
+        ttft_overlapped_ms=ttft - (0.0 if prefill.cold else times["encode"]),
         score_ms=decision.score_ms,
         score_tokens=decision.score_tokens,
         raw_reads=prefill.reads.raw,

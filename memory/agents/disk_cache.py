@@ -17,7 +17,8 @@ from memory.engine.base import Engine, PersistentCache
 from memory.files import agent_files as disk
 from memory.files.atomic import clean
 from memory.files.background_writer import Writer
-from memory.kv_cache.block import CacheLedger, Entry
+from memory.kv_cache.block import Entry
+from memory.kv_cache.block_store import CacheLedger
 from memory.kv_cache.quantized_file import header_of, tensors_of
 
 Key = tuple[str, str]  # agent and model

@@ -15,8 +15,10 @@ TARGET = "_target_"
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
 METHOD = "memory.method.MemoryMethod"
 PARTS = (
-    "memory.kv_cache.pinned_blocks.PinnedPool", "memory.segments.groups.Grouping", "memory.recompute.schedule.Schedule",
-)  # fmt: skip
+    "memory.kv_cache.pinned_blocks.PinnedPool",
+    "memory.segments.groups.Grouping",
+    "memory.recompute.multi_hop.Schedule",
+)
 
 
 def is_own(name: str) -> bool:

@@ -6,28 +6,24 @@ A construction owns both halves of one idea. `Construction.plan` says which segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from memory.engine.base import Engine, PrefillResult
-from memory.kv_cache.block_lease import BlockLease
-from memory.kv_cache.packed_rows import DamagedError
-from memory.prompt.layout import Layout, Placement, Unit
-from memory.prompt.report import StepTimer, UnitUse, uses
-from memory.prompt.rows import lay_out, place
+from memory.kv_cache.block_store import BlockLease
+from memory.prompt.layout import Layout, Placement, Unit, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities, Recompute, Retention, Retrieval, Slots, Storage
 
 if TYPE_CHECKING:
-    from memory.engine.base import CacheProvider, Engine, PrefillResult, SessionCache
+    from memory.engine.base import CacheProvider, SessionCache
     from memory.kv_cache.block import KVBlock
-    from memory.kv_cache.block_lease import BlockLease
     from memory.kv_cache.pinned_blocks import PinnedPool
     from memory.kv_cache.segment_index import SegmentIndex
     from memory.segments.segment import Segment
-    from memory.segments.store import SegmentStore
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Context:
 
 
 class Composition(Protocol):
-    """The method that a construction belongs to: its other stages, and everything that its sessions share."""
+    """Method of a construction: its other stages, and the stores that its sessions share."""
 
     retrieval: Retrieval
     recompute: Recompute
@@ -57,7 +53,7 @@ class Composition(Protocol):
 
 @dataclass(frozen=True)
 class SessionResources:
-    """Everything that a prompt builder may use of its session."""
+    """Parts of a session that a prompt builder uses."""
 
     engine: Engine
     method: Composition
@@ -71,35 +67,31 @@ class PreparedPrompt:
     """A prompt before its prefill."""
 
     layout: Layout
-    units: tuple[UnitUse, ...]
     context_block: KVBlock | None = None
-    seen_block: KVBlock | None = None  # the context that units see which the prefill encodes on its way
+    seen_block: KVBlock | None = None  # the context of units that the prefill encodes
     encoded: int = 0  # tokens encoded for it
     query_token_layers: int = 0  # of the pass that only makes query states
-    invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more
+    invalidated: int = 0  # tokens of the last prompt's blocks that became useless
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
     stored: int = 0  # how many of them were stored, from the first on
     missing: Mapping[str, Placement] = field(default_factory=dict)  # by segment hash: units to harvest, and where
     slots: Slots | None = None
-    cache: SessionCache | None = None  # the session's own, which holds the first ``prefix`` positions of the prompt
+    cache: SessionCache | None = None  # the session's own, with the first ``prefix`` positions of the prompt
     prefix: int = 0
 
 
 class PromptBuilder(Protocol):
-    """Keys and values for the units of one session's prompts.
-
-    The methods behind `reset` have bodies for builders that keep nothing from turn to turn but blocks.
-    """
+    """Keys and values for the units of one session's prompts; defaults fit builders that keep blocks alone."""
 
     harvests: bool  # rows are copied from the prompt's cache after the prefill
-    reads_context: bool = True  # wants the context's exact block, else its ids alone
+    reads_context: bool = True  # needs the context's exact block, else its ids alone
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
-        """Find stored keys and values of ``units``, encode what is missing, and lay out the prompt's rows."""
+        """Find stored keys and values of ``units``, encode missing ones, and lay out the prompt's rows."""
         ...
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Keep what the prefill has computed for later prompts."""
+        """Keep computed rows for later prompts."""
         ...
 
     def reset(self) -> None:
@@ -107,7 +99,7 @@ class PromptBuilder(Protocol):
         ...
 
     def detached(self) -> PromptBuilder:
-        """Return a builder for a prompt that leaves no trace in this one: itself, where only `after` leaves any."""
+        """Return a builder for a prompt that does not change this one: itself if only `after` changes it."""
         return self
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
@@ -115,10 +107,10 @@ class PromptBuilder(Protocol):
         return 0, 0
 
     def instruct(self, tokens: int) -> None:
-        """Mark the first ``tokens`` of the next query as the instruction from now on; 0: the last one still holds."""
+        """Mark the first ``tokens`` of the next query as the instruction; 0: the last one stays."""
 
     def unshare(self) -> None:
-        """Withdraw everything that this session shares with others beside its blocks."""
+        """Withdraw everything that this session shares with others besides its blocks."""
 
 
 class PinningBuilder(PromptBuilder, Protocol):
@@ -133,13 +125,13 @@ class PinningBuilder(PromptBuilder, Protocol):
 
 
 class Construction(Protocol):
-    """Which segments are encoded together, what became stale, and how do they become rows of the prompt?"""
+    """Stage that encodes segments in units, and makes units the rows of a prompt."""
 
     capabilities: Capabilities
     layouts: tuple[str, ...]  # prompt layouts that it can build: of `memory.config.choices.LAYOUTS`
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        """Units of the chosen ``segments``, in prompt order."""
+        """Return the units of the chosen ``segments``, in prompt order."""
         ...
 
     def builder(self, session: SessionResources) -> PromptBuilder:
@@ -148,109 +140,24 @@ class Construction(Protocol):
 
 
 def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
-    """The leading units that an exact prefix may hold.
-
-    It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
-    """
+    """Return the leading units that may be stored in an exact prefix of ``namespace``."""
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
 
-class Invalidation:
-    """Comparison of one prompt's named units with those of the last. Units without a name have no block."""
-
-    def __init__(self, store: SegmentStore) -> None:
-        self._store = store
-        self.reset()
-
-    def reset(self) -> None:
-        self._previous: dict[str, Unit] = {}
-        self._cursor = 0
-        self._present = self._previous, self._cursor
-
-    def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
-        """Tokens of the last prompt's blocks that became useless.
-
-        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task, whose log
-        ends there. A block that is absent only because its segments were not chosen this time is still good.
-        """
-        changed = set(self._store.changed(self._cursor))
-        chosen = {span.segment for unit in units for span in unit.spans}
-        present = {name: unit for name, unit in zip(names, units, strict=True) if name}
-        tokens = 0
-        for name, unit in self._previous.items():
-            segments = {span.segment for span in unit.spans}
-            if name not in present and (segments & changed or segments <= chosen):
-                tokens += len(unit.token_ids)
-        self._present = present, self._store.changes
-        return tokens
-
-    def settle(self) -> None:
-        """Make the units counted last those of the last prompt; a prompt that leaves no trace never settles."""
-        self._previous, self._cursor = self._present
-
-
-def with_retry(
-    lease: BlockLease,
-    timer: StepTimer,
-    build: Callable[[], PreparedPrompt],
-    compute: Callable[[PreparedPrompt], PrefillResult],
-    encodes: bool,
-) -> tuple[PreparedPrompt, PrefillResult]:
-    """Build a prompt and compute it, again for each block that turns out to be damaged; no answer has read it.
-
-    Damage seldom comes alone, so the other blocks of the prompt are verified before the next attempt. The time of a
-    failed attempt is in the times of the turn, its token-layers are in no count; the blocks it encoded are counted,
-    for they are stored.
-
-    :param encodes: blocks that are put while a prompt is built were encoded for it
-    :raises DamagedError: a block that was computed again is damaged again
-    """
-    damaged: set[str] = set()
-    encoded: dict[str, int] = {}
-    while True:
-        prompt, stored = None, lease.watch()
-        try:
-            prompt = _counted(build(), encoded)
-            return prompt, compute(prompt)
-        except DamagedError as error:
-            if error.identity in damaged:
-                raise
-            damaged.add(error.identity)
-            lease.discard(error.identity)
-        if encodes:
-            encoded |= stored
-        with timer.part("retrieve"):
-            for unit in () if prompt is None else prompt.units:
-                lease.verify(unit.identity)
-
-
-def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:
-    """Count the blocks of earlier attempts as encoded, not as hits; ``encoded`` has their tokens by identity."""
-    if not encoded:
-        return prompt
-    units = (replace(unit, hit=unit.hit and unit.identity not in encoded) for unit in prompt.units)
-    placements = (
-        replace(p, hit=p.hit and (p.block is None or p.block.identity not in encoded)) for p in prompt.layout.placements
-    )
-    layout = replace(prompt.layout, placements=tuple(placements))
-    return replace(prompt, units=tuple(units), layout=layout, encoded=prompt.encoded + sum(encoded.values()))
-
-
 class RecomputeAllBuilder(PromptBuilder):
-    """Prompts without stored rows; those of the context are fresh, too."""
+    """Prompts without stored rows, in the context too."""
 
-    harvests = False
-    reads_context = False
+    harvests = reads_context = False
 
     def __init__(self, engine: Engine) -> None:
         self._device = engine.device
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         placements = place(units, len(context.ids))
-        return PreparedPrompt(lay_out(context.ids, placements, query, False, self._device), uses(placements))
+        return PreparedPrompt(lay_out(context.ids, placements, query, False, self._device))
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Keep nothing."""
+        pass
 
     def reset(self) -> None:
-        """Forget nothing: nothing was kept."""
+        pass

@@ -34,4 +34,4 @@ class Groups(Segments):
         check_log(self.log)
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return list(group_units(segments, store, self.log))
+        return group_units(segments, store, self.log)

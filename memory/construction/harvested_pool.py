@@ -9,8 +9,8 @@ from functools import partial
 from itertools import pairwise
 
 from memory.engine.base import Engine
-from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import BlockLease
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import BlockLease, identity
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.kv_cache.packed_rows import DamagedError
 

@@ -19,13 +19,12 @@ from memory.construction.harvested_pool import HarvestPool
 from memory.construction.latent_choice import BlockChoice, LayerSlots
 from memory.construction.prefix import WholeMemory
 from memory.engine.base import PrefillResult
-from memory.kv_cache.block import KVBlock, identity
-from memory.prompt.layout import Layout, Unit
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
+from memory.prompt.layout import Layout, Unit, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.stages import Capabilities
 
-Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 
 
@@ -103,7 +102,7 @@ class HistoryBuilder(PromptBuilder):
         if self._construction.positions == "coupled":
             layout = _with_first_positions(layout, parts, total)
         return PreparedPrompt(
-            layout, uses(placements), context.block, query_token_layers=token_layers, invalidated=invalidated,
+            layout, context.block, query_token_layers=token_layers, invalidated=invalidated,
             slots=slots,
         )  # fmt: skip
 
@@ -115,7 +114,7 @@ class HistoryBuilder(PromptBuilder):
         rows = torch.arange(layout.rows - len(tokens) + begin, layout.rows)
         selected = (self._pool.blocks[number].name for layer in result.trace.slots for number in layer)
         where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
-        origin = " ".join([self._rules, *where, *(unit.identity for unit in prompt.units), *selected])
+        origin = " ".join([self._rules, *where, *(p.identity for p in prompt.layout.placements), *selected])
         name = identity(self._engine.model_key, ids[: layout.context], (), origin)
         self._pool.grow(tokens, stops, name, partial(self._engine.harvest, result.cache, rows))
 

@@ -11,17 +11,54 @@ from dataclasses import replace
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import ClassVar
 
-from memory.construction.base import Context, Invalidation, PreparedPrompt, PromptBuilder, SessionResources
+import torch
+
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.latent_choice import UnitChoice
 from memory.engine.base import PrefillResult, Priority
-from memory.kv_cache.block import KVBlock, identity, joined
-from memory.prompt.layout import Unit
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
+from memory.prompt.layout import Placement, Unit, lay_out
+from memory.prompt.report import StepTimer
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 
 FUSED = 512  # tokens at most that a prefill encodes on its way, so that its activations stay bounded
-MOST_NAMES = 50_000  # identities remembered by unit
+MOST_NAMES = 50_000  # identities cached by unit
+
+
+class Invalidation:
+    """Comparison of a prompt's named units with those of the last prompt. Units without a name have no block."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        self._previous: dict[str, Unit] = {}
+        self._cursor = 0
+        self._present = self._previous, self._cursor
+
+    def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
+        """Count the tokens of the last prompt's blocks that became useless.
+
+        Reasons are a changed segment, shifted tokens, a group that changed its kind, and the end of a task with its
+        log. A block whose segments were not retrieved this time is still valid.
+        """
+        changed = set(self._store.changed(self._cursor))
+        retrieved = {span.segment for unit in units for span in unit.spans}
+        present = {name: unit for name, unit in zip(names, units, strict=True) if name}
+        tokens = 0
+        for name, unit in self._previous.items():
+            segments = {span.segment for span in unit.spans}
+            if name not in present and (segments & changed or segments <= retrieved):
+                tokens += len(unit.token_ids)
+        self._present = present, self._store.changes
+        return tokens
+
+    def settle(self) -> None:
+        """Compare the next prompt with the units counted last; not called for prompts of which nothing is kept."""
+        self._previous, self._cursor = self._present
 
 
 class Isolated:
@@ -56,8 +93,8 @@ class IsolatedBuilder(PromptBuilder):
         blocks = {name: self._lease.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         fuses = self._choice is None and _tokens(missing.values()) <= FUSED
-        behind = self._fused_behind(missing, context) if fuses else {}
-        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in behind}
+        prefixes = self._fused_behind(missing, context) if fuses else {}
+        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in prefixes}
         first, tokens = chained if fuses else missing, 0
         if first:
             with timer.part("encode"):
@@ -69,21 +106,19 @@ class IsolatedBuilder(PromptBuilder):
         invalidated, query_token_layers = self._invalidation.count(names, units), 0
         if self._choice is not None:
             front = (unit.token_ids for name, unit in zip(names, units, strict=True) if not name)
-            new = [*chain.from_iterable(front), *query]
-            numbers, query_token_layers = self._choice.choose(names, blocks, context.block, new, timer)
+            computed = [*chain.from_iterable(front), *query]
+            numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
-        hits = [bool(name) and name not in missing for name in names]
-        placements = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
-        if fused:
-            pairs = zip(placements, names, strict=True)
-            placements = [replace(p, fused=n, behind=behind.get(n)) if n in fused else p for p, n in pairs]
-        stands = self._lossless and context.seen_ids == context.ids  # so the first does, where it was encoded
-        if placements and stands and not placements[0].unit.behind:
-            exact = bool(placements[0].fused) or placements[0].block is not None
-            placements[0] = replace(placements[0], exact=exact)
+        row, placements = len(context.ids), []
+        stands = self._lossless and context.seen_ids == context.ids  # so the first unit does, where it was encoded
+        for name, unit in zip(names, units, strict=True):
+            block, new = blocks.get(name), name if name in fused else ""
+            exact = stands and not placements and not unit.behind and (block is not None or bool(new))
+            hit = bool(name) and name not in missing
+            placements.append(Placement(unit, row, block, hit, exact, new, prefixes.get(new)))
+            row += len(unit.token_ids)
         return PreparedPrompt(
             lay_out(context.ids, placements, query, True, self._engine.device),
-            uses(placements),
             context.block,
             context.seen_block,
             encoded=tokens,
@@ -107,10 +142,7 @@ class IsolatedBuilder(PromptBuilder):
         self._invalidation.settle()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Encode and store units: those that stand alone in one packed forward, the others chain by chain.
-
-        A unit's chain is encoded with it as far as it is not stored.
-        """
+        """Encode and store units: single ones in one packed forward, others with the missing part of their chain."""
         alone = {name: unit for name, unit in units.items() if not unit.behind}
         requests = [(context.seen_block, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
@@ -121,7 +153,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _fused_behind(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
-        """By name of the only missing chained unit: the stored blocks before it, joined; {} if one is missing."""
+        """Return, by name of the only missing chained unit, the joined blocks before it; {} if one is not stored."""
         chained = [(name, unit) for name, unit in missing.items() if unit.behind]
         if len(chained) != 1:
             return {}
@@ -131,19 +163,19 @@ class IsolatedBuilder(PromptBuilder):
         return {name: joined(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """The units that ``unit`` is computed behind, and itself, by name, from the first on."""
+        """Return the units that ``unit`` is computed behind, and itself, by name."""
         ids = [*unit.behind, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], behind=unit.behind[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
-        """Blocks of the unit and of its chain, from the first one on that is not stored."""
+        """Encode the unit and its chain, from the first link on that is not stored."""
         ids, names = [*unit.behind, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
-        seen = joined([block for block in (context.seen_block, *stored) if block])
-        (block,) = self._engine.encode([(seen, [*chain.from_iterable(new)])], priority=priority)
-        if len(new) == 1:  # as it rests: in pinned memory, if any
+        prefix = joined([block for block in (context.seen_block, *stored) if block])
+        (block,) = self._engine.encode([(prefix, [*chain.from_iterable(new)])], priority=priority)
+        if len(new) == 1:  # without a copy, which would leave pinned memory
             return [replace(block, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [
@@ -160,7 +192,7 @@ class IsolatedBuilder(PromptBuilder):
         return blocks
 
     def _name(self, unit: Unit, context: Context) -> str:
-        """Identity of a unit's block; "" if it is never stored."""
+        """Return the identity of a unit's block; "" if it is never stored."""
         if not unit.reusable or not unit.token_ids:
             return ""
         namespace = unit.namespace or self._namespace
@@ -169,9 +201,17 @@ class IsolatedBuilder(PromptBuilder):
         if name is None:
             if len(self._names) > MOST_NAMES:
                 self._names.clear()
-            seen = (*context.seen_ids, *chain.from_iterable(unit.behind))
-            name = self._names[key] = identity(self._engine.model_key, seen, unit.token_ids, namespace)
+            prefix = (*context.seen_ids, *chain.from_iterable(unit.behind))
+            name = self._names[key] = identity(self._engine.model_key, prefix, unit.token_ids, namespace)
         return name
+
+
+def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
+    """Join the rows of all blocks in one without a name, on the device of the last; None of none."""
+    if len(blocks) < 2:
+        return blocks[0] if blocks else None
+    device = blocks[-1].k.device
+    return KVBlock("", *(torch.cat([getattr(block, side).to(device)[:] for block in blocks], 2) for side in "kv"))
 
 
 def _tokens(units: Iterable[Unit]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory.construction.isolated import Isolated
-from memory.construction.static_dynamic import check_log, log_units, segment_unit
+from memory.construction.static_dynamic import check_log, log_units
 from memory.prompt.layout import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
@@ -26,4 +26,4 @@ class PerSegment(Isolated):
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         lines = log_units(store, self.log)
-        return [segment_unit(segment, store, lines) for segment in segments]
+        return [Unit.of("segment", [(s.id, store.tokens(s.id))], lines.get(s.id, ())) for s in segments]

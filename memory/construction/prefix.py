@@ -15,9 +15,8 @@ from keep_agent.errors import ConfigError
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
 from memory.engine.base import Engine, PrefillResult
 from memory.kv_cache.prefix_index import PrefixIndex
-from memory.prompt.layout import Unit, common_prefix
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Unit, common_prefix, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
@@ -82,7 +81,6 @@ class PrefixBuilder(PromptBuilder):
         self._present = memory.token_ids[:stored]
         return PreparedPrompt(
             lay_out(context.ids, placements, query, True, self._engine.device),
-            uses(placements),
             context.block,
             invalidated=invalidated,
             chain=tuple(names),

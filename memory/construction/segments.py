@@ -16,15 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.construction.base import Context, Invalidation, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.isolated import Invalidation
 from memory.construction.prefix import WholeMemory, extend_chain
 from memory.engine.base import PrefillResult, Priority
-from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
 from memory.kv_cache.prefix_index import PrefixIndex
 from memory.kv_cache.segment_index import segment_hash
-from memory.prompt.layout import Layout, Placement, Unit
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out
+from memory.prompt.layout import Layout, Placement, Unit, lay_out
+from memory.prompt.report import StepTimer
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
@@ -107,7 +108,6 @@ class AnyOffsetBuilder(PromptBuilder):
         self._in_use.release()
         return PreparedPrompt(
             lay_out(context.ids, placements, query, True, self._engine.device),
-            uses(placements),
             context.block,
             invalidated=self._invalidation.count(names, units),
             chain=tuple(chain_names),

@@ -1,10 +1,11 @@
-"""KEEP's memory construction: static groups are encoded whole, everything else segment by segment, the log in order."""
+"""KEEP's memory construction: static groups are encoded whole, other segments alone, and the log in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 from keep_agent.errors import ConfigError
 from memory.construction.isolated import Isolated
@@ -16,37 +17,31 @@ Lines = tuple[tuple[int, ...], ...]  # token ids
 
 
 def check_log(tokens: int) -> None:
-    """Raises `ConfigError`."""
     if tokens < 0:
         raise ConfigError(f"log={tokens} tokens cannot be: use 0 or more")
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """By id, the lines that each line of the log is encoded behind: fewer than ``most`` tokens; 0: none."""
-    behind: dict[str, Lines] = {}
-    before: Lines = ()
+    """Return, by id, the lines that each line of the log is encoded behind: fewer than ``most`` tokens; 0: none."""
+    prefixes: dict[str, Lines] = {}
+    prefix: Lines = ()
     for id in store.log if most else ():
         tokens = store.tokens(id)
-        if sum(map(len, before)) + len(tokens) > most:
-            before = ()
-        behind[id], before = before, (*before, tokens)
-    return behind
-
-
-def segment_unit(segment: Segment, store: SegmentStore, behind: dict[str, Lines]) -> Unit:
-    """The segment as a unit of its own, behind the lines that ``behind`` has for it."""
-    return replace(Unit.of("segment", [(segment.id, store.tokens(segment.id))]), behind=behind.get(segment.id, ()))
+        if sum(map(len, prefix)) + len(tokens) > most:
+            prefix = ()
+        prefixes[id], prefix = prefix, (*prefix, tokens)
+    return prefixes
 
 
 @dataclass(frozen=True)
 class StaticDynamic(Isolated):
     """KEEP (arXiv 2602.23592, section 4.1): full attention inside a static group, isolated dynamic segments.
 
-    A group that changes its kind makes other units, whose blocks are other blocks: that is its recomputation.
+    A group that changes its kind becomes other units with other blocks, and so is recomputed.
 
-    The paper does not mention a log, which changes at every step and yet only grows. No segment before a new line can
-    see that line, so a line of the agent's actions in its task is encoded behind the lines before it, in the prompt or
-    not, at the cost of encoding it alone. After ``log`` tokens the chain restarts; 0: its lines are ordinary segments.
+    The paper does not mention a log, which changes at every step but only grows. A line of the agent's actions in its
+    task is encoded behind the lines before it, in the prompt or not, at the cost of encoding it alone. After ``log``
+    tokens the chain restarts; 0: its lines are ordinary segments.
     """
 
     log: int = 512
@@ -55,19 +50,19 @@ class StaticDynamic(Isolated):
         check_log(self.log)
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return list(group_units(segments, store, self.log))
+        return group_units(segments, store, self.log)
 
 
-def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> Iterator[Unit]:
-    """Static groups, and every other segment alone; lines of the log behind ``log`` tokens of it at most."""
-    behind = log_units(store, log)
-
-    def group(segment: Segment) -> int:
-        static = store.graph.static_group(segment)
-        return -1 if static is None else static.id
-
-    for id, run in groupby(segments, key=group):
-        if id >= 0:
-            yield Unit.of("static_group", [(segment.id, store.tokens(segment.id)) for segment in run])
-        else:
-            yield from (segment_unit(segment, store, behind) for segment in run)
+def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
+    """Make units of static groups, and of other segments alone; a line of the log behind up to ``log`` tokens of it."""
+    group_of, prefixes = store.graph.group_of, log_units(store, log)
+    parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
+    units: list[Unit] = []
+    for group, run in groupby(parts, key=itemgetter(0)):
+        tokens = list(map(itemgetter(1, 2), run))
+        if group.static_since is not None:
+            units.append(Unit.of("static_group", tokens))
+            continue
+        for part in tokens:
+            units.append(Unit.of("segment", [part], prefixes.get(part[0], ())))
+    return units

@@ -14,9 +14,8 @@ from memory.construction.base import Context, PreparedPrompt, PromptBuilder, Ses
 from memory.construction.prefix import WholeMemory
 from memory.construction.query_span import QuerySpan
 from memory.engine.base import PrefillResult, ReadCounts, SessionCache
-from memory.prompt.layout import Unit, common_prefix
-from memory.prompt.report import StepTimer, uses
-from memory.prompt.rows import lay_out, place
+from memory.prompt.layout import Unit, common_prefix, lay_out, place
+from memory.prompt.report import StepTimer
 from memory.stages import Capabilities
 
 
@@ -90,7 +89,8 @@ class TurnsBuilder(PromptBuilder):
         placements = place(memory.cut(stops), len(context.ids), [None] * len(stops), hits)
         layout = lay_out(context.ids, placements, query, True, self._engine.device)
         layout = replace(layout, fresh=torch.arange(layout.rows, device=layout.fresh.device) >= prefix)
-        return PreparedPrompt(layout, uses(placements), invalidated=max(0, before - prefix), cache=cache, prefix=prefix)
+        invalidated = max(0, before - prefix)
+        return PreparedPrompt(layout, invalidated=invalidated, cache=cache, prefix=prefix)
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Share exact rows, then evict the rows that the budget has no room for."""

@@ -24,7 +24,8 @@ from keep_agent.files import read_json
 from memory.files.atomic import clean, replacing, sync
 from memory.files.block_file import NONE, BlockFile, Tensors, open_blocks, write_blocks
 from memory.files.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
-from memory.kv_cache.block import CacheLedger, Entry
+from memory.kv_cache.block import Entry
+from memory.kv_cache.block_store import CacheLedger
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # keys of a header that describe its owner

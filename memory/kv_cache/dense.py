@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import torch
+from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
@@ -53,7 +54,7 @@ class WorkingCache(KVCache, Protocol):
 
 
 class DenseCache:
-    """One tensor for all keys and one for all values: ``(layers, requests, kv_heads, capacity, head_dim)``.
+    """One tensor for all keys and one for all values: ``(layers, 1, kv_heads, capacity, head_dim)``.
 
     Keys are rotated, so decoding never rotates them again. ``raw`` additionally holds the unrotated keys when rows
     are to be harvested. ``positions`` are those of rows ``0:length``; ``logits`` are those of the last row.
@@ -61,40 +62,31 @@ class DenseCache:
 
     tiled = False
 
-    def __init__(
-        self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False
-    ) -> None:
-        self._shape = (spec.layers, requests, spec.kv_heads, capacity + KEY_MULTIPLE, spec.head_dim)
-        self.k = torch.empty(self._shape, dtype=spec.dtype, device=device)
+    def __init__(self, spec: ModelSpec, capacity: int, device: torch.device, raw: bool = False) -> None:
+        shape = (spec.layers, 1, spec.kv_heads, capacity + KEY_MULTIPLE, spec.head_dim)
+        self.k = torch.empty(shape, dtype=spec.dtype, device=device)
         self.v = torch.empty_like(self.k)
         self.raw = torch.empty_like(self.k) if raw else None
         self.length = 0
+        self.next_position = 0  # a counter behind the last row's position, not the number of rows
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
         self.observer = None
 
-    @property
-    def capacity(self) -> int:
-        return self._shape[3] - KEY_MULTIPLE
-
-    @property
-    def next_position(self) -> int:
-        """Position of the next token: a counter behind the last row's, not the number of rows."""
-        return int(self.positions[-1]) + 1 if self.length else 0
-
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
         """Make the rows just written behind ``length`` part of the cache."""
         self.positions = torch.cat([self.positions, positions])
         self.length += positions.numel()
-        self.logits = logits
+        self.next_position, self.logits = int(positions[-1]) + 1, logits
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Delete the rows behind ``length``; ``logits`` are those of the row before."""
         self.positions, self.length, self.logits = self.positions[:length], length, logits
+        self.next_position = int(self.positions[-1]) + 1 if length else 0
 
     def erase(self) -> None:
-        """Do nothing: no other cache reads these rows."""
+        """No other cache reads these rows."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         put(self.k[layer], rows, k)
@@ -119,27 +111,19 @@ class DenseCache:
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
         """Make room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
-        if self.length + rows <= self.capacity:
-            return
-        shape = list(self._shape)
-        shape[3] = self.length + rows + HEADROOM + KEY_MULTIPLE
-        self._shape = tuple(shape)
-        self.k, self.v = self._grown(self.k), self._grown(self.v)
-        self.raw = None if self.raw is None else self._grown(self.raw)
+        more = self.length + rows + KEY_MULTIPLE - self.k.shape[3]
+        if more > 0:
+            self.k, self.v = (functional.pad(x, (0, 0, 0, more + HEADROOM)) for x in (self.k, self.v))
+            self.raw = None if self.raw is None else functional.pad(self.raw, (0, 0, 0, more + HEADROOM))
 
     def harvest(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unrotated keys and values of ``rows`` of the only request, (layers, kv_heads, rows, head_dim) each.
+        """Copy the unrotated keys, and values, of ``rows``, (layers, kv_heads, rows, head_dim) each.
 
         :raises ModelError: if the cache was made without unrotated keys.
         """
         if self.raw is None:
             raise ModelError("these rows cannot be harvested: run the prefill with keep_raw=True.")
         return self.raw[:, 0].index_select(2, rows), self.v[:, 0].index_select(2, rows)
-
-    def _grown(self, old: torch.Tensor) -> torch.Tensor:
-        new = torch.empty(self._shape, dtype=old.dtype, device=old.device)
-        new[:, :, :, : self.length] = old[:, :, :, : self.length]
-        return new
 
 
 def put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
@@ -148,12 +132,6 @@ def put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
         target[:, :, rows] = values
     else:
         target.index_copy_(2, rows, values)
-
-
-def as_rows(rows: torch.Tensor) -> Rows:
-    """``rows`` (sorted, distinct) as a slice if they are one run."""
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == rows.numel() else rows
 
 
 class EvictableRows:
@@ -185,7 +163,7 @@ class EvictableRows:
         return self.next_position - self.length
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
-        """Do nothing: unrotated keys are not stored."""
+        """Unrotated keys are not stored."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Delete the live rows behind the first ``length``; ``logits`` are those of the row before."""

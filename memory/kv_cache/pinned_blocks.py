@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.kv_cache.block import CacheLedger, Entry, KVBlock
-from memory.kv_cache.block_lease import BlockLease, BlockPool
+from memory.kv_cache.block import Entry, KVBlock
+from memory.kv_cache.block_store import BlockLease, BlockPool, CacheLedger
 from memory.kv_cache.segment_index import SegmentIndex
 from memory.storage.ram import Ram
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import BlockLease
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import BlockLease, identity
 from memory.kv_cache.kv_pool import KVPool
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import BlockLease, BlockPool
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import BlockLease, BlockPool, identity
 
 
 def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", before: Sequence[int] = ()) -> str:

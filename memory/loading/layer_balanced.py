@@ -1,4 +1,4 @@
-"""Load what can no longer become active for all layers to come, as early as the link has time."""
+"""Layer-balanced loading: rows that can no longer become active are requested for all later layers at once."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 class LayerBalanced:
     """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
 
-    So its slices of all later layers are asked for at once. The link moves the layer that is due first, so what is
-    asked for early fills its idle time and never stands in the way.
+    The link moves slices of the layer that is due first, so early requests fill its idle time and delay no layer.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = True
-    _moved: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # rows there, or on their way
+    _requests: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # (rows,) loaded, or requested
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        resting = np.ones(layout.rows, bool)
-        resting[active.cpu().numpy()] = False
         if layer == 0:
-            self._moved = np.zeros(layout.rows, bool)
-        wanted = resting & ~self._moved
-        if not wanted.any():  # most layers drop nothing
+            self._requests = layout.block_of < 0  # rows without a block never move
+        inactive = ~self._requests
+        inactive[active.cpu().numpy()] = False
+        if not inactive.any():  # as at most layers
             return []
-        runs = layout.runs(wanted, self._moved)
-        self._moved |= layout.covered(runs)
+        runs = layout.runs(inactive, self._requests)
+        self._requests |= layout.covered(runs)
         return [Transfer(place, layer, layers, rows) for place, rows in runs]

@@ -1,4 +1,4 @@
-"""Load a layer's slices when the layer is due: nothing overlaps."""
+"""Serial loading: a layer's slices move when the layer is due, so that nothing overlaps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class Serial:
     overlaps: ClassVar[bool] = False
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
-        resting = np.ones(layout.rows, bool)
-        resting[active.cpu().numpy()] = False
-        return [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(resting)]
+        inactive = np.ones(layout.rows, bool)
+        inactive[active.cpu().numpy()] = False
+        return [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(inactive)]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens whose keys and values are computed jointly, seeing only themselves, the context prefix and ``behind``."""
+    """Tokens whose keys and values are computed jointly; they see only themselves, the context and ``behind``."""
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
@@ -38,18 +37,20 @@ class Unit:
     behind: tuple[tuple[int, ...], ...] = ()  # token ids of units it is computed behind, each behind those before it
 
     @classmethod
-    def of(cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]]) -> Unit:
-        """A unit of whole segments, one after another: ``(segment id, its token ids)`` each."""
+    def of(
+        cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]], behind: tuple[tuple[int, ...], ...] = ()
+    ) -> Unit:
+        """Make a unit of whole segments, one after another: ``(segment id, its token ids)`` each."""
         tokens: list[int] = []
         spans = []
         for id, ids in parts:
             spans.append(Span(id, len(tokens), len(tokens) + len(ids)))
             tokens.extend(ids)
-        return cls(kind, tuple(tokens), tuple(spans))
+        return cls(kind, tuple(tokens), tuple(spans), behind=behind)
 
     @classmethod
     def joined(cls, units: Sequence[Unit]) -> Unit:
-        """One unit of the last one's kind: the tokens of all, one after another."""
+        """Concatenate units to one unit of the last one's kind."""
         tokens: list[int] = []
         spans: list[Span] = []
         for unit in units:
@@ -58,7 +59,7 @@ class Unit:
         return replace(units[-1], token_ids=tuple(tokens), spans=tuple(spans))
 
     def cut(self, stops: Sequence[int]) -> list[Unit]:
-        """Pieces that end at ``stops`` (rising, the last is the unit's end), with the parts of segments in them."""
+        """Return the pieces that end at ``stops`` (rising, the last is the unit's end), with their spans."""
         pieces, start, first = [], 0, 0
         for stop in stops:
             spans = []
@@ -74,7 +75,7 @@ class Unit:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Return the length of the common prefix."""
     size = min(len(a), len(b))
     different = np.flatnonzero(np.asarray(a[:size]) != np.asarray(b[:size]))
     return int(different[0]) if different.size else size
@@ -85,19 +86,21 @@ BRIDGE = 16  # rows
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A unit in a prompt: its first row, and its block if one could be had (stored or just encoded)."""
+    """A unit in a prompt: its rows ``start:stop``, and its block if it is stored or was just encoded."""
 
     unit: Unit
     start: int
     block: KVBlock | None = None
     hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed behind exactly the rows that stand before it here
-    fused: str = ""  # identity of the block that the prefill makes on its way; it has none until then
+    fused: str = ""  # identity of the block that the prefill encodes; there is no block until then
     behind: KVBlock | None = None  # what a fused unit, one of a prompt at most, sees beside the context
+    stop: int = field(init=False)
+    identity: str = field(init=False)  # of the block; "" without one
 
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.unit.token_ids)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", self.start + len(self.unit.token_ids))
+        object.__setattr__(self, "identity", self.fused if self.block is None else self.block.identity)
 
 
 @dataclass(frozen=True)
@@ -116,65 +119,55 @@ class Layout:
     segments: tuple[Span, ...]  # in prompt coordinates
     segment_of: torch.Tensor  # (rows,) long
     fresh: torch.Tensor  # (rows,) bool
+    rows: int = field(init=False)
+    exact: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is what plain recomputation would give
+    reused: torch.Tensor = field(init=False)  # (rows,) bool: the stored KV is not exact; recompute stages may repair it
+    block_of: NDArray[np.int64] = field(init=False)  # (rows,) the placement whose block covers the row; -1: none
 
-    @property
-    def rows(self) -> int:
-        return self.token_ids.numel()
-
-    @cached_property
-    def exact(self) -> torch.Tensor:
-        """(rows,) bool: rows whose stored keys and values are what plain recomputation would give."""
-        found = ~self.fresh
-        found[self.context :] = False
-        for placement in self.placements:
-            if placement.exact and (placement.fused or placement.block is not None):
-                found[placement.start : placement.stop] = True
-        return found
-
-    @cached_property
-    def reused(self) -> torch.Tensor:
-        """(rows,) bool: rows whose stored keys and values are not exact, which a recompute stage may repair."""
-        return ~self.fresh & ~self.exact
-
-    @cached_property
-    def block_of(self) -> NDArray[np.int64]:
-        """(rows,) index of the placement whose block covers the row, -1 where there is none."""
-        owner = np.full(self.rows, -1)
+    def __post_init__(self) -> None:
+        exact = ~self.fresh
+        exact[self.context :] = False
+        owner = np.full(len(self.token_ids), -1)
         for index, placement in enumerate(self.placements):
+            rows = slice(placement.start, placement.stop)
             if placement.block is not None:
-                owner[placement.start : placement.stop] = index
-        return owner
+                owner[rows] = index
+            if placement.exact and (placement.fused or placement.block is not None):
+                exact[rows] = True
+        derived = {"rows": len(owner), "exact": exact, "reused": ~self.fresh & ~exact, "block_of": owner}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def runs(
-        self, wanted: NDArray[np.bool_], there: NDArray[np.bool_] | None = None
+        self, rows: NDArray[np.bool_], loaded: NDArray[np.bool_] | None = None
     ) -> list[tuple[int, tuple[int, int]]]:
-        """``(placement, (start, stop) in unit rows)`` of the runs of ``wanted`` (rows,) bool that have a block.
+        """Return ``(placement, (start, stop) in unit rows)`` of the runs of ``rows`` (rows,) bool that have a block.
 
-        Gaps of less than `BRIDGE` rows within a unit are moved along, unless some of them are ``there``: one copy more
-        costs more than a few rows. It does no harm, for a slice comes before its layer, which writes what it computes.
+        Gaps of less than `BRIDGE` rows within a unit are part of the run, unless some of them are ``loaded``: another
+        copy costs more than a few rows. A slice comes before its layer, which overwrites the rows that it computes.
         """
-        owner = np.where(wanted, self.block_of, -1)
+        owner = np.where(rows, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
-        found: list[tuple[int, tuple[int, int]]] = []
+        runs: list[tuple[int, tuple[int, int]]] = []
         for first, last in pairwise(edges):
             index = int(owner[first])
             if index < 0:
                 continue
             start = first - self.placements[index].start
             stop, gap = start + last - first, 0
-            if found and found[-1][0] == index:
-                gap = start - found[-1][1][1]
-            if 0 < gap < BRIDGE and (there is None or not there[first - gap : first].any()):
-                start = found.pop()[1][0]
-            found.append((index, (start, stop)))
-        return found
+            if runs and runs[-1][0] == index:
+                gap = start - runs[-1][1][1]
+            if 0 < gap < BRIDGE and (loaded is None or not loaded[first - gap : first].any()):
+                start = runs.pop()[1][0]
+            runs.append((index, (start, stop)))
+        return runs
 
     def covered(self, runs: Iterable[tuple[int, tuple[int, int]]]) -> NDArray[np.bool_]:
-        """(rows,) bool: the rows of such runs."""
+        """Return (rows,) bool: the rows of such runs."""
         mask = np.zeros(self.rows, bool)
         for index, (start, stop) in runs:
-            at = self.placements[index].start
-            mask[at + start : at + stop] = True
+            first = self.placements[index].start
+            mask[first + start : first + stop] = True
         return mask
 
 
@@ -189,3 +182,45 @@ class Transfer:
     first: int
     last: int
     rows: tuple[int, int]
+
+
+def place(
+    units: Sequence[Unit], start: int, blocks: Sequence[KVBlock | None] = (), hits: Sequence[bool] = ()
+) -> list[Placement]:
+    """Place units one after another from row ``start`` on; without ``blocks`` they have none."""
+    placements: list[Placement] = []
+    for number, unit in enumerate(units):
+        row = placements[-1].stop if placements else start
+        placements.append(Placement(unit, row, blocks[number], hits[number]) if blocks else Placement(unit, row))
+    return placements
+
+
+def lay_out(
+    context: Sequence[int], placements: Sequence[Placement], query: Sequence[int], known: bool, device: torch.device
+) -> Layout:
+    """Lay out a prompt as tensors on ``device``; ``known``: the context rows have keys and values."""
+    import torch  # here, because simulations of loading use this module without torch
+
+    ids = np.fromiter(chain(context, *(p.unit.token_ids for p in placements), query), np.int64)
+    first, last = len(context), len(ids) - len(query)
+    owner, fresh = np.full(len(ids), -1), np.zeros(len(ids), bool)
+    fresh[last:], fresh[:first] = True, not known
+    segments: list[Span] = []
+    for p in placements:
+        fresh[p.start : p.stop] = p.block is None and not p.hit and not p.fused
+        for span in p.unit.spans:
+            start, stop = p.start + span.start, p.start + span.stop
+            if segments and segments[-1].segment == span.segment and segments[-1].stop == start:
+                start = segments.pop().start  # the parts of a segment that was cut are one span again
+            segments.append(Span(span.segment, start, stop))
+            owner[start:stop] = len(segments) - 1
+    return Layout(
+        token_ids=torch.from_numpy(ids).to(device),
+        positions=torch.arange(len(ids), device=device),
+        context=first,
+        query=last,
+        placements=tuple(placements),
+        segments=tuple(segments),
+        segment_of=torch.from_numpy(owner).to(device),
+        fresh=torch.from_numpy(fresh).to(device),
+    )

@@ -1,76 +1,47 @@
-"""Report of one prefill: the engine's result, the units of the prompt, counts and times."""
+"""Report of one prefill: logits and cache, the units of the prompt, counts and times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
-    from memory.engine.base import KVCache, PrefillResult, ReadCounts
+    from memory.engine.base import KVCache, ReadCounts
     from memory.engine.trace import PrefillTrace
-    from memory.prompt.layout import Layout, Placement
+    from memory.prompt.layout import Layout
     from memory.segments.groups import Flip
-    from memory.segments.sentence_encoder import SentenceEncoder
 
 
+@dataclass(slots=True)
 class StepTimer:
-    """Seconds per part. A part inside another interrupts it, so nothing is counted twice."""
+    """Seconds of parts that a prompt builder measures apart: ``encode``, and ``ask`` for a latent choice."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._stack: list[str] = []
-        self._since = 0.0
+    seconds: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        self._turn()
-        self._stack.append(name)
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self._turn()
-            self._stack.pop()
-
-    def add(self, name: str, seconds: float) -> None:
-        """Count time that was measured elsewhere."""
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    def _turn(self) -> None:
-        now = time.perf_counter()
-        if self._stack:
-            self.add(self._stack[-1], now - self._since)
-        self._since = now
-
-
-class TimedEncoder:
-    """Sentence encoder whose time is the timer's part ``embed``."""
-
-    def __init__(self, inner: SentenceEncoder) -> None:
-        self.name = inner.name
-        self.timer = StepTimer()
-        self._inner = inner
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with self.timer.part("embed"):
-            return self._inner.encode(texts)
+            self.seconds[name] += time.perf_counter() - began
 
 
 @dataclass(frozen=True, slots=True)
 class UnitUse:
-    """One unit in a prompt, and where its keys and values came from."""
+    """Unit of a prompt, and the source of its keys and values."""
 
     kind: str
     start: int  # prompt row
     tokens: int
     segments: tuple[str, ...]
-    identity: str  # "" for rows that have no block
+    identity: str  # "" for rows without a block
     hit: bool  # served from storage
 
 
@@ -86,37 +57,28 @@ class Timings:
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
 
-    def __add__(self, other: Timings) -> Timings:
-        return Timings(**_sums(self, other))
-
     @property
     def total(self) -> float:
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(asdict(self).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows and row-layers of one prompt; context, memory and query make up ``prompt_tokens``."""
+    """Rows and token-layers of one prompt; ``prompt_tokens`` are those of context, memory and query."""
 
     layers: int
     prompt_tokens: int
     memory_tokens: int
-    fresh_tokens: int  # rows for which nothing usable was stored when the step began
+    fresh_tokens: int  # rows without stored keys and values when the step began
     hit_tokens: int  # memory rows served from stored blocks
-    invalidated_tokens: int  # rows of the last prompt's blocks that changes made useless
+    invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
     recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
     encoded_token_layers: int  # blocks, the context prefix, and the pass that only makes query states
     loaded_bytes: int
-    prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
+    prefix_tokens: int = 0  # leading rows with the KV of an identical prefix, the context's included
     live_tokens: int = 0  # rows that survive the turn
-    longest_tokens: int = 0  # of the prompts counted here, the longest
-
-    def behind(self, other: Counts) -> Counts:
-        """Those of this prompt and of one that was asked aside before it; what stays are this one's rows."""
-        longest = max(self.longest_tokens, other.longest_tokens)
-        alone = {"layers": self.layers, "live_tokens": self.live_tokens, "longest_tokens": longest}
-        return Counts(**(_sums(self, other) | alone))
+    longest_tokens: int = 0  # length of the longest prompt counted here
 
     @property
     def computed_ratio(self) -> float:
@@ -124,7 +86,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
-        """Recomputed rows' share of memory rows x layers, but layer 0; rows without a block are fresh and not in it."""
+        """Recomputed share of memory rows x layers, without layer 0 and without rows that have no block."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 
@@ -133,100 +95,40 @@ class Counts:
         return self.hit_tokens / self.memory_tokens if self.memory_tokens else 0.0
 
 
-def _sums(one: Timings | Counts, other: Timings | Counts) -> dict[str, Any]:
-    """By field, of two of a kind."""
-    return {name: value + getattr(other, name) for name, value in asdict(one).items()}
-
-
 @dataclass(frozen=True)
 class Prefill:
-    """A prefilled prompt, ready for scoring or decoding, with everything that happened on the way."""
+    """Prefilled prompt, ready for scoring or decoding, with its counts and times."""
 
-    result: PrefillResult
+    logits: torch.Tensor  # (1, vocab) of the last row
+    cache: KVCache
+    trace: PrefillTrace
     layout: Layout
     units: tuple[UnitUse, ...]
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # the first prompt since the session was reset that leaves anything to the next
+    cold: bool  # the first lasting prompt since the session was reset
     after_ms: float  # harvesting and forgetting, after the logits
-    reads: ReadCounts  # of the cache for this prompt and all that was decoded and scored behind it: grows
+    reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored behind it: grows
 
-    def behind(self, other: Prefill) -> Prefill:
-        """This prompt, with what another cost that had to be asked first; ``reads`` counts it from now on."""
-        self.reads.note(other.reads.raw, other.reads.live)
+    def behind(self, goal: Prefill) -> Prefill:
+        """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""
+        self.reads.note(goal.reads.raw, goal.reads.live)
+        counts = _sums(self.counts, goal.counts) | {
+            "layers": self.counts.layers,
+            "live_tokens": self.counts.live_tokens,
+            "longest_tokens": max(self.counts.longest_tokens, goal.counts.longest_tokens),
+        }
         return replace(
             self,
-            flips=(*other.flips, *self.flips),
-            counts=self.counts.behind(other.counts),
-            timings=other.timings + self.timings,
-            cold=self.cold or other.cold,
-            after_ms=self.after_ms + other.after_ms,
+            flips=(*goal.flips, *self.flips),
+            counts=Counts(**counts),
+            timings=Timings(**_sums(self.timings, goal.timings)),
+            cold=self.cold or goal.cold,
+            after_ms=self.after_ms + goal.after_ms,
         )
 
-    @property
-    def logits(self) -> torch.Tensor:
-        return self.result.logits
 
-    @property
-    def cache(self) -> KVCache:
-        return self.result.cache
-
-    @property
-    def trace(self) -> PrefillTrace:
-        return self.result.trace
-
-
-def count(
-    layout: Layout,
-    units: tuple[UnitUse, ...],
-    trace: PrefillTrace,
-    context_tokens: int,
-    encoded: int,
-    invalidated: int,
-    query_token_layers: int = 0,
-    prefix: int = 0,
-    live: int | None = None,
-) -> Counts:
-    """Count the rows and token-layers of a prompt.
-
-    :param context_tokens: tokens encoded for its context
-    :param encoded: tokens encoded for its memory
-    :param invalidated: tokens of the last prompt's blocks that it could no longer use
-    :param query_token_layers: of the pass that only makes query states
-    :param prefix: its first rows, which an identical prefix left in a cache
-    :param live: rows that survive the turn; all, if left out
-    """
-    layers = len(trace.active_rows)
-    query, memory = layout.rows - layout.query, layout.query - layout.context
-    context = context_tokens + int(layout.fresh[: layout.context].sum())
-    hit = sum(unit.tokens for unit in units if unit.hit)
-    return Counts(
-        layers=layers,
-        prompt_tokens=layout.rows,
-        memory_tokens=memory,
-        fresh_tokens=context + memory - hit + query,
-        hit_tokens=hit,
-        invalidated_tokens=invalidated,
-        token_layers=sum(trace.active_rows),
-        recomputed_token_layers=sum(trace.recomputed_rows[1:]),
-        encoded_token_layers=(context_tokens + encoded) * layers + query_token_layers,
-        loaded_bytes=sum(load.nbytes for load in trace.loads),
-        prefix_tokens=prefix,
-        live_tokens=layout.rows if live is None else live,
-        longest_tokens=layout.rows,
-    )
-
-
-def uses(placements: Sequence[Placement]) -> tuple[UnitUse, ...]:
-    return tuple(
-        UnitUse(
-            kind=p.unit.kind,
-            start=p.start,
-            tokens=len(p.unit.token_ids),
-            segments=tuple(span.segment for span in p.unit.spans),
-            identity=p.fused if p.block is None else p.block.identity,
-            hit=p.hit,
-        )
-        for p in placements
-    )
+def _sums(first: Timings | Counts, second: Timings | Counts) -> dict[str, Any]:
+    """Add two dataclasses of one type field by field."""
+    return {name: value + getattr(second, name) for name, value in asdict(first).items()}

@@ -1,4 +1,4 @@
-"""EPIC's static choice of what to recompute: a few rows at the seams between units."""
+"""First-token recomputation: EPIC's static choice of a few rows at the seams between units."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from memory.stages import Capabilities, Probe
 class FirstTokens:
     """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but a true first one, at every layer.
 
-    A unit that was encoded alone took its first tokens for the beginning of the text and pours attention on them; seen
-    from its place in the prompt they are nothing of the kind. Only the memory's first unit does stand at the beginning,
-    if it was encoded behind the whole context: its rows are exact, and exact rows are never recomputed.
-    ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
-    The choice is fixed, so it costs nothing and is known before layer 0.
+    In a unit that was encoded alone the first tokens are attention sinks, although in the prompt they are not the
+    beginning. Only the memory's first unit is at the beginning, if it was encoded behind the whole context: its rows
+    are exact, and exact rows are never recomputed. ``last_k`` adds the last rows of every unit (arXiv 2602.23592
+    describes EPIC as the start and the end of a block). The choice is known before layer 0 and costs nothing.
     """
 
     k: int = 16
@@ -38,8 +37,8 @@ class FirstTokens:
         for unit in layout.placements:
             seams[unit.start : min(unit.start + self.k, unit.stop)] = True
             seams[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
-        chosen = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
-        return (layout.fresh | chosen).nonzero()[:, 0]
+        repairs = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
+        return (layout.fresh | repairs).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         return active

@@ -1,4 +1,4 @@
-"""Every row is computed at every layer."""
+"""Full recomputation: every row is computed at every layer."""
 
 from __future__ import annotations
 

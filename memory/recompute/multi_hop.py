@@ -1,7 +1,8 @@
-"""KEEP's choice of what to recompute: importance travels from the query over segments to segments."""
+"""Multi-hop importance: KEEP's choice of rows to recompute, and its schedule over the layers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,36 +11,81 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
+from memory.config.choices import SCHEDULES
 from memory.prompt.layout import Layout
-from memory.recompute.schedule import Schedule
 from memory.stages import Capabilities, Probe
 
 DIRECTIONS = ("causal", "both")
 Array = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 always computes all of it.
+
+    The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
+    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``linear`` and ``cosine``
+    fall at every layer. ``step`` falls once, behind the ``until`` share of these layers; the layers before it recompute
+    everything if the average allows it, because early attention says little about a segment's importance.
+    """
+
+    shape: str = "step"
+    average: float = 0.22
+    last: float = 0.1
+    until: float = 0.18
+
+    def __post_init__(self) -> None:
+        check_choice("shape", self.shape, SCHEDULES)
+        if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
+            raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
+        if not 0 <= self.until < 1:
+            raise ConfigError(f"until={self.until} leaves no layer behind the step: use 0 to less than 1")
+
+    def ratios(self, layers: int) -> list[float]:
+        """Return the shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
+        count = layers - 1
+        if count <= 1:
+            return [self.average] * count
+        low = max(self.last * self.average, 2 * self.average - 1)
+        falls = [self._fall(i, count) for i in range(count)]
+        mean = sum(falls) / count
+        high = low + (self.average - low) / mean
+        if high > 1:  # the layers before a step take everything, and those behind it the rest
+            high, low = 1.0, (self.average - mean) / (1 - mean)
+        return [low + (high - low) * fall for fall in falls]
+
+    def counts(self, layers: int, total: int) -> list[int]:
+        """Return the numbers out of ``total`` at layers 0 .. ``layers`` - 1; a share above 0 is at least 1."""
+        return [max(1, round(ratio * total)) if ratio > 0 else 0 for ratio in [1.0, *self.ratios(layers)]]
+
+    def _fall(self, index: int, count: int) -> float:
+        """Return a value from 1 at the first of ``count`` layers to 0 at the last."""
+        if self.shape == "step":
+            return float(index < min(count - 1, max(1, round(count * self.until))))
+        x = index / (count - 1)
+        return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2
+
+
 @dataclass
 class MultiHop:
     """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
 
-    Importance is the attention mass from the query, then from the segments chosen last, until the choice stands still
-    or ``max_hops`` are done; the mean over heads and rows, and over a segment's tokens, so that length does not decide.
-    The query goes on asking beside them: in every hop its own importance counts for the share ``query_weight``, or a
-    line that only the question names is lost again (0 is the paper's words). ``max_hops=0`` leaves the query's own
-    choice. ``direction=both`` also scores segments behind the chosen ones, which causal attention never reaches.
+    Importance is the attention mass from the query, then from the segments selected last, until the selection stays the
+    same or ``max_hops`` are done. It is a mean over heads, rows and a segment's tokens, so that length does not matter.
+    The query's own mass counts in every hop with the share ``query_weight``; otherwise a line that only the query names
+    would be lost again (the paper's text: 0). ``max_hops=0`` uses the query's own mass alone. ``direction=both`` also
+    scores segments behind the selected ones, which causal attention never reaches.
 
-    Under a causal mask a plain mean favours the first segments, whatever the query is about: all rows see them, and the
-    rows that see little else share their attention among few. ``relative`` (the default) takes the mean over the rows
-    that can see a segment, in units of even attention over what they see: at the grain of segments,
-    sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the chosen c not before m. The paper's words are
-    ``relative=false``.
+    Under a causal mask a plain mean favours the first segments: all rows see them, and rows that see little else
+    concentrate their attention. ``relative`` (the default) takes the mean over the rows that can see a segment, in
+    units of even attention: at the grain of segments, sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the
+    selected c not before m. The paper's text is ``relative=false``.
 
-    ``limit`` is the share of all token-layers of a prompt that may be computed: what its query, its new rows and layer
-    0 leave of it bounds the schedule's average. So a short prompt, much of which is the query, recomputes less of its
+    ``limit`` is the share of all token-layers of a prompt that may be computed. The part that the query, new rows and
+    layer 0 leave bounds the schedule's average: a short prompt, most of which is the query, recomputes less of its
     memory than a long one, and nothing where there is no room for layer 0.
 
-    Segments without usable blocks are always active and compete for nothing, as do segments whose stored keys and
-    values are exact: these are never active.
+    Segments without usable blocks are always active, and segments whose stored keys and values are exact never are.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -58,103 +104,85 @@ class MultiHop:
             raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
         if self.limit is not None and not 0 <= self.limit <= 1:
             raise ConfigError(f"limit={self.limit} is a share: use 0 to 1, or null for no limit")
+        self._compares = self.relative and self.direction == "causal"  # with even attention over the visible rows
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        reused = layout.reused.cpu().numpy()
+        reused, segments = layout.reused.cpu().numpy(), layout.segments
         self._layout = layout
-        self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
-        self._ends = np.array([span.stop for span in layout.segments], np.float64)
-        self._playing = np.array([reused[span.start : span.stop].any() for span in layout.segments], bool)
-        schedule = self._within(layout, layers)
+        self._weights = np.array([span.stop - span.start for span in segments], np.float64)
+        self._ends = np.array([span.stop for span in segments], np.float64)
+        self._candidates = np.array([reused[span.start : span.stop].any() for span in segments], bool)
+        schedule = self._within_limit(layout, layers)
         if schedule is None:
             self._counts = []
             return layout.fresh.nonzero()[:, 0]
-        self._counts = schedule.counts(layers, int(self._playing.sum()))
+        self._counts = schedule.counts(layers, int(self._candidates.sum()))
         return (~layout.exact).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         if layer + 1 >= len(self._counts):
             return active
         count = self._counts[layer + 1]
-        if count >= int(self._playing.sum()):
+        if count >= int(self._candidates.sum()):
             return active
-        chosen = self._choose(count, probe) if count else np.zeros(0, np.int64)
-        self._playing[:] = False
-        self._playing[chosen] = True
-        playing = torch.from_numpy(np.append(self._playing, False)).to(active.device)  # -1 is no segment
-        return active[playing[self._layout.segment_of[active]] | self._layout.fresh[active]]
+        selection = self._select(count, probe) if count else np.zeros(0, np.int64)
+        self._candidates[:] = False
+        self._candidates[selection] = True
+        stays = torch.from_numpy(np.append(self._candidates, False)).to(active.device)  # -1 is no segment
+        return active[stays[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
-    def _within(self, layout: Layout, layers: int) -> Schedule | None:
-        """The schedule, its average no more than what ``limit`` leaves for the rows that are reused; None: nothing."""
+    def _within_limit(self, layout: Layout, layers: int) -> Schedule | None:
+        """Lower the schedule's average to the share that ``limit`` leaves for reused rows; None: it leaves none."""
         new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
         reused = layout.rows - new - exact
         if self.limit is None or layers < 2 or not reused:
             return self.schedule
-        left = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all of them
-        if left < 0:
+        room = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all of them
+        if room < 0:
             return None
-        average = min(self.schedule.average, left / (reused * (layers - 1)))
-        return replace(self.schedule, average=average)
+        return replace(self.schedule, average=min(self.schedule.average, room / (reused * (layers - 1))))
 
-    def _choose(self, count: int, probe: Probe) -> NDArray[np.int64]:
-        """The relevant set: indices of ``count`` segments."""
-        mass = _numbers(probe.mass_from_query())
-        chosen = direct = self._top(mass, count)
-        between = np.zeros((len(mass), len(mass)))
-        known = np.zeros(len(mass), bool)
+    def _select(self, count: int, probe: Probe) -> NDArray[np.int64]:
+        """Return the sorted indices of the ``count`` most relevant segments."""
+        mass = probe.mass_from_query().double().cpu().numpy()
+        selection = direct = self._top(mass, count)
+        direct_mass = mass * self._layout.rows if self._compares else mass  # in units of a hop
+        between, known = np.zeros((len(mass), len(mass))), np.zeros(len(mass), bool)
         hops, same = 0, False
         while hops < self.max_hops and not same:
             hops += 1
-            new = chosen[~known[chosen]]
+            new = selection[~known[selection]]
             if len(new):
-                between[new] = self._between(new, probe)
-                known[new] = True
-            given = (1 - self.query_weight) * self._propagate(chosen, between)
-            following = self._top(given + self.query_weight * self._in_units(mass), count)
-            same = np.array_equal(chosen, following)
-            chosen = following
-        probe.report(hops, _edges(chosen, direct, mass, between, known))
-        return chosen
+                row_mass = probe.mass_between(torch.from_numpy(new), causal=self.direction == "causal")
+                between[new], known[new] = row_mass.double().cpu().numpy(), True
+            importance = (1 - self.query_weight) * self._propagate(selection, between)
+            following = self._top(importance + self.query_weight * direct_mass, count)
+            same, selection = np.array_equal(selection, following), following
+        probe.report(hops, _edges(selection, direct, mass, between, known))
+        return selection
 
-    def _propagate(self, chosen: NDArray[np.int64], between: Array) -> Array:
-        """(segments,) importance that the ``chosen`` segments give."""
-        asking = self._weights[chosen]
+    def _propagate(self, sources: NDArray[np.int64], between: Array) -> Array:
+        """Return the (segments,) importance that the segments ``sources`` pass on."""
+        weights = self._weights[sources]
         if not self._compares:
-            return asking @ between[chosen] / asking.sum()
-        seen = chosen[:, None] >= np.arange(len(between))  # by whom
-        return (asking * self._ends[chosen]) @ between[chosen] / np.maximum(asking @ seen, 1)
-
-    def _in_units(self, mass: Array) -> Array:
-        """The query's ``mass`` in the units of a hop: the query's rows see every segment."""
-        return mass * self._layout.rows if self._compares else mass
-
-    @property
-    def _compares(self) -> bool:
-        """With even attention, that is; a segment that scores later ones sees them all."""
-        return self.relative and self.direction == "causal"
-
-    def _between(self, segments: NDArray[np.int64], probe: Probe) -> Array:
-        return _numbers(probe.mass_between(torch.from_numpy(segments), causal=self.direction == "causal"))
+            return weights @ between[sources] / weights.sum()
+        sees = sources[:, None] >= np.arange(len(between))
+        return (weights * self._ends[sources]) @ between[sources] / np.maximum(weights @ sees, 1)
 
     def _top(self, mass: Array, count: int) -> NDArray[np.int64]:
-        """Sorted indices of the ``count`` largest masses still in play; ties go to the earlier segment."""
-        order = np.argsort(np.where(self._playing, -mass, np.inf), kind="stable")
+        """Return the sorted indices of the ``count`` candidates of largest mass; ties go to the earlier segment."""
+        order = np.argsort(np.where(self._candidates, -mass, np.inf), kind="stable")
         return np.sort(order[:count])
 
 
-def _numbers(mass: torch.Tensor) -> Array:
-    return mass.double().cpu().numpy()
-
-
 def _edges(
-    chosen: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
+    selection: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, float], ...]:
-    """How each chosen segment was found: by the query (-1), else over the strongest way from one that was asked."""
+    """Return the strongest edge to each selected segment: from the query (-1) for those in ``direct``."""
     ways = np.where(known[:, None], between, -1.0)
     np.fill_diagonal(ways, -1.0)
-    sources = ways.argmax(0)
-    found = set(direct.tolist())
+    sources, from_query = ways.argmax(0), set(direct.tolist())
     return tuple(
-        (-1, to, float(mass[to])) if to in found else (int(sources[to]), to, float(ways[sources[to], to]))
-        for to in chosen.tolist()
+        (-1, to, float(mass[to])) if to in from_query else (int(sources[to]), to, float(ways[sources[to], to]))
+        for to in selection.tolist()
     )

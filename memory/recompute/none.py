@@ -1,4 +1,4 @@
-"""Only fresh rows are computed; blocks are taken as they are."""
+"""Full reuse: only fresh rows are computed, and blocks are used unchanged."""
 
 from __future__ import annotations
 

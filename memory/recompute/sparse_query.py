@@ -1,4 +1,4 @@
-"""SparseX's choice of what to recompute: the rows that new text attends to, and the neighbourhood of new text."""
+"""Sparse-query recomputation: SparseX's choice of the rows that new text attends to, and of its neighbours."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ class SparseQuery:
     """SparseX (arXiv 2606.01751, algorithm 1): dense early layers, then one choice by the attention of the fresh rows.
 
     The first ``boundary`` share of layers (at least one) computes all rows that are not exact. Behind the last of them
-    stay the fresh rows, and of the reused ones
+    the fresh rows stay active, and of the reused rows
 
     - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
-      ``share`` times that of the reused rows (the paper names none). ``over=all`` lets every row compete, as the paper
-      does, so that some places go to rows that are fresh or exact anyway; ``over=reused`` leaves those out;
+      ``share`` times that of the reused rows (the paper gives none). With ``over=all`` every row competes, as in the
+      paper, and some places go to rows that are fresh or exact anyway; ``over=reused`` excludes those;
     - overflow: ``overflow`` blocks of ``block`` rows before and behind each maximal run of fresh rows;
-    - tail: where the prompt ends in reused rows, their last ``tail``. A prompt always ends in one fresh row, the one
-      whose logits are wanted, so this means that it is the only fresh one there. The reused segment at the tail is the
-      whole run of reused rows before it, however many blocks hold it. ``probe_tail`` lets these rows vote for key rows
-      too (section 3.2 can be read so, algorithm 1 cannot).
+    - tail: the last ``tail`` rows of a run of reused rows that only the prompt's last row, which is always fresh,
+      follows. ``probe_tail`` lets these rows select key rows too (a reading of section 3.2, but not of algorithm 1).
     """
 
     boundary: float = 0.2
@@ -62,24 +60,24 @@ class SparseQuery:
             return active
         fresh, reused = (rows.cpu().numpy() for rows in (self._layout.fresh, self._layout.reused))
         tail = self._tail_of(reused)
-        asking = torch.from_numpy(fresh | tail if self.probe_tail else fresh).to(active.device)
-        wanted = torch.from_numpy(fresh | tail | self._neighbours(fresh)).to(active.device)
-        wanted[self._key_rows(asking.nonzero()[:, 0], probe)] = True
-        return active[wanted[active]]
+        sources = torch.from_numpy(fresh | tail if self.probe_tail else fresh).to(active.device)
+        stays = torch.from_numpy(fresh | tail | self._neighbours(fresh)).to(active.device)
+        stays[self._key_rows(sources.nonzero()[:, 0], probe)] = True
+        return active[stays[active]]
 
-    def _key_rows(self, asking: torch.Tensor, probe: Probe) -> torch.Tensor:
-        """The rows with the largest mass from the rows ``asking``; ties go to the earlier row."""
+    def _key_rows(self, sources: torch.Tensor, probe: Probe) -> torch.Tensor:
+        """Return the rows with the largest mass from the rows ``sources``; ties go to the earlier row."""
         reused = self._layout.reused
         count = round(self.share * int(reused.sum()))
         if not count:
-            return asking
-        mass = probe.mass_on_rows(asking)
+            return sources
+        mass = probe.mass_on_rows(sources)
         if self.over == "reused":
             mass = mass.masked_fill(~reused, -1.0)
         return mass.sort(descending=True, stable=True).indices[:count]
 
     def _neighbours(self, fresh: Mask) -> Mask:
-        """The blocks beside each run of fresh rows."""
+        """Mark the blocks beside each run of fresh rows."""
         near, width = np.zeros_like(fresh), self.overflow * self.block
         for start, stop in _runs(fresh):
             near[max(0, start - width) : start] = True
@@ -87,7 +85,7 @@ class SparseQuery:
         return near
 
     def _tail_of(self, reused: Mask) -> Mask:
-        """The last reused rows, if nothing but the prompt's last row stands behind them."""
+        """Mark the last reused rows, if only the prompt's last row is behind them."""
         tail, runs = np.zeros_like(reused), _runs(reused)
         if runs and runs[-1][1] == len(reused) - 1:
             start, stop = runs[-1]
@@ -96,6 +94,6 @@ class SparseQuery:
 
 
 def _runs(mask: Mask) -> list[tuple[int, int]]:
-    """(start, stop) of the maximal runs of true rows."""
+    """Return (start, stop) of the maximal runs of true rows."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""CacheBlend's choice of what to recompute: the rows whose stored values are furthest from fresh ones."""
+"""Value deviation: CacheBlend's choice of the rows whose stored values are furthest from fresh ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.prompt.layout import Layout
-from memory.recompute.schedule import Schedule
+from memory.recompute.multi_hop import Schedule
 from memory.stages import Capabilities, Probe
 
 DEVIATIONS = ("v", "k", "kv")
@@ -20,13 +20,12 @@ SELECTIONS = ("gradual", "single")
 class ValueDeviation:
     """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
 
-    The deviation of a row is the sum over heads and dims of the squared difference between what the next layer would
-    compute for it and what its block holds: of values, keys, or both. Keys are compared before RoPE: a rotation turns
-    both alike, so the deviation after it is the same.
+    The deviation of a row is the squared difference between the next layer's fresh values, keys, or both, and those of
+    its block, summed over heads and dims. Keys are compared before RoPE, a rotation that does not change the deviation.
 
-    ``selection=gradual`` is the paper's: from layer to layer fewer of the rows still active stay, by a `Schedule` of
-    the given ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is that of
-    the published code: what is chosen for layer 1 stays. Fresh rows are always active and compete for nothing.
+    ``selection=gradual`` is the paper's: the number of active rows falls from layer to layer by a `Schedule` of
+    ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is the published
+    code's: the rows chosen for layer 1 stay. Fresh rows are always active.
     """
 
     ratio: float = 0.15

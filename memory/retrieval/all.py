@@ -1,20 +1,19 @@
-"""Every segment enters the prompt."""
+"""Retrieval of all segments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memory.segments.prompt_order import prompt_order
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
 class All:
-    """No choice: the budget is not looked at."""
+    """Every segment enters the prompt, whatever the budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        return prompt_order((segment.id for segment in store), store)
+        return prompt_order(store.ids, store)

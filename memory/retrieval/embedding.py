@@ -1,4 +1,4 @@
-"""Segments by the cosine of their embedding to the query's."""
+"""Embedding retrieval: segments by the cosine of their vectors to the query's."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ import numpy as np
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.segments.groups import Scores
-from memory.segments.prompt_order import prompt_order
 from memory.segments.segment import Segment
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 from memory.stages import Capabilities
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = tuple[str, ...]  # ids of segments that are scored and chosen together
-Candidate = tuple[float, int, Item, bool]  # its score's negative, its first segment's age, and whether it may be split
+Candidate = tuple[float, int, Item, bool]  # negative score, creation of its first segment, item, whether it may split
 GROUP_SCORES = ("max", "mean")
-SORTED_FIRST = 256  # of the items: hardly ever are more of them looked at
+SORTED_FIRST = 256  # items; a choice rarely needs more
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """The best segments within a budget of segments, with what they refer back to and what amends them.
+    """The best segments within a budget of segments, with their parents and the segments that amend them.
 
     ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly.
-    What the budget could never hold, because a group is too large or brings too many others, is taken singly too; so is
-    the rest of a group of which another segment brought a part. The paper does not say how a group is scored;
-    ``group_score`` offers its best member (default) or the mean. The agent's own segment is always in, and so are the
-    ``recent`` last things it did in this task, in a quarter of the budget at most. Ties go to what is older. An
-    amendment is a segment that refers back to one of its own category: a later word on the same thing.
+    The members of a group that exceeds the budget, alone or with the segments it brings, are chosen singly too, as is
+    the rest of a group of which another segment brought a part. The paper does not define a group's score:
+    ``group_score`` is that of its best member (default) or the mean. The agent's own segment is always chosen, and so
+    are its ``recent`` last actions in this task, up to a quarter of the budget. Ties go to the older segment. An
+    amendment is a segment whose parent has the same category: later news of the same thing.
     """
 
     mixed: bool = True
@@ -46,37 +45,38 @@ class Embedding:
     def __post_init__(self) -> None:
         check_choice("group_score", self.group_score, GROUP_SCORES)
         if self.recent < 0:
-            raise ConfigError(f"recent={self.recent} is a number of things done, 0 or more")
+            raise ConfigError(f"recent={self.recent} is a number of actions: use 0 or more")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        """Ids in prompt order, at most ``budget`` of them (more only if the agent's own segments already are)."""
+        """Return at most ``budget`` ids in prompt order (more only if the agent's own segments are more)."""
         if len(store) <= budget:
-            return prompt_order((segment.id for segment in store), store)
+            return prompt_order(store.ids, store)
         scores = store.graph.scores(query)
         ranking = self._ranking(scores, store, budget)
-        chosen = {*store.of("agent"), *store.done_lately(min(self.recent, budget // 4))}
+        choice = {*store.of("agent"), *store.latest_actions(min(self.recent, budget // 4))}
         waiting = list(islice(ranking, 1))
-        room = budget - len(chosen)
-        while waiting and len(chosen) < budget:
+        room = budget - len(choice)
+        while waiting and len(choice) < budget:
             *_, item, whole = heappop(waiting)
-            if whole:  # it came from the ranking, the next of which takes its place
+            if whole:  # it is from the ranking, whose next item replaces it
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
-            wanted = self._closure(item, store, budget if whole else 0, room)
-            if len(chosen) + len(wanted - chosen) <= budget:
-                chosen |= wanted
-            elif whole and (len(wanted) > room or chosen & set(item)):  # it never fits, or is in by half
+            segments = self._closure(item, store, budget if whole else 0, room)
+            if len(choice) + len(segments - choice) <= budget:
+                choice |= segments
+            elif whole and (len(segments) > room or choice & set(item)):  # it never fits, or a part of it is chosen
                 for id in item:
                     heappush(waiting, (-scores[id], store.get(id).created, (id,), False))
-        return prompt_order(chosen, store)
+        return prompt_order(choice, store)
 
     def _item(self, segment: Segment, store: SegmentStore, largest: int) -> Item:
-        """What is scored and chosen together with a segment, itself included: fewer than ``largest``, or it alone."""
-        group = store.graph.static_group(segment) if self.mixed else None
-        return tuple(group.members) if group and len(group.members) < largest else (segment.id,)
+        """Return the item of a segment: its static group of fewer than ``largest`` members, else the segment alone."""
+        group = store.graph.group_of[segment.id]
+        whole = self.mixed and group.static and len(group.members) < largest
+        return tuple(group.members) if whole else (segment.id,)
 
     def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
-        """All items, the best first; of equals the one whose first segment is older."""
+        """Yield all items, the best first; of equals the one whose first segment is older."""
         leads = self._leads(scores, store, budget)
         values = self._values(scores, leads)
         for row in _falling(values, scores.created, np.flatnonzero(leads == np.arange(len(leads)))):
@@ -85,19 +85,19 @@ class Embedding:
                 yield -float(values[row]), segment.created, self._item(segment, store, budget), True
 
     def _leads(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
-        """(segments,) by row: the row of its item's first segment."""
-        own = np.arange(len(scores.ids))
+        """Return (segments,) by row: the row of its item's first segment."""
+        rows = np.arange(len(scores.ids))
         if not self.mixed:
-            return own
+            return rows
         firsts = np.full(scores.groups.max() + 1, -1)
         for group in store.graph.groups.values():
             if group.static and len(group.members) < budget:
                 firsts[group.id] = scores.rows[next(iter(group.members))]
         leads = firsts[scores.groups]
-        return np.where(leads < 0, own, leads)
+        return np.where(leads < 0, rows, leads)
 
     def _values(self, scores: Scores, leads: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(segments,) the item's score, at the row of its first segment."""
+        """Return (segments,) the item's score, at the row of its first segment."""
         values = scores.values.astype(np.float64)
         if self.group_score == "mean":
             size = len(values)
@@ -107,23 +107,20 @@ class Embedding:
         return best
 
     def _closure(self, item: Item, store: SegmentStore, largest: int, room: int) -> set[str]:
-        """The item's segments with, item by item, what they refer back to and what amends them.
-
-        Once they are more than ``room`` they fit nowhere, and the others are no longer looked for.
-        """
-        found, waiting = set(item), list(item)
-        while waiting and len(found) <= room:
+        """Return the item's segments with the items of their parents and amendments; it ends above ``room`` of them."""
+        closure, waiting = set(item), list(item)
+        while waiting and len(closure) <= room:
             segment = store.get(waiting.pop())
-            for other in (segment.parent, *store.behind(segment.id, segment.category)):
-                if other not in found and other in store and store.get(other).category != "agent":
-                    new = set(self._item(store.get(other), store, largest)) - found
-                    found |= new
+            for id in (segment.parent, *store.children(segment.id, segment.category)):
+                if id not in closure and id in store and store.get(id).category != "agent":
+                    new = set(self._item(store.get(id), store, largest)) - closure
+                    closure |= new
                     waiting += new
-        return found
+        return closure
 
 
 def _falling(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
-    """``rows`` by their values, the highest first, of equals the older; the best of them are sorted first."""
+    """Yield ``rows`` by their values, the highest first, of equals the older; the best are sorted before the rest."""
     least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
     for part in (rows[values[rows] >= least], rows[values[rows] < least]):
         yield from part[np.lexsort((created[part], -values[part]))].tolist()

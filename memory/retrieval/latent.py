@@ -1,4 +1,4 @@
-"""Stored blocks by how strongly the new rows' own queries could attend to them."""
+"""Latent retrieval: stored blocks by the attention that the new rows' queries could give them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.kv_cache.key_boxes import KeyBoxIndex
-from memory.segments.prompt_order import prompt_order
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 from memory.stages import Capabilities
 
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
 BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # thirds of the layers
-DECIMALS = {torch.float32: 4, torch.float64: 9}  # what is equal on paper (a text told twice) stays a tie
-CHUNK = 64  # query tokens looked at together: bounds the memory of (heads, tokens, blocks)
+DECIMALS = {torch.float32: 4, torch.float64: 9}  # so that equal texts tie
+CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,13 @@ class Latent:
     1 / (rank + ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the
     paper's formula there is no division by the root of head_dim: the softmax is sharper than that of attention.
 
-    The paper takes one set of blocks for all heads, and says neither how heads combine nor which layers are asked. Here
-    each head and each of ``layers`` (numbers; or all, early, middle, late: a third of them) normalises for itself, and
-    they are summed before the tokens are. With ``layers=each`` every layer chooses for itself, by its own query states.
+    The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here each head of
+    each of ``layers`` (numbers; or all, early, middle, late: a third of them) is normalised, and they are summed before
+    the tokens are. With ``layers=each`` every layer chooses for itself, by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
-    block. A block that stands in the memory several times is ranked once, and each of its copies is paid for. Segments
-    are not chosen among: all are told, each once.
+    block. A block with several copies in the memory is ranked once, and each copy counts. All segments enter the
+    transcript.
     """
 
     top_k: int = 128
@@ -59,36 +58,28 @@ class Latent:
         return Capabilities(exact=False, moves_blocks=True, latent=True, per_layer=self.layers == "each")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
-        """Every segment, in prompt order: blocks are what is chosen among."""
-        return prompt_order((segment.id for segment in store), store)
+        """Return every segment in prompt order: the choice is among blocks."""
+        return prompt_order(store.ids, store)
 
     def voters(self, layers: int) -> tuple[int, ...]:
-        """Numbers of the layers that are asked in a model of ``layers``, rising."""
         if isinstance(self.layers, str):
             first, last = (third * layers // 3 for third in BANDS[self.layers])
             return tuple(range(first, max(last, first + 1)))
-        found = tuple(sorted(set(self.layers)))
-        if not found or not 0 <= found[0] <= found[-1] < layers:
+        numbers = tuple(sorted(set(self.layers)))
+        if not numbers or not 0 <= numbers[0] <= numbers[-1] < layers:
             raise ConfigError(f"layers={list(self.layers)} are none of the model's: use numbers from 0 to {layers - 1}")
-        return found
+        return numbers
 
     def most(self, tokens: int) -> int:
-        """How many blocks of ``tokens`` tokens can be chosen at most."""
         return self.top_k if self.unit == "blocks" else self.top_k // tokens
 
     def takes_all(self, index: KeyBoxIndex) -> bool:
-        """Whether nothing is left out, whatever the query."""
         return sum(map(mul, self._prices(index), index.copies)) <= self.top_k
 
     def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
-        """Numbers of the chosen blocks, rising: the earliest first, each as often as copies of it fit.
-
-        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
-        """
         return self._best(zip(index.layers, queries, strict=True), index)
 
     def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
-        """The same by one layer's ``query`` alone."""
         return self._best([(layer, query)], index)
 
     def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: KeyBoxIndex) -> list[int]:
@@ -101,9 +92,9 @@ class Latent:
         return sorted(self._fill(ranking, index))
 
     def _votes(self, bound: torch.Tensor) -> torch.Tensor:
-        """(tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
+        """Return the (tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
 
-        Of the logarithm because a sharp softmax is zero for most blocks, but top_k of them still have to be told apart.
+        The logarithm ranks blocks for which a sharp softmax is zero.
         """
         bound = _rounded(bound)
         if self.normalise == "softmax":
@@ -114,17 +105,17 @@ class Latent:
         return (1 / (ranks + self.constant).double()).sum(0).log()
 
     def _fill(self, ranking: Iterable[int], index: KeyBoxIndex) -> list[int]:
-        room, chosen, prices = self.top_k, [], self._prices(index)
+        room, numbers, prices = self.top_k, [], self._prices(index)
         for number in ranking:
-            taken = min(index.copies[number], room // prices[number])
-            room -= taken * prices[number]
-            chosen += [number] * taken
+            copies = min(index.copies[number], room // prices[number])
+            room -= copies * prices[number]
+            numbers += [number] * copies
             if not room:
                 break
-        return chosen
+        return numbers
 
     def _prices(self, index: KeyBoxIndex) -> Sequence[int]:
-        """What a copy of each block takes of ``top_k``."""
+        """Return the part of ``top_k`` that a copy of each block takes."""
         return [1] * len(index) if self.unit == "blocks" else index.tokens
 
 

@@ -1,15 +1,15 @@
 """Segment graph: containment and similarity of segments, and the stable groups they form.
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
-``window`` steps, else dynamic. A new segment joins the group of the segment it refers back to, else the most similar
-group of its family, else it founds one (as does a header that brings its members). There it stays while it lives, so
-that grouping alone never invalidates a stored block. The state is the same for every memory method, whether it uses
-groups or not.
+``window`` steps, else dynamic. A new segment joins its parent's group, else the most similar group of its family, else
+it founds one (as does a parent written together with its members). It stays in that group while it lives, so that
+grouping alone never invalidates a stored block. The state is the same for every memory method, with or without groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -31,67 +31,57 @@ TOGETHER = 256  # new segments compared with the others at once: bounds the matr
 
 
 class SegmentGraph:
-    """Follows a store. ``graph`` has the segments as nodes; edges carry ``contains`` (the parent) or ``similarity``."""
+    """Graph of a store's segments: the nodes of ``graph``; edges carry ``contains`` (the parent) or ``similarity``."""
 
     def __init__(self, encoder: SentenceEncoder, grouping: Grouping | None = None) -> None:
-        self.encoder = encoder
-        self.grouping = grouping or Grouping()
+        self.encoder, self.grouping = encoder, grouping or Grouping()
+        self.embed_seconds = 0.0  # time of the encoder; a session sets it to 0 at every prompt
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; the next update reads all of the store."""
+        """Delete all groups; the next update reads the whole store."""
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
+        self.group_of: dict[str, Group] = {}  # by segment
+        self.founded = 0  # groups that there ever were
         self._cursor = 0
-        self._next = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
-        self._due: list[tuple[int, int]] = []  # heap of (last change, group); what has changed again is in it anew
-        self._group_of: dict[str, int] = {}
+        self._due: list[tuple[int, int]] = []  # heap of (last change, group), an entry per change
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
-        self._row_group: NDArray[np.int64] = np.zeros(0, np.int64)  # -1 while a segment has no group yet
+        self._row_group: NDArray[np.int64] = np.zeros(0, np.int64)  # -1: the segment has no group yet
         self._row_family: NDArray[np.int8] = np.zeros(0, np.int8)
         self._row_created: NDArray[np.int64] = np.zeros(0, np.int64)
 
-    # -- what others ask -------------------------------------------------------------------------------------------
-
-    def group_of(self, id: str) -> Group:
-        return self.groups[self._group_of[id]]
-
-    def static_group(self, segment: Segment) -> Group | None:
-        """The segment's group if it is static and the segment is cached with it, else None."""
-        group = self.groups[self._group_of[segment.id]]
-        return group if group.static else None
-
     def scores(self, query: str) -> Scores:
-        """Cosine of every segment to the query, rounded so that ties do not depend on the machine."""
-        used = len(self._ids)
-        vector = self.encoder.encode([query])[0] if used else np.zeros(self._vectors.shape[1], np.float32)
-        values = np.round(self._vectors[:used] @ vector, 5)
-        return Scores(values, self._row_group[:used], self._row_created[:used], self._ids, self._row)
+        """Return the cosine of every segment to the query, rounded so that ties do not depend on the machine."""
+        rows = len(self._ids)
+        vector = self._encode([query])[0] if rows else np.zeros(self._vectors.shape[1], np.float32)
+        values = np.round(self._vectors[:rows] @ vector, 5)
+        return Scores(values, self._row_group[:rows], self._row_created[:rows], self._ids, self._row)
 
-    @property
-    def founded(self) -> int:
-        """Groups ever."""
-        return self._next
+    def _encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        began = time.perf_counter()
+        vectors = self.encoder.encode(texts)
+        self.embed_seconds += time.perf_counter() - began
+        return vectors
 
     def restore(self, store: SegmentStore, snapshot: Snapshot) -> None:
-        """Be what the graph was that the snapshot is of; ``store`` holds its segments."""
+        """Restore the groups of a snapshot, whose segments are in ``store``."""
         self.clear()
-        self._next = snapshot.founded
-        grouped = {group.id: group for group in snapshot.groups}
-        segments = list(snapshot.segments)
-        vectors = self.encoder.encode([segment.text for segment in segments])
+        self.founded = snapshot.founded
+        states, segments = {group.id: group for group in snapshot.groups}, list(snapshot.segments)
+        vectors = self._encode([segment.text for segment in segments])
         self._grow(segments, vectors)
         order = np.argsort([segment.created for segment in segments], kind="stable")
         for start in range(0, len(segments), TOGETHER):
             rows = order[start : start + TOGETHER]
             similar = vectors[rows] @ vectors.T
             for row, values in zip(rows.tolist(), similar, strict=True):
-                segment, known = segments[row], grouped[snapshot.group_of[row]]
-                group = self.groups.setdefault(known.id, Group(known.id, FAMILY[segment.category], known.last_changed))
-                group.static_since = known.static_since
+                segment, state = segments[row], states[snapshot.group_of[row]]
+                group = self.groups.setdefault(state.id, Group(state.id, FAMILY[segment.category], state.last_changed))
+                group.static_since = state.static_since
                 self._put_in(group, segment, row)
                 self._link(segment, row, values[: row + 1])
         for group in self.groups.values():
@@ -99,21 +89,21 @@ class SegmentGraph:
             if not group.static:
                 self._await(group)
 
-    # -- following the store ---------------------------------------------------------------------------------------
-
     def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
-        """Read the store's changes since the last update; returns the groups that flipped their kind.
+        """Read the store's changes since the last update; returns the groups that changed their kind.
 
-        ``settle=False``: what has been quiet for long enough becomes static at a later update.
+        :param settle: let groups without recent changes become static now, else at a later update
         """
         touched, self._cursor = store.changed(self._cursor), store.changes
         store.drop(self._cursor)
         flips: list[Flip] = []
-        for id in [id for id in touched if id in self._row and self._left(id, store)]:
-            flips += self._change(self._remove(id), store.step)
+        nodes = self.graph.nodes
+        for id in [id for id in touched if id in self._row]:
+            if id not in store or store.get(id).created != nodes[id]["created"]:  # removed, or another segment's id now
+                flips += self._change(self._remove(id), store.step)
         present = [store.get(id) for id in touched if id in store]
         if present:
-            vectors = self.encoder.encode([segment.text for segment in present])
+            vectors = self._encode([segment.text for segment in present])
             new = np.array([segment.id not in self._row for segment in present])
             flips += self._refresh([s for s in present if s.id in self._row], vectors[~new])
             flips += self._insert([s for s in present if s.id not in self._row], vectors[new])
@@ -121,7 +111,7 @@ class SegmentGraph:
 
     @contextmanager
     def settled(self, store: SegmentStore) -> Iterator[None]:
-        """As if an update had made static what is quiet by now."""
+        """Treat groups without recent changes as static, as an update would make them."""
         step, window = store.step, self.grouping.window
         groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
         quiet = [g for g in groups if step - g.last_changed >= window and not _in_use(g, store)]
@@ -133,22 +123,21 @@ class SegmentGraph:
             for group in quiet:
                 group.static_since = None
 
-    def _left(self, id: str, store: SegmentStore) -> bool:
-        """Is the segment gone, or has another one taken its id?"""
-        return id not in store or store.get(id).created != self.graph.nodes[id]["created"]
-
     def _refresh(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
-        """Known segments have new texts or parents."""
+        """Update known segments, which have new texts or parents."""
         if not segments:
             return []
         self._vectors[[self._row[segment.id] for segment in segments]] = vectors
-        self._relink(segments, vectors)
+        for segment in segments:
+            self._unlink(segment.id, list(self.graph[segment.id]), "similarity")
+        for segment, values in zip(segments, vectors @ self._vectors[: len(self._ids)].T, strict=True):
+            self._link(segment, self._row[segment.id], values)
         flips: list[Flip] = []
         for segment in segments:
             node = self.graph.nodes[segment.id]
             if node["version"] != segment.version:
                 node["version"] = segment.version
-                flips += self._change(self.group_of(segment.id), segment.last_changed)
+                flips += self._change(self.group_of[segment.id], segment.last_changed)
         return flips
 
     def _insert(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
@@ -164,43 +153,40 @@ class SegmentGraph:
         return flips
 
     def _enter(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
-        """A new segment finds its group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
-        group = self._near_parent(segment)
-        if group is None and not header:
-            group = self._most_similar(FAMILY[segment.category], values[:row])
-        flips = self._join(group or self._found(FAMILY[segment.category], segment.last_changed), segment, row)
+        """Put a new segment into a group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
+        family, group = FAMILY[segment.category], self.group_of.get(segment.parent or "")
+        if group is None or group.family != family:  # else its parent's, however large: both have one place in a prompt
+            group = None if header else self._most_similar(family, values[:row])
+        if group is None:
+            group = self.groups[self.founded] = Group(self.founded, family, segment.last_changed)
+            self.founded += 1
+            self._await(group)
+        self._put_in(group, segment, row)
+        flips = self._change(group, segment.last_changed)
         self._link(segment, row, values)
         return flips
 
     def _grow(self, segments: list[Segment], vectors: NDArray[np.float32]) -> None:
-        used, need = len(self._ids), len(self._ids) + len(segments)
+        first, need = len(self._ids), len(self._ids) + len(segments)
         if need > len(self._vectors):
-            room = max(64, 2 * need) - used
-            held = self._vectors[:used].reshape(used, vectors.shape[1])
-            self._vectors = np.concatenate([held, np.zeros((room, vectors.shape[1]), np.float32)])
-            self._row_group = np.concatenate([self._row_group[:used], np.full(room, -1)])
-            self._row_family = np.concatenate([self._row_family[:used], np.zeros(room, np.int8)])
-            self._row_created = np.concatenate([self._row_created[:used], np.zeros(room, np.int64)])
-        self._vectors[used:need] = vectors
-        for row, segment in enumerate(segments, used):
+            room = max(64, 2 * need) - first
+            self._vectors = np.pad(self._vectors[:first].reshape(first, vectors.shape[1]), ((0, room), (0, 0)))
+            self._row_group, self._row_family, self._row_created = (
+                np.pad(array[:first], (0, room)) for array in (self._row_group, self._row_family, self._row_created)
+            )
+        self._vectors[first:need] = vectors
+        for row, segment in enumerate(segments, first):
             self._ids.append(segment.id)
             self._row[segment.id] = row
             self._row_group[row] = -1
             self._row_family[row] = FAMILIES.index(FAMILY[segment.category])
             self._row_created[row] = segment.created
-            self.graph.add_node(segment.id, category=segment.category, created=segment.created, version=segment.version)
-
-    # -- groups ----------------------------------------------------------------------------------------------------
-
-    def _near_parent(self, segment: Segment) -> Group | None:
-        """The group of the segment it refers back to. Not bounded: in a prompt the two must stand in one place."""
-        group = self.groups.get(self._group_of.get(segment.parent or "", -1))
-        return group if group and group.family == FAMILY[segment.category] else None
+            self.graph.add_node(segment.id, created=segment.created, version=segment.version)
 
     def _most_similar(self, family: str, values: NDArray[np.float32]) -> Group | None:
-        """The open group with the highest mean of ``values``, cosines by row, if that reaches the threshold.
+        """Return the open group with the highest mean of ``values``, cosines by row, if that reaches the threshold.
 
-        Static groups are closed to joins by similarity: a join would throw away a block that has earned its keep.
+        Static groups are closed to joins by similarity, which would invalidate their blocks.
         """
         candidates = np.fromiter(sorted(self._open[family]), np.int64)
         if not candidates.size:
@@ -213,42 +199,30 @@ class SegmentGraph:
         best = int(mean.argmax())
         return self.groups[int(candidates[best])] if mean[best] >= self.grouping.threshold else None
 
-    def _found(self, family: str, step: int) -> Group:
-        group = self.groups[self._next] = Group(self._next, family, step)
-        self._next += 1
-        self._await(group)
-        return group
-
-    def _join(self, group: Group, segment: Segment, row: int) -> list[Flip]:
-        self._put_in(group, segment, row)
-        return self._change(group, segment.last_changed)
-
     def _put_in(self, group: Group, segment: Segment, row: int) -> None:
         group.members[segment.id] = None
-        self._group_of[segment.id] = group.id
+        self.group_of[segment.id] = group
         self._row_group[row] = group.id
-        self.graph.nodes[segment.id]["group"] = group.id
 
     def _remove(self, id: str) -> Group:
-        group = self.group_of(id)
-        del group.members[id], self._group_of[id]
+        group = self.group_of.pop(id)
+        del group.members[id]
         self.graph.remove_node(id)
         row, last = self._row.pop(id), len(self._ids) - 1
-        moved = self._ids.pop()
+        final = self._ids.pop()
         if row != last:
-            self._ids[row] = moved
-            self._row[moved] = row
+            self._ids[row], self._row[final] = final, row
             for array in (self._vectors, self._row_group, self._row_family, self._row_created):
                 array[row] = array[last]
         return group
 
     def _change(self, group: Group, step: int) -> list[Flip]:
-        """A member came, went or changed: the group is dynamic from now on."""
+        """Make a group dynamic, because a member was added, removed or changed; an empty group is deleted."""
         if not group.members:
             del self.groups[group.id]
             self._open[group.family].discard(group.id)
             return []
-        flipped = group.static
+        flipped = group.static_since is not None
         if flipped or step > group.last_changed:
             group.last_changed = max(group.last_changed, step)
             group.static_since = None
@@ -257,12 +231,12 @@ class SegmentGraph:
         return [Flip(step, group.id, False)] if flipped else []
 
     def _await(self, group: Group) -> None:
-        """From now on it has to be quiet for the whole window; what the agent is at never becomes static."""
+        """Let a group become static after a window without changes; the agent's own group never does."""
         if group.family != "agent":
             heappush(self._due, (group.last_changed, group.id))
 
     def _settle(self, store: SegmentStore) -> list[Flip]:
-        """Groups that were quiet for the whole window become static; those in use have the window before them again."""
+        """Make groups static that did not change for a whole window; for those in use a new window begins."""
         quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
@@ -278,17 +252,19 @@ class SegmentGraph:
         return [Flip(step, id, True) for id in sorted(quiet)]
 
     def _reopen(self, group: Group) -> None:
-        open_ = self._open[group.family]
-        if group.static or len(group.members) >= self.grouping.bound:
-            open_.discard(group.id)
-        else:
-            open_.add(group.id)
-
-    # -- edges -----------------------------------------------------------------------------------------------------
+        """Open a group to joins by similarity, or close it if it is static or full."""
+        closed = group.static_since is not None or len(group.members) >= self.grouping.bound
+        (self._open[group.family].discard if closed else self._open[group.family].add)(group.id)
 
     def _link(self, segment: Segment, row: int, values: NDArray[np.float32]) -> None:
-        """Edges to its parent, and to the most similar of its family by ``values``, cosines by row."""
-        self._link_parent(segment)
+        """Add edges to the parent, and to the most similar segments of the family by ``values``, cosines by row."""
+        node = self.graph.nodes[segment.id]
+        old = node.get("parent")
+        if old != segment.parent and old is not None and self.graph.has_edge(segment.id, old):
+            self._unlink(segment.id, [old], "contains")
+        node["parent"] = segment.parent
+        if segment.parent in self._row:
+            self.graph.add_edge(segment.id, segment.parent, contains=segment.parent)
         values = np.where(self._row_family[: len(values)] == self._row_family[row], values, -np.inf)
         values[row] = -np.inf
         for _ in range(self.grouping.neighbours):
@@ -298,31 +274,15 @@ class SegmentGraph:
             self.graph.add_edge(segment.id, self._ids[best], similarity=float(values[best]))
             values[best] = -np.inf
 
-    def _relink(self, segments: list[Segment], vectors: NDArray[np.float32]) -> None:
-        """Their texts have changed: what they are similar to has to be asked again."""
-        for segment in segments:
-            self._unlink(segment.id, list(self.graph[segment.id]), "similarity")
-        for segment, values in zip(segments, vectors @ self._vectors[: len(self._ids)].T, strict=True):
-            self._link(segment, self._row[segment.id], values)
-
-    def _link_parent(self, segment: Segment) -> None:
-        node = self.graph.nodes[segment.id]
-        old = node.get("parent")
-        if old != segment.parent and old is not None and self.graph.has_edge(segment.id, old):
-            self._unlink(segment.id, [old], "contains")
-        node["parent"] = segment.parent
-        if segment.parent in self._row:
-            self.graph.add_edge(segment.id, segment.parent, contains=segment.parent)
-
-    def _unlink(self, id: str, others: Iterable[str], kind: str) -> None:
-        for other in others:
-            edge = self.graph.edges[id, other]
+    def _unlink(self, id: str, neighbours: Iterable[str], kind: str) -> None:
+        for neighbour in neighbours:
+            edge = self.graph.edges[id, neighbour]
             edge.pop(kind, None)
             if not edge:
-                self.graph.remove_edge(id, other)
+                self.graph.remove_edge(id, neighbour)
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Does it hold a line of the log, whose place is behind all else until the task is finished?"""
+    """Tell whether a group has a line of the log, which is behind all others until the task is finished."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.finished

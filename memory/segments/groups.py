@@ -1,4 +1,4 @@
-"""Groups of segments: the data that a segment graph keeps, and the part of it that other files read.
+"""Groups of segments: the data of a segment graph, and the Protocol by which stages read it.
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic.
@@ -11,27 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError
-from memory.segments.segment import Segment
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FAMILY = {
-    "object": "world",
-    "receptacle": "world",
-    "history": "history",
-    "task": "task",
-    "agent": "agent",
-    "session": "talk",
-    "turn": "talk",
-}
+FAMILY = {"object": "world", "receptacle": "world", "session": "talk", "turn": "talk"}
+FAMILY |= {category: category for category in ("history", "task", "agent")}
 FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Knobs of the grouping; part of the setting that all methods of a comparison share."""
+    """Options of the grouping, which all methods of a comparison share."""
 
     threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
     bound: int = 8  # members from which on a group takes no more by similarity
@@ -42,8 +34,8 @@ class Grouping:
         if not -1 <= self.threshold <= 1:
             raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
         if self.bound < 1 or self.window < 0 or self.neighbours < 0:
-            given = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
-            raise ConfigError(f"a grouping of {given} cannot be: use at least 1, 0 and 0")
+            values = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
+            raise ConfigError(f"a grouping of {values} cannot be: use at least 1, 0 and 0")
 
 
 @dataclass(slots=True)
@@ -61,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A group that changed its kind at ``step``; its blocks are computed the new way from then on."""
+    """Change of a group's kind at ``step``, from which on its blocks are computed for the new kind."""
 
     step: int
     group: int
@@ -70,7 +62,7 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Cosines to a query, by the graph's rows; good until its next update."""
+    """Cosines to a query, by the graph's rows; valid until its next update."""
 
     values: NDArray[np.float32]  # (segments,)
     groups: NDArray[np.int64]  # (segments,) group ids
@@ -83,19 +75,14 @@ class Scores:
 
 
 class Groups(Protocol):
-    """The groups of a store's segments, as far as stages read them."""
+    """Groups of a store's segments, as stages read them."""
 
     groups: dict[int, Group]  # by id
+    group_of: dict[str, Group]  # by segment
     founded: int  # groups that there ever were
 
     def clear(self) -> None: ...
 
-    def group_of(self, id: str) -> Group: ...
-
-    def static_group(self, segment: Segment) -> Group | None:
-        """The segment's group if that is static, else None."""
-        ...
-
     def scores(self, query: str) -> Scores:
-        """Cosine of every segment to ``query``."""
+        """Return the cosine of every segment to ``query``."""
         ...

@@ -1,4 +1,4 @@
-"""A segment: one remembered fact as text, with the history that decides how it is cached."""
+"""Segment: one remembered fact as text, with the history that decides how it is cached."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class Segment:
     version: int  # 1 at creation, +1 at every change of text
     created: int  # running number within its store: the order of first appearance
     last_changed: int  # step at which this version was written
-    parent: str | None = None  # segment it refers back to (linked style) or is contained in
+    parent: str | None = None  # segment that it amends (linked style) or that contains it

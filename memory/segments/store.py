@@ -1,8 +1,8 @@
-"""The segments an agent remembers right now, and how they came to be."""
+"""Store of the segments that an agent remembers, with their versions and change history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
@@ -13,13 +13,12 @@ from memory.segments.segment import CATEGORIES, Segment
 if TYPE_CHECKING:
     from memory.segments.groups import Groups
 
-
-KEPT = 1000  # changes that everybody may ask for, however many there were
+HISTORY = 1000  # latest changes that are kept, however many there were
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry of the change history; ``text`` is None for a removal."""
+    """Entry of the change history; ``text`` is None for a removal."""
 
     step: int
     id: str
@@ -28,61 +27,60 @@ class Change:
 
 
 class SegmentStore:
-    """Segments by id in creation order, with versions and a change history.
+    """Segments by id in creation order.
 
-    ``encode_text`` turns a segment's text into token ids; ``graph`` follows the changes and holds groups and
-    embeddings. Both belong to the session; a bare store serves whoever needs neither.
+    :param encode_text: token ids of a segment's text; only `tokens` needs it
+    :param graph: groups and embeddings of the segments; only `graph` needs it
     """
 
     def __init__(self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: Groups | None = None) -> None:
-        self._encode_text = encode_text
-        self._graph = graph
+        self._encode_text, self._graph = encode_text, graph
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, the history and the graph too; begin at step 0."""
-        self.history: list[Change] = []  # the latest of them
+        """Delete all segments, the history and the graph; begin at step 0."""
+        self.history: list[Change] = []  # the latest changes
         self._dropped = 0  # changes before those
         self.step = 0
+        self.created = 0  # segments that there ever were
         self._segments: dict[str, Segment] = {}
+        self.ids = self._segments.keys()
         self._tokens: dict[str, tuple[int, ...]] = {}
-        self._of: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}
-        self._behind: dict[tuple[str, str], set[str]] = {}  # by parent and category
-        self._created = 0
+        self._by_category: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}
+        self._children: dict[tuple[str, str], set[str]] = {}  # by parent and category
         if self._graph is not None:
             self._graph.clear()
 
     def put(self, id: str, category: str, text: str, parent: str | None = None) -> Segment:
         """Write a segment. The same text and parent change nothing; a new text is a new version.
 
-        Raises DataError for a text that is not one line ending in a newline, an unknown category, or another category
-        than before.
+        :raises DataError: the text is not one line that ends in a newline, or the category is unknown or has changed
         """
         old = self._segments.get(id)
-        if old is not None and old.text == text and old.parent == parent and old.category == category:
+        if old is not None and (old.text, old.parent, old.category) == (text, parent, category):
             return old
         check_segment(id, category, text)
         if old is not None and old.category != category:
             raise DataError(f"segment {id!r} is a {old.category}, not a {category}: remove it first or use another id")
         if old is None:
-            self._created += 1
-            new = Segment(id, category, text, 1, self._created, self.step, parent)
+            self.created += 1
+            new = Segment(id, category, text, 1, self.created, self.step, parent)
         elif old.text == text:
             new = replace(old, parent=parent)
         else:
             new = Segment(id, category, text, old.version + 1, old.created, self.step, parent)
         if old is not None:
-            self._leave(old)
+            self._unlink(old)
         self._enter(new)
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, new.version, text))
         return new
 
     def remove(self, id: str) -> None:
-        """Forget a segment. Raises DataError if there is none of that id."""
+        """Delete a segment. Raises DataError if there is none of that id."""
         old = self.get(id)
-        self._leave(old)
-        del self._segments[id], self._of[old.category][id]
+        self._unlink(old)
+        del self._segments[id], self._by_category[old.category][id]
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, old.version, None))
 
@@ -93,36 +91,35 @@ class SegmentStore:
             raise DataError(f"no segment {id!r} in the store of {len(self)}: put it first") from None
 
     def tokens(self, id: str) -> tuple[int, ...]:
-        """Token ids of the present version of a segment."""
-        found = self._tokens.get(id)
-        if found is None:
+        """Return the token ids of the present version of a segment."""
+        if id not in self._tokens:
             if self._encode_text is None:
                 raise ConfigError("this store has no tokenizer: give SegmentStore an encode_text")
-            found = self._tokens[id] = tuple(self._encode_text(self.get(id).text))
-        return found
+            self._tokens[id] = tuple(self._encode_text(self.get(id).text))
+        return self._tokens[id]
 
     def of(self, category: str) -> Collection[str]:
-        """Ids of the segments of a category."""
-        return self._of[category].keys()
+        """Return the ids of the segments of a category."""
+        return self._by_category[category].keys()
+
+    def children(self, parent: str, category: str) -> Collection[str]:
+        """Return the ids of the segments of a category whose parent is ``parent``, which may be missing."""
+        return self._children.get((parent, category), ())
 
     @property
     def finished(self) -> int:
-        """When the last finished task was written, in the order of creation; -1 if there is none."""
-        return max((self._segments[id].created for id in self._of["task"]), default=-1)
+        """Creation number of the last finished task; -1 if there is none."""
+        return max((self._segments[id].created for id in self._by_category["task"]), default=-1)
 
-    def done_lately(self, most: int) -> list[str]:
-        """Ids of what the agent did since it last finished a task, the latest first, ``most`` at most."""
-        finished, latest = self.finished, islice(reversed(self._of["history"]), most)
+    def latest_actions(self, most: int) -> list[str]:
+        """Return the ids of the agent's actions since its last finished task, the latest first, ``most`` at most."""
+        finished, latest = self.finished, islice(reversed(self._by_category["history"]), most)
         return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
     @property
     def log(self) -> list[str]:
-        """Ids of what the agent did since it last finished a task, in the order of its doing."""
-        return self.done_lately(len(self._of["history"]))[::-1]
-
-    def behind(self, parent: str, category: str) -> Collection[str]:
-        """Ids of the segments of a category that refer back to ``parent``, whether or not that is in the store."""
-        return self._behind.get((parent, category), ())
+        """Ids of the agent's actions since its last finished task, in order of time."""
+        return self.latest_actions(len(self._by_category["history"]))[::-1]
 
     @property
     def graph(self) -> Groups:
@@ -137,46 +134,41 @@ class SegmentStore:
 
     @property
     def changes(self) -> int:
-        """How many there were."""
+        """Number of changes so far."""
         return self._dropped + len(self.history)
 
     def changed(self, since: int) -> Collection[str]:
-        """Ids of what has changed after so many changes, in order; all there are where that is too long ago."""
+        """Return the ids changed after the first ``since`` changes, in order; all ids if those were dropped."""
         ids = (change.id for change in self.history[max(0, since - self._dropped) :])
         return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
 
     def drop(self, until: int) -> None:
-        """Forget how the first ``until`` changes went, but for the last `KEPT` of all."""
-        excess = min(until - self._dropped, len(self.history) - KEPT)
+        """Drop the first ``until`` changes from the history, except for the last `HISTORY` of all."""
+        excess = min(until - self._dropped, len(self.history) - HISTORY)
         if excess > 0:
             del self.history[:excess]
             self._dropped += excess
 
-    @property
-    def created(self) -> int:
-        """Segments ever."""
-        return self._created
-
     def restore(self, segments: Sequence[Segment], step: int, created: int) -> None:
-        """Hold these segments and nothing else; the change history begins anew."""
+        """Replace all segments; the change history begins empty."""
         self.clear()
         for segment in segments:
             self._enter(segment)
-        self.step, self._created = step, created
+        self.step, self.created = step, created
 
     def _enter(self, segment: Segment) -> None:
         self._segments[segment.id] = segment
-        self._of[segment.category].setdefault(segment.id)
+        self._by_category[segment.category].setdefault(segment.id)
         if segment.parent is not None:
-            self._behind.setdefault((segment.parent, segment.category), set()).add(segment.id)
+            self._children.setdefault((segment.parent, segment.category), set()).add(segment.id)
 
-    def _leave(self, segment: Segment) -> None:
-        """What is found by parent; its place in the order of creation stays, among all and those of its category."""
+    def _unlink(self, segment: Segment) -> None:
+        """Remove a segment from its parent's children; its places in the order of creation stay."""
         if segment.parent is not None:
             key = segment.parent, segment.category
-            self._behind[key].remove(segment.id)
-            if not self._behind[key]:
-                del self._behind[key]
+            self._children[key].remove(segment.id)
+            if not self._children[key]:
+                del self._children[key]
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments.values())
@@ -188,8 +180,29 @@ class SegmentStore:
         return id in self._segments
 
 
+def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
+    """Sort chosen segments for a prompt: the same order for every memory method.
+
+    Static groups come first, in the order in which they became static; then single segments, the log of the present
+    task behind the others; the agent's own segment last. Within a group and among single segments the order is that of
+    the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
+    rarely change are in front, where a prefix can be reused.
+    """
+    group_of, finished = store.graph.group_of, store.finished
+
+    def key(segment: Segment) -> tuple[int, int, int, int, int]:
+        group, age = group_of[segment.id], (segment.last_changed, segment.created)
+        if segment.category == "agent":
+            return 3, 0, 0, *age
+        if group.static_since is None:
+            return 1 + (segment.category == "history" and segment.created > finished), 0, 0, *age
+        return 0, group.static_since, group.id, *age
+
+    return [segment.id for segment in sorted(map(store.get, ids), key=key)]
+
+
 def check_segment(id: str, category: str, text: str) -> None:
-    """Raises DataError for an unknown category, or a text that is not one line ending in a newline."""
+    """Raise DataError for an unknown category, or a text that is not one line ending in a newline."""
     if category not in CATEGORIES:
         raise DataError(f"segment {id!r} has the unknown category {category!r}: use one of {', '.join(CATEGORIES)}")
     if not text.endswith("\n") or text.count("\n") != 1 or text == "\n":

@@ -13,12 +13,12 @@ from platformdirs import user_cache_path
 from keep_agent.errors import ConfigError, CorruptError
 from memory.files.agent_files import agent_path, forget, open_agent
 from memory.files.atomic import clean
-from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block import Entry, KVBlock
+from memory.kv_cache.block_store import BlockStore
 from memory.kv_cache.packed_rows import DamagedError
 from memory.kv_cache.quantization import PackFormat
 from memory.stages import Capabilities
 from memory.storage.block_pages import Form, Pages, save_pages
-from memory.storage.ram import BlockStore
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,9 @@ class Disk(BlockStore):
         self._pages = Pages(open_agent(self.folder, self.agent, self._key), self._drop_damaged)
         self._form = self._pages.form
 
-    def _insert(self, block: KVBlock) -> None:
-        super()._insert(block)
-        self._waiting += block.nbytes
+    def _insert(self, block: KVBlock, entry: Entry) -> None:
+        super()._insert(block, entry)
+        self._waiting += entry.nbytes
 
     def peek(self, identity: str) -> KVBlock | None:
         """Return a block without counting that as a use; rows in the file are verified when they are indexed."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.block import CacheLedger, Entry, KVBlock
+from memory.kv_cache.block import Entry, KVBlock
+from memory.kv_cache.block_store import CacheLedger
 from memory.kv_cache.packed_rows import DamagedError
 from memory.stages import Capabilities
 from memory.storage.ram import BlockStore

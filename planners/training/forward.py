@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from transformers import Qwen2ForCausalLM
 
-from memory.engine.cpu.half_precision_matmul import onednn_multiplies
+from memory.engine.attention.kernels import onednn_multiplies
 from planners.training.packed_attention import Batch
 from planners.training.packing import IGNORE
 

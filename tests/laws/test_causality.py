@@ -11,9 +11,8 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Transfer
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute

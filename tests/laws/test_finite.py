@@ -19,7 +19,7 @@ from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.prompt.rows import lay_out
+from memory.prompt.layout import lay_out
 from memory.recompute.full import Full
 from tests.laws.conftest import DEVICE, GetEngine, make_engine
 from tests.laws.prompts import broken

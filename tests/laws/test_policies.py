@@ -13,8 +13,7 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.multi_hop import MultiHop
-from memory.recompute.schedule import Schedule
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute

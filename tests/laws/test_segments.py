@@ -13,9 +13,8 @@ from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.prompt.layout import Unit
 from memory.prompt.report import StepTimer
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
 from memory.stages import Recompute

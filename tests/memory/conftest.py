@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
+from memory.engine.attention.kernels import onednn_multiplies
 from memory.engine.base import Engine
-from memory.engine.cpu.half_precision_matmul import onednn_multiplies
 from memory.engine.models.load import from_config
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine

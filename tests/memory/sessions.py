@@ -25,9 +25,8 @@ from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.prompt.report import Prefill
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.snapkv import SnapKV

@@ -29,7 +29,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"survivors": "jump"}, "survivors='jump' is unknown; use one of stay, move"),
     ],
     "recompute.first_tokens.FirstTokens": [({"k": -1}, "k=-1 is negative"), ({"last_k": -2}, "last_k=-2 is negative")],
-    "recompute.schedule.Schedule": [
+    "recompute.multi_hop.Schedule": [
         ({"average": 1.5}, "average"), ({"last": -1}, "last"), ({"until": 1}, "until"), ({"shape": "cubic"}, "cubic"),
     ],
     "recompute.multi_hop.MultiHop": [
@@ -57,7 +57,7 @@ BAD_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "retention.query_memory.QueryMemory": [BUDGET, ({"decay": -0.1}, "decay=-0.1 would let old queries grow")],
     "retrieval.embedding.Embedding": [
-        ({"group_score": "median"}, "median"), ({"recent": -1}, "recent=-1 is a number of things done"),
+        ({"group_score": "median"}, "median"), ({"recent": -1}, "recent=-1 is a number of actions"),
     ],
     "retrieval.latent.Latent": [
         ({"top_k": 0}, "top_k=0"), ({"unit": "rows"}, "unit='rows' is unknown"),

@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
+from memory.construction.isolated import joined
 from memory.engine.base import EncodeRequest, EngineCapabilities, PrefillResult, Priority, ReadCounts, ScoreResult
 from memory.engine.models.load import LoadedModel
 from memory.engine.trace import PrefillTrace
-from memory.kv_cache.block import KVBlock, joined
+from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute
 from tests.references.dense import Reference

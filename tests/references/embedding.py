@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from memory.retrieval.embedding import Embedding
-from memory.segments.prompt_order import prompt_order
 from memory.segments.segment import Segment
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 
 Items = dict[str, tuple[str, ...]]
 
@@ -38,7 +37,7 @@ def select(stage: Embedding, query: str, store: SegmentStore, budget: int) -> li
 
 
 def _group(segment: Segment, store: SegmentStore, budget: int) -> tuple[str, ...]:
-    group = store.graph.group_of(segment.id)
+    group = store.graph.group_of[segment.id]
     return tuple(group.members) if group.static and len(group.members) < budget else (segment.id,)
 
 

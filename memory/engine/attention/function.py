@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +21,8 @@ from keep_agent.errors import CapacityError, ModelError
 from memory.engine.attention.kernels import AttentionParams, LayerAttention, MaskPlan
 from memory.engine.attention.tiled import tiled_attention
 from memory.engine.models.model_spec import ModelSpec
-from memory.kv_cache.dense import Rows, WorkingCache
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.dense import DenseCache, Rows, WorkingCache
 
 Angles = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # by RoPE key: cos and sin, (1, rows, width)
 
@@ -35,10 +36,6 @@ def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.
     """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1, rows, width)."""
     apply = sys.modules[type(attention).__module__].apply_rotary_pos_emb
     return apply(x, x[:, :0], cos, sin)[0]
-
-
-def _takes_layer_type(rotary: nn.Module) -> bool:
-    return "layer_type" in inspect.signature(type(rotary).forward).parameters
 
 
 @dataclass
@@ -79,6 +76,24 @@ class RopeTables:
                 result[index] = rotate(self.attention, keys[index], cos, sin)
         return result
 
+    def place_block(self, cache: DenseCache, block: KVBlock, start: int) -> None:
+        """Write all layers of a block at rows from ``start``, whose positions are their row numbers."""
+        device, stop = cache.k.device, start + block.k.shape[2]
+        k, v = block.k.to(device)[:], block.v.to(device)[:]
+        angles = self.at(torch.arange(start, stop, device=device), stop)
+        cache.k[:, 0, :, start:stop] = self.rotate_layers(k, angles)
+        cache.v[:, 0, :, start:stop] = v
+        if cache.raw is not None:
+            cache.raw[:, 0, :, start:stop] = k
+
+    def place(
+        self, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
+    ) -> None:
+        """Write unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows``, which have ``angles``."""
+        rotated = self.rotate_layers(k, angles, layer)
+        cache.write_raw(layer, rows, k)
+        cache.write(layer, rows, rotated, v)
+
     def _grow(self, top: int, device: torch.device) -> None:
         limit = self.spec.position_limit
         if limit is not None and top > limit:
@@ -90,10 +105,9 @@ class RopeTables:
         size = min(size, limit) if limit is not None else size
         like = torch.empty(1, 1, dtype=self.spec.dtype, device=device)
         ids = torch.arange(size, device=device)[None]
-        keys = sorted(set(self.spec.rope_keys))
-        for key in keys:
-            arguments = (like, ids, key) if _takes_layer_type(self.rotary) else (like, ids)
-            cos, sin = self.rotary(*arguments)
+        by_key = "layer_type" in inspect.signature(type(self.rotary).forward).parameters
+        for key in sorted(set(self.spec.rope_keys)):
+            cos, sin = self.rotary(like, ids, key) if by_key else self.rotary(like, ids)
             self._tables[key] = (cos[0], sin[0])
         self._size = size
 
@@ -139,17 +153,33 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: rows of ``first``, then those of ``second``, which is bare.
 
-    In every layer ``second`` attends, then ``between`` runs, which may copy its keys and values to ``first``.
+    In every layer ``second`` attends, then ``copier`` brings its keys and values to ``first``.
     """
 
     first: PromptPass
     second: PromptPass
     angles: Angles  # of the rows of both, those of ``second`` unmoved; unused if ``first`` is bare as well
-    between: Callable[[int], None]
+    bare: bool  # that of ``first``
+    copier: KVCopier
 
-    @property
-    def bare(self) -> bool:
-        return self.first.bare
+
+@dataclass(slots=True)
+class KVCopier:
+    """Copier of unrotated keys, and values, of the rows ``source`` of one cache to ``rows`` of another, layer by layer.
+
+    ``angles`` are those of ``rows``, to which the keys are rotated.
+    """
+
+    rope: RopeTables
+    units: DenseCache
+    source: torch.Tensor
+    cache: WorkingCache
+    rows: torch.Tensor
+    angles: Angles
+
+    def copy(self, layer: int) -> None:
+        keys, values = self.units.raw[layer][:, :, self.source], self.units.v[layer][:, :, self.source]
+        self.rope.place(self.cache, layer, self.rows, self.angles, keys, values)
 
 
 class BatchPass(Protocol):
@@ -195,7 +225,7 @@ def memory_attention(
     sizes = [query.shape[2] - state.second.count, state.second.count]
     first, second = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
     second_output = _prompt_attention(module, *second, params, state.second, None)
-    state.between(module.layer_idx)
+    state.copier.copy(module.layer_idx)
     return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), second_output], 1), None
 
 
@@ -213,18 +243,17 @@ def _prompt_attention(
     if state.bare:
         if hook is not None:
             hook.before(layer, query)
-        cache.write_raw(layer, state.rows, key)
-        angles = state.angles[state.rope_keys[layer]]
+        angles, raw = state.angles[state.rope_keys[layer]], key
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
+        cache.write_raw(layer, state.rows, raw)
     cache.write(layer, state.rows, key, value)
-    blocks, tiles, keys, values = state.plan.blocks(params.window), None, None, None
+    keys, values = (None, None) if cache.tiled else cache.read(layer, state.visible)
+    blocks, tiles = state.plan.blocks(params.window), None
     if cache.tiled:
         first = min(0 if block.prefix else block.k0 for block in blocks)
         tiles = partial(
             tiled_attention, query, cache.tiles(layer, first), blocks, params.scale, params.softcap, params.sinks
         )
-    else:
-        keys, values = cache.read(layer, state.visible)
     attention = LayerAttention(layer, query, keys, values, params, blocks, tiles)
     return attention.output() if hook is None else hook.attend(attention)
 

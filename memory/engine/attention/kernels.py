@@ -2,24 +2,77 @@
 
 On CPUs torch's SDPA is slow in bfloat16. Here the query heads that share a KV head are folded into the rows of one
 matrix product, and the query rows are cut into blocks that read only the keys they may see.
+
+Products in half precision are padded to few shapes, because oneDNN compiles a kernel for every new one and a process
+would grow without end (docs/engine.md#memory-of-a-long-run). Padding changes no result: a row of a product does not
+depend on the others, and zeros add nothing. A processor without instructions for a type needs no padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memory.engine.cpu import half_precision_matmul as products
-from memory.engine.cpu.half_precision_matmul import QUERIES
-
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX512-BF16 at head_dim 32 and 64
+
+
+@cache
+def onednn_multiplies(dtype: torch.dtype) -> bool:
+    """Whether products of ``dtype`` on this machine's CPU are oneDNN's."""
+    if dtype not in (torch.bfloat16, torch.float16) or not torch.backends.mkldnn.is_available():
+        return False
+    ops = torch.ops.mkldnn
+    return bool(ops._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else ops._is_mkldnn_fp16_supported())
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of rows that products have: 1, a quarter of ``multiple``, ``steps`` multiples, then larger steps."""
+
+    multiple: int
+    steps: int  # beyond the first multiples 2 / steps are padding at most
+
+    def over(self, count: int) -> int:
+        """The smallest from ``count`` on."""
+        if count <= self.multiple // 4:
+            return 1 if count <= 1 else self.multiple // 4
+        step = self.multiple
+        while count > self.steps * step:
+            step *= 2
+        return -(-count // step) * step
+
+    def lacking(self, x: torch.Tensor, count: int) -> int:
+        """Rows to add to ``count`` rows of ``x``; none where oneDNN does not multiply."""
+        return self.over(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` (..., rows, numbers) with rows of zeros behind."""
+        more = self.lacking(x, x.shape[-2])
+        return functional.pad(x, (0, 0, 0, more)) if more else x
+
+
+QUERIES = Sizes(32, 16)
+KEYS = Sizes(32, 8)  # with their values
+
+
+def scores_of(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """(..., rows, keys) products of ``q`` (..., rows, head_dim) and ``k`` (..., keys, head_dim)."""
+    return (QUERIES.padded(q) @ KEYS.padded(k).mT)[..., : q.shape[-2], : k.shape[-2]]
+
+
+def mix(weights: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """(..., rows, head_dim): ``weights`` (..., rows, keys) times ``v`` (..., keys, head_dim)."""
+    more = KEYS.lacking(v, v.shape[-2])
+    wide = functional.pad(weights, (0, more)) if more else weights
+    return (QUERIES.padded(wide) @ KEYS.padded(v))[..., : weights.shape[-2], :]
+
 
 KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
 
@@ -27,11 +80,6 @@ KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows 
 def padding(keys: int) -> int:
     """Return the masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
-
-
-def query_block(dtype: torch.dtype) -> int:
-    """Query rows per block."""
-    return QUERY_BLOCK.get(dtype, 128)
 
 
 class Weights(Protocol):
@@ -71,14 +119,6 @@ class Block:
         return torch.cat([x[:, : self.prefix], body], 1) if self.prefix else body
 
 
-def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the keys; a sink (one logit per head) takes mass without a value."""
-    if sinks is None:
-        return scores.softmax(-1)
-    column = sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
-
-
 def block_probabilities(
     q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
@@ -92,13 +132,15 @@ def _probabilities(
     """Compute weights of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
     requests, heads, rows, dim = q.shape
     folded = q.reshape(keys.shape[0], -1, dim)
-    scores = products.scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
+    scores = scores_of(folded, keys).reshape(requests * heads, rows, keys.shape[1])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores[:, : bias.shape[0], keys.shape[1] - bias.shape[1] :] += bias
-    sinks = sinks if sinks is None or requests == 1 else sinks.repeat(requests)
-    return _with_sinks(scores, sinks)
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks.repeat(requests).to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]  # a sink, a logit per head, takes mass without a value
 
 
 def grouped_attention(
@@ -129,7 +171,7 @@ def grouped_attention(
         if weights_out is not None:
             weights_out.append(weights[:, :rows])
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
-        out = products.mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
+        out = mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
         parts.append(out[:, :, :rows].transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
@@ -230,30 +272,32 @@ def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _step(rows: int, dtype: torch.dtype, device: torch.device) -> int:
-    return rows if device.type == "cuda" else query_block(dtype)
+    """Return the query rows per block."""
+    return rows if device.type == "cuda" else QUERY_BLOCK.get(dtype, 128)
 
 
 def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
     """Query rows ``rows`` (sorted) see every earlier row and themselves; ``positions`` of all rows increase."""
-    return MaskPlan(partial(_causal_blocks, rows, positions, dtype))
 
+    def blocks(window: int | None) -> list[Block]:
+        bounds = _bounds(rows, dtype)
+        firsts, lasts = rows[[q0 for q0, _ in bounds]].tolist(), rows[[q1 - 1 for _, q1 in bounds]].tolist()
+        result = []
+        for (q0, q1), first, last in zip(bounds, firsts, lasts, strict=True):
+            low, free = 0, first + 1  # the first visible key row, and the first that not all query rows see
+            if window is not None:
+                low = int(torch.searchsorted(positions, positions[first] - window, right=True))
+                free = free if low == 0 and int(positions[last] - positions[0]) < window else low
+            stop = last + 1 + padding(last + 1 - low)
+            bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
+            result.append(Block(q0, q1, low, stop, bias))
+        return result
 
-def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None) -> list[Block]:
-    bounds = _bounds(rows, dtype)
-    ends = rows[[b - 1 for _, b in bounds]].tolist()
-    firsts = rows[[a for a, _ in bounds]].tolist()
-    blocks = []
-    for (q0, q1), first, last in zip(bounds, firsts, ends, strict=True):
-        low = 0 if window is None else _window_start(positions, first, window)
-        free = first + 1 if window is None or (low == 0 and _spans(positions, last) <= window) else low
-        stop = last + 1 + padding(last + 1 - low)
-        bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
-        blocks.append(Block(q0, q1, low, stop, bias))
-    return blocks
+    return MaskPlan(blocks)
 
 
 def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
-    """Numbers [first, last) of the rows of each block: of one size, but ending early before wide gaps on a CPU.
+    """Return the numbers [first, last) of the rows of each block: of one size, but ending before wide gaps on a CPU.
 
     A block reads all keys up to its last row's, so rows in front of a gap would read keys that none of them may see.
     """
@@ -263,26 +307,17 @@ def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
         return [(start, min(count, start + step)) for start in range(0, count, step)]
     places, bounds, start = rows.tolist(), [], 0
     for number in range(1, count):
-        saved = (number - start) * (places[number] - places[number - 1] - 1)
-        if number - start == step or saved > GAP_COST:
+        saving = (number - start) * (places[number] - places[number - 1] - 1)
+        if number - start == step or saving > GAP_COST:
             bounds.append((start, number))
             start = number
     return [*bounds, (start, count)]
 
 
-def _spans(positions: torch.Tensor, last: int) -> int:
-    return int(positions[last] - positions[0]) + 1
-
-
-def _window_start(positions: torch.Tensor, first: int, window: int) -> int:
-    """First row that row ``first`` may see: its position lies less than ``window`` back."""
-    return int(torch.searchsorted(positions, positions[first] - window, right=True))
-
-
 def _causal_bias(
     rows: torch.Tensor, positions: torch.Tensor, start: int, stop: int, window: int | None, dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """Bias over key rows ``start:stop``; None if that range is empty."""
+    """Make the bias over key rows ``start:stop``; None if that range is empty."""
     if start >= stop:
         return None
     keys = torch.arange(start, stop, device=rows.device)
@@ -298,48 +333,31 @@ def unit_plan(
 ) -> MaskPlan:
     """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
 
-    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. Of the first unit
-    ``extra`` rows more, its first, are there already: they are keys, and no query rows.
+    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. The first unit has
+    ``extra`` rows in front that are keys only, and no query rows.
     """
-    first, *rest = lengths
-    return MaskPlan(partial(_unit_blocks, (extra + first, *rest), extra, context, dtype, device))
-
-
-def _unit_blocks(
-    lengths: tuple[int, ...],
-    extra: int,
-    context: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    window: int | None,
-) -> list[Block]:
-    sizes = torch.tensor(lengths, device=device)
+    sizes = torch.tensor([extra + lengths[0], *lengths[1:]], device=device)
     unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
     starts = (sizes.cumsum(0) - sizes)[unit]  # first packed row of each row's unit
     total = unit.numel()
-    step = _step(total, dtype, device)
-    blocks = []
-    for q0 in range(extra, total, step):
-        q1, k0 = min(total, q0 + step), int(starts[q0])
-        k1 = q1 + padding(context + q1 - k0)
-        rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
-        owner = unit[keys.clamp(max=total - 1)]
-        visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
-        if window is not None:
-            visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
-        bias = bias_of(visible, dtype)
-        blocks.append(Block(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
-    return blocks
 
+    def blocks(window: int | None) -> list[Block]:
+        step, result = _step(total, dtype, device), []
+        for q0 in range(extra, total, step):
+            q1, k0 = min(total, q0 + step), int(starts[q0])
+            k1 = q1 + padding(context + q1 - k0)
+            rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
+            owner = unit[keys.clamp(max=total - 1)]
+            visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
+            if window is not None:  # the context's columns come in front
+                places = context + (rows - starts[q0:q1])[:, None]  # positions of the query rows
+                near = places - torch.arange(context, device=device)[None] < window
+                visible = torch.cat([near, visible & (rows[:, None] - keys[None] < window)], 1)
+            bias = bias_of(visible, dtype)
+            result.append(Block(q0 - extra, q1 - extra, context + k0, context + k1, bias, context))
+        return result
 
-def _with_context_window(
-    visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, offsets: torch.Tensor, context: int, window: int
-) -> torch.Tensor:
-    """Cut ``visible`` to the window and put the context's columns in front (``offsets``: row within its unit)."""
-    visible = visible & (rows[:, None] - keys[None] < window)
-    places = torch.arange(context, device=rows.device)
-    prompt_bias = context + offsets[:, None] - places[None] < window
-    return torch.cat([prompt_bias, visible], 1)
+    return MaskPlan(blocks)
 
 
 def tree_plan(
@@ -352,32 +370,21 @@ def tree_plan(
     :param positions: (prompt rows,)
     :param following: position of the first token after the prompt; rows in front of it may be missing
     """
-    return MaskPlan(partial(_tree_blocks, ancestry, depth, positions, following, dtype))
+    nodes, prompt = ancestry.shape[0], positions.numel()
 
+    def blocks(window: int | None) -> list[Block]:
+        bias = ancestry
+        if window is not None:
+            prompt_bias = bias_of(positions[None] > (following + depth)[:, None] - window, dtype)
+            near = bias_of(depth[None] > depth[:, None] - window, dtype)
+            bias = torch.cat([prompt_bias, ancestry + near], 1)
+        before = bias.shape[1] - nodes  # columns of the prompt
+        step, result = _step(nodes, dtype, depth.device), []
+        for q0 in range(0, nodes, step):
+            q1 = min(nodes, q0 + step)
+            extra = padding(prompt + q1)
+            visible = functional.pad(bias[q0:q1, : before + q1], (0, extra), value=float("-inf"))
+            result.append(Block(q0, q1, 0, prompt + q1 + extra, visible))
+        return result
 
-def _tree_blocks(
-    ancestry: torch.Tensor,
-    depth: torch.Tensor,
-    positions: torch.Tensor,
-    following: int,
-    dtype: torch.dtype,
-    window: int | None,
-) -> list[Block]:
-    nodes, prompt, bias = ancestry.shape[0], positions.numel(), ancestry
-    if window is not None:
-        place = following + depth
-        prompt_bias = bias_of(positions[None] > place[:, None] - window, dtype)
-        near = bias_of(depth[None] > depth[:, None] - window, dtype)
-        bias = torch.cat([prompt_bias, ancestry + near], 1)
-    before = bias.shape[1] - nodes  # columns of the prompt
-    step = _step(nodes, dtype, depth.device)
-    cuts = [(start, min(nodes, start + step)) for start in range(0, nodes, step)]
-    return [
-        Block(q0, q1, 0, prompt + q1 + extra, _masked_behind(bias[q0:q1, : before + q1], extra))
-        for q0, q1 in cuts
-        for extra in (padding(prompt + q1),)
-    ]
-
-
-def _masked_behind(bias: torch.Tensor, columns: int) -> torch.Tensor:
-    return functional.pad(bias, (0, columns), value=float("-inf"))
+    return MaskPlan(blocks)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memory.engine.attention.kernels import Block
-from memory.engine.cpu import half_precision_matmul as products
+from memory.engine.attention.kernels import Block, mix, scores_of
 from memory.kv_cache.quantization import Packed
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class _Running:
     def add(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Add ``k``, ``v`` (requests, kv_heads, n, head_dim), which are the block's columns from ``column`` on."""
         count = k.shape[0] * k.shape[1]  # products in which the query heads of one KV head are rows
-        scores = products.scores(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
+        scores = scores_of(self.q.reshape(count, -1, self.q.shape[-1]), k.flatten(0, 1))
         scores = scores.reshape(*self.q.shape[:3], -1).to(self.out.dtype)  # (requests, heads, rows, n)
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
@@ -108,7 +107,7 @@ class _Running:
         self._rescale(scores.amax(-1, keepdim=True))
         weights = scores.sub_(_finite(self.top)).exp_()
         self.mass.add_(weights.sum(-1, keepdim=True))
-        out = products.mix(weights.to(v.dtype).view(count, -1, weights.shape[-1]), v.flatten(0, 1))
+        out = mix(weights.to(v.dtype).view(count, -1, weights.shape[-1]), v.flatten(0, 1))
         self.out.add_(out.reshape(self.out.shape))
 
     def add_packed(self, k: Packed, v: Packed, rows: slice, block: Block, column: int, softcap: float | None) -> None:

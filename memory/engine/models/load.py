@@ -29,14 +29,13 @@ from keep_agent.files import LOADING, loading, reason
 from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import NAME
 from memory.engine.cpu.allocator import freed_at_once
-from memory.engine.cpu.half_precision_matmul import prepack
 from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import check_place, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
 from memory.engine.models.quantized_weights import Packing, dtype_name, find_packing, settle
-from memory.engine.transformers.decoder import Decoder
+from memory.engine.transformers.decoder import Decoder, prepack
 
 UNUSED = (  # in names of tensors without which a model computes the same
     ".rotary_emb.",  # computed from the config

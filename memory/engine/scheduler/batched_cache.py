@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from memory.engine.attention.kernels import AttentionParams, bias_of
+from memory.engine.attention.kernels import AttentionParams, bias_of, mix, scores_of
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
-from memory.engine.cpu import half_precision_matmul as products
 from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.kv_pool import SENTINEL
 from memory.kv_cache.paged import PagedCache
@@ -93,7 +92,7 @@ def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
         if takes(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
         run = run.unpack(q.dtype).transpose(0, 1)
-    return products.scores(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
+    return scores_of(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
 
 
 def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
@@ -102,7 +101,7 @@ def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
         if takes(run, dtype):
             return packed_mix(weights, run, dtype)
         run = run.unpack(dtype).transpose(0, 1)
-    return products.mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
+    return mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
 
 
 def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:

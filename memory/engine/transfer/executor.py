@@ -85,14 +85,14 @@ class KVTransfer:
     def move(self, first: int, last: int, runs: Sequence[Run]) -> int:
         """Move ``runs`` of layers ``[first, last)``; returns the bytes moved."""
         keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
-        rows = self._rows(runs)
-        angles = at_rows(self.angles, rows)
+        rows, nbytes = self._rows(runs), sum(piece.nbytes for piece in (*keys, *values))
         k, v = self.gather("k", keys), self.gather("v", values)
-        put(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
+        rotated = self.rope.rotate_layers(k, at_rows(self.angles, rows), first)
+        put(self.cache.k[first:last, 0], rows, rotated)
         put(self.cache.v[first:last, 0], rows, v)
         if self.cache.raw is not None:
             put(self.cache.raw[first:last, 0], rows, k)
-        return sum(piece.nbytes for piece in (*keys, *values))
+        return nbytes
 
     @cached_property
     def row_bytes(self) -> int:
@@ -213,13 +213,18 @@ class Transport:
 
 
 class TransferExecutor:
-    """Transfers of one request. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
+    """Transfers of one request. On CUDA intervals are those of issuing the copies, and layers wait for their events.
 
-    def __init__(self, mover: KVTransfer, layers: int, transport: Transport) -> None:
+    :param present: rows that need no transfer at any layer: the context prefix, slots, and units that are encoded
+    """
+
+    def __init__(self, mover: KVTransfer, layers: int, transport: Transport, present: Iterable[slice] = ()) -> None:
         self.mover, self.transport = mover, transport
         self.intervals: list[LoadInterval] = []
-        self.wait_seconds = 0.0  # seconds
+        self.wait_seconds = 0.0
         self._covered = np.zeros((layers, mover.layout.rows), dtype=bool)
+        for rows in present:
+            self._covered[:, rows] = True
         self._pending: dict[int, list[Run]] = defaultdict(list)  # by layer
         self._events: dict[int, list[torch.cuda.Event]] = defaultdict(list)
         self._sent: deque[torch.cuda.Event] = deque()
@@ -233,21 +238,20 @@ class TransferExecutor:
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
-    def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
+    def submit(self, layer: int, transfers: Sequence[Transfer]) -> None:
         """Start the transfers scheduled at ``layer``, or queue them."""
-        transfers_now = list(transfers)
-        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers_now])
-        for transfer, (start, stop) in zip(transfers_now, spans, strict=True):
+        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in transfers])
+        for transfer, (start, stop) in zip(transfers, spans, strict=True):
             self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
-            for first, last, runs in _deepest(transfers_now):
+            for first, last, runs in _deepest(transfers):
                 self._run(first, last, runs)
             self.wait_seconds += time.perf_counter() - started
             return
         with self._changed:
             self._turn, moment = layer, time.perf_counter()
-            for transfer in transfers_now:
+            for transfer in transfers:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
                     self._asked_at[due] = moment
@@ -260,10 +264,6 @@ class TransferExecutor:
         end = time.perf_counter()
         self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
         self.wait_seconds += end - start
-
-    def cover(self, rows: slice) -> None:
-        """Count rows as present at every layer (the context prefix)."""
-        self._covered[:, rows] = True
 
     def wait(self, layer: int, inactive: NDArray[np.bool_] | None) -> None:
         """Wait until all slices of ``layer`` are loaded.
@@ -356,7 +356,7 @@ class TransferExecutor:
         self.intervals.append(LoadInterval(first, last, started, time.perf_counter(), nbytes, len(runs)))
 
 
-def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
+def _deepest(transfers: Sequence[Transfer]) -> list[tuple[int, int, list[Run]]]:
     """Group transfers into few jobs (first layer, last, runs), for transfers that overlap with nothing."""
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):

@@ -71,15 +71,9 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
-    state = PromptPass(
-        cache=cache,
-        rows=slice(start, start + count),
-        visible=cache.end_at(start + count),
-        angles=decoder.rope.at(places, position + count),
-        plan=causal_plan(rows, positions, decoder.spec.dtype),
-        rope_keys=decoder.spec.rope_keys,
-        bare=cache.raw is not None,
-    )
+    visible, angles = cache.end_at(start + count), decoder.rope.at(places, position + count)
+    plan, keys = causal_plan(rows, positions, decoder.spec.dtype), decoder.spec.rope_keys
+    state = PromptPass(cache, slice(start, start + count), visible, angles, plan, keys, cache.raw is not None)
     observer = cache.observer
     with nullcontext() if observer is None else observer.watching(positions, count):
         hidden = decoder.run(decoder.embed(token_ids), state, observer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention.function import AttentionHook, BatchPass, CoupledPass, PromptPass, RopeTables
-from memory.engine.cpu import half_precision_matmul as products
+from memory.engine.attention.kernels import Sizes, onednn_multiplies
 from memory.engine.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Decoder:
         self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms on both sides of each half
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         return self.module.device
 
@@ -98,7 +100,7 @@ class Decoder:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits (..., vocab) of hidden states after the last layer."""
-        logits = products.linear(self.module.lm_head, self.module.model.norm(hidden))
+        logits = linear(self.module.lm_head, self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
@@ -166,3 +168,55 @@ def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
         f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
         f"{name} cannot hold what it computes; {finer}, or use another model."
     )
+
+
+ROWS = Sizes(16, 16)  # of linear layers
+BATCH = 256  # rows of a product that the layout is made for; it serves any number
+
+
+def linear(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """``layer`` on the rows of ``x`` (..., in)."""
+    rows = ROWS.padded(x.flatten(0, -2))
+    return layer(rows)[: x.shape[:-1].numel()].unflatten(0, x.shape[:-1])
+
+
+class Prepacked(nn.Module):
+    """A linear layer in bfloat16 for inference: its weight is no parameter. A deep copy is an `nn.Linear` again."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.bias = linear.bias
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), BATCH)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """(out, in), a copy in the usual layout."""
+        return self._packed.to_dense()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in) to (..., out)."""
+        return linear(self._product, x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, self.bias, "none", [], "")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        """The layer as it was, with a copy of its weight."""
+        weight = self.weight
+        whole = nn.Linear(weight.shape[1], weight.shape[0], self.bias is not None, "meta", weight.dtype)
+        whole.weight, whole.bias = nn.Parameter(weight, requires_grad=False), copy.deepcopy(self.bias, memo)
+        return whole
+
+
+def prepack(layers: nn.Module) -> None:
+    """Replace the linear layers of ``layers`` where the machine has products for them; quantised ones stay.
+
+    One after the other: each gives its memory back before the next is laid out.
+    """
+    if not onednn_multiplies(torch.bfloat16):
+        return
+    for parent in [module for module in layers.modules() if type(module) is not nn.Linear]:
+        for name in [name for name, _ in parent.named_children()]:
+            child = getattr(parent, name)
+            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.weight.device.type == "cpu":
+                setattr(parent, name, Prepacked(child))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Angles, AttentionHook, CoupledPass, PromptPass, at_rows
+from memory.engine.attention.function import Angles, AttentionHook, CoupledPass, KVCopier, PromptPass, at_rows
 from memory.engine.attention.kernels import causal_plan, unit_plan
 from memory.engine.transformers.decoder import Decoder, check_ids
-from memory.kv_cache.block import KVBlock, resting
-from memory.kv_cache.dense import DenseCache, Rows, WorkingCache
-from memory.prompt.layout import Layout, Placement
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.dense import DenseCache
+from memory.prompt.layout import Placement
 
 PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
@@ -22,26 +22,19 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
     """Encode each unit behind ``context``: unrotated keys, and values, (layers, kv_heads, tokens, head_dim)."""
-    return [pair for part in _parts(units) for pair in _encoded(decoder, part, context)]
-
-
-def _parts(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    part: list[Sequence[int]] = []
+    packs: list[list[Sequence[int]]] = []
     for unit in units:
-        if part and sum(map(len, part)) + len(unit) > PACK_ROWS:
-            yield part
-            part = []
-        part.append(unit)
-    if part:
-        yield part
-
-
-def _encoded(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
-    pack = Pack(decoder, units, context)
-    for layer in range(decoder.spec.layers - 1):
-        pack.hidden = decoder.layer(layer, pack.hidden, pack.state)
-    pack.close()
-    return pack.pairs()
+        if not packs or sum(map(len, packs[-1])) + len(unit) > PACK_ROWS:
+            packs.append([])
+        packs[-1].append(unit)
+    pairs: list[Pair] = []
+    for part in packs:
+        pack = Pack(decoder, part, context)
+        for layer in range(decoder.spec.layers - 1):
+            pack.hidden = decoder.layer(layer, pack.hidden, pack.state)
+        pack.close()
+        pairs += pack.pairs()
+    return pairs
 
 
 class Pack:
@@ -59,28 +52,24 @@ class Pack:
     ) -> None:
         if any(not len(unit) for unit in units):
             raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
-        check_ids([max(unit) for unit in units], decoder.spec.vocab)
         device, spec = decoder.device, decoder.spec
         self._decoder, self._lengths = decoder, [len(unit) for unit in units]
-        before, ahead = (block.tokens if block is not None else 0 for block in (context, prefix))
+        before, ahead = (0 if block is None else block.k.shape[2] for block in (context, prefix))
         first, total = before + ahead, before + ahead + sum(self._lengths)
-        self.cache, self.rows = DenseCache(spec, total, device, raw=True), slice(first, total)
-        if context is not None:
-            place_block(decoder, self.cache, context, 0)
-        if prefix is not None:
-            place_block(decoder, self.cache, prefix, before)
         starts = [first, *[before] * (len(units) - 1)]
         places = torch.cat([torch.arange(n, device=device) + s for s, n in zip(starts, self._lengths, strict=True)])
-        self.state = PromptPass(
-            cache=self.cache,
-            rows=self.rows,
-            visible=self.cache.end_at(total),
-            angles=decoder.rope.at(places, first + max(self._lengths)),
-            plan=unit_plan(self._lengths, before, spec.dtype, device, ahead),
-            rope_keys=spec.rope_keys,
-            bare=True,
-        )
-        self.hidden = decoder.embed(torch.tensor([token for unit in units for token in unit], device=device))
+        token_ids = torch.tensor([token for unit in units for token in unit], device=device)
+        self.cache, self.rows = DenseCache(spec, total, device, raw=True), slice(first, total)
+        visible = self.cache.end_at(total)
+        if context is not None:
+            decoder.rope.place_block(self.cache, context, 0)
+        if prefix is not None:
+            decoder.rope.place_block(self.cache, prefix, before)
+        angles = decoder.rope.at(places, first + max(self._lengths))
+        plan = unit_plan(self._lengths, before, spec.dtype, device, ahead)
+        self.state = PromptPass(self.cache, self.rows, visible, angles, plan, spec.rope_keys, bare=True)
+        check_ids(token_ids, spec.vocab)
+        self.hidden = decoder.embed(token_ids)
 
     def close(self) -> None:
         """Project keys and values of the last layer, whose output is not needed."""
@@ -94,27 +83,8 @@ class Pack:
 
 def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: PromptPass) -> None:
     """Write keys and values of the rows that enter ``layer``, without computing its output."""
-    k, v = (states[None] for states in decoder.bare_kv(layer, hidden))
-    place_layer(decoder, state.cache, layer, state.rows, state.angles, k, v)
-
-
-def place_layer(
-    decoder: Decoder, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
-) -> None:
-    """Write a layer's unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows`` with their ``angles``."""
-    cache.write_raw(layer, rows, k)
-    cache.write(layer, rows, decoder.rope.rotate_layers(k, angles, layer), v)
-
-
-def place_block(decoder: Decoder, cache: DenseCache, block: KVBlock, start: int) -> None:
-    """Write all layers of a block at rows from ``start``, whose positions are their row numbers."""
-    stop = start + block.tokens
-    k, v = block.k.to(decoder.device)[:], block.v.to(decoder.device)[:]
-    angles = decoder.rope.at(torch.arange(start, stop, device=decoder.device), stop)
-    cache.k[:, 0, :, start:stop] = decoder.rope.rotate_layers(k, angles)
-    cache.v[:, 0, :, start:stop] = v
-    if cache.raw is not None:
-        cache.raw[:, 0, :, start:stop] = k
+    k, v = decoder.bare_kv(layer, hidden)
+    decoder.rope.place(state.cache, layer, state.rows, state.angles, k[None], v[None])
 
 
 class FusedEncoding:
@@ -125,14 +95,6 @@ class FusedEncoding:
     same identity are encoded once.
     """
 
-    @classmethod
-    def of(
-        cls, decoder: Decoder, layout: Layout, cache: DenseCache, angles: Angles, context: KVBlock | None
-    ) -> FusedEncoding | None:
-        """Collect the fused units of ``layout``, whose rows have ``angles`` in ``cache``; None without any."""
-        placements = [placement for placement in layout.placements if placement.fused]
-        return cls(decoder, placements, cache, angles, context) if placements else None
-
     def __init__(
         self,
         decoder: Decoder,
@@ -141,33 +103,32 @@ class FusedEncoding:
         angles: Angles,
         context: KVBlock | None,
     ) -> None:
-        self.runs = [slice(placement.start, placement.stop) for placement in placements]  # prompt rows
+        """:param angles: of all rows of ``cache``, the prompt's"""
         ordered = sorted(placements, key=lambda placement: placement.behind is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
         self._pack = Pack(decoder, list(units.values()), context, ordered[0].behind)
-        self._decoder, self._cache = decoder, cache
-        self._names, self._last = list(units), decoder.spec.layers - 1
-        first = self._pack.rows.start
-        starts = dict(zip(units, accumulate(map(len, units.values()), initial=first), strict=False))
+        self._decoder, self._names = decoder, list(units)
+        starts = dict(zip(units, accumulate(map(len, units.values()), initial=self._pack.rows.start), strict=False))
         rows, source = [], []
         for placement in placements:
             rows += range(placement.start, placement.stop)
             source += range(starts[placement.fused], starts[placement.fused] + len(placement.unit.token_ids))
-        self._rows, self._source = (torch.tensor(numbers, device=decoder.device) for numbers in (rows, source))
-        self._angles = at_rows(angles, self._rows)
+        self._still = decoder.rope.identity(self._pack.hidden.shape[1], decoder.device)
+        self._rows = torch.tensor(rows, device=decoder.device)
+        self._source = torch.tensor(source, device=decoder.device)
+        angles = at_rows(angles, self._rows)
+        self._copier = KVCopier(decoder.rope, self._pack.cache, self._source, cache, self._rows, angles)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
-        self._attended, self._layers_done = (
-            -1,
-            0,
-        )  # last layer with attention done; layers done
+        self._attended, self._layers_done = -1, 0  # last layer with attention done; layers done
 
     def attend(
         self, layer: int, hidden: torch.Tensor, state: PromptPass, hook: AttentionHook | None = None
     ) -> torch.Tensor:
         """Compute a layer's attention half for the prompt's rows ``hidden`` (1, rows, hidden) and the units."""
         rows, pack = hidden.shape[1], self._pack
-        joint = CoupledPass(state, pack.state, {} if state.bare else self._join_angles(state.angles), self._place)
+        angles = {} if state.bare else self._join_angles(state.angles)
+        joint = CoupledPass(state, pack.state, angles, state.bare, self._copier)
         mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint, hook)
         self._attended = layer
         self._mixed = mixed[:, rows:]
@@ -182,7 +143,7 @@ class FusedEncoding:
     def close(self) -> None:
         """Write the units' keys and values of the last layer."""
         self._pack.close()
-        self._place(self._last)
+        self._copier.copy(self._decoder.spec.layers - 1)
 
     def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """Return unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of prompt rows.
@@ -207,17 +168,24 @@ class FusedEncoding:
     def _join_angles(self, angles: Angles) -> Angles:
         """Append identity angles for the units' rows to ``angles``; kept until another pass's angles come."""
         if self._joined is None or self._joined[0] is not angles:
-            still = self._decoder.unmoved(self._pack.state.count)
+            still = self._still
             joint = {
                 key: tuple(torch.cat(pair, 1) for pair in zip(of, still, strict=True)) for key, of in angles.items()
             }
             self._joined = angles, joint
         return self._joined[1]
 
-    def _place(self, layer: int) -> None:
-        units = self._pack.cache
-        keys, values = units.raw[layer][:, :, self._source], units.v[layer][:, :, self._source]
-        place_layer(self._decoder, self._cache, layer, self._rows, self._angles, keys, values)
+
+def resting(x: torch.Tensor) -> torch.Tensor:
+    """Bring keys or values (layers, kv_heads, tokens, head_dim) to host memory, as blocks store them.
+
+    From CUDA they go to pinned memory, token by token within a layer: then every run of a layer's rows is one piece,
+    which a copy back takes at once. Memory that host and device share (MPS) is left alone.
+    """
+    if x.device.type != "cuda":
+        return x if x.device.type == "mps" else x.cpu()
+    rows = x.transpose(1, 2)
+    return torch.empty(rows.shape, dtype=x.dtype, pin_memory=True).copy_(rows).transpose(1, 2)
 
 
 def query_states(
@@ -225,20 +193,14 @@ def query_states(
 ) -> list[torch.Tensor]:
     """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (rising), of rows behind ``context``."""
     check_ids(token_ids, decoder.spec.vocab)
-    spec, device, before = decoder.spec, decoder.device, context.tokens if context is not None else 0
+    spec, device, before = decoder.spec, decoder.device, 0 if context is None else context.k.shape[2]
     stop = before + len(token_ids)
     cache = DenseCache(spec, stop, device)
     if context is not None:
-        place_block(decoder, cache, context, 0)
+        decoder.rope.place_block(cache, context, 0)
     places = torch.arange(stop, device=device)
-    state = PromptPass(
-        cache=cache,
-        rows=slice(before, stop),
-        visible=cache.end_at(stop),
-        angles=decoder.rope.at(places[before:], stop),
-        plan=causal_plan(places[before:], places, spec.dtype),
-        rope_keys=spec.rope_keys,
-    )
+    angles, plan = decoder.rope.at(places[before:], stop), causal_plan(places[before:], places, spec.dtype)
+    state = PromptPass(cache, slice(before, stop), cache.end_at(stop), angles, plan, spec.rope_keys)
     hidden, states = decoder.embed(torch.tensor(list(token_ids), device=device)), []
     for layer in range(layers[-1] + 1):
         if layer in layers:

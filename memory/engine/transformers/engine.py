@@ -35,12 +35,12 @@ from memory.engine.transfer.executor import Transport
 from memory.engine.transfer.link import Throttle, choose_device
 from memory.engine.transformers.append import ChunkedPrefill, generate
 from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider, compact
-from memory.engine.transformers.encode import encode, query_states
+from memory.engine.transformers.encode import encode, query_states, resting
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
 from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.score import Scorer
 from memory.files.block_file import BlockFile
-from memory.kv_cache.block import KVBlock, resting
+from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import DenseCache, WorkingCache
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
@@ -99,10 +99,7 @@ class Worker:
         _ALIVE.add(self)
 
     def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
-        """Queue ``work``.
-
-        :raises ModelError: after ``close``.
-        """
+        """Queue ``work``. Raises ModelError after ``close``."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -168,7 +165,7 @@ def _end_all() -> None:
 
 
 class TransformersEngine:
-    """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
+    """An `Engine` of one model and one worker, for any number of threads; close it, or use it as a context manager."""
 
     capabilities = EngineCapabilities()
 
@@ -200,7 +197,7 @@ class TransformersEngine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Implement `Engine.encode`: units with the same context share one packed forward."""
+        """Encode units; those with the same context share one packed forward."""
         return self._worker.call(partial(self._encode, units, identities), priority)
 
     def prefill(
@@ -213,69 +210,54 @@ class TransformersEngine:
         slots: Slots | None = None,
         unit_context: KVBlock | None = None,
     ) -> PrefillResult:
-        """Implement `Engine.prefill`."""
-
-        def work() -> PrefillResult:
-            stages = recompute, loading, self._transport
-            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, unit_context).run()
-
-        return self._worker.call(work)
+        parts = recompute, loading, self._transport, context_block, keep_raw, slots, unit_context
+        return self._worker.call(lambda: LayerwisePrefill(self.decoder, layout, *parts).run())
 
     def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:
-        """KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
-
-        def work() -> LayerwisePrefill:
-            return LayerwisePrefill(self.decoder, layout, recompute, ManualLoading(), self._transport, context_block)
-
-        return KeepInterfaces(self._worker.call(work), self._worker.call)
+        """Make KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
+        parts = layout, recompute, ManualLoading(), self._transport, context_block
+        prefill = self._worker.call(lambda: LayerwisePrefill(self.decoder, *parts))
+        return KeepInterfaces(prefill, self._worker.call)
 
     def score(
         self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Implement `Engine.score`: one forward over the trie, or with ``best`` on a CPU a few small ones."""
+        """Score candidates in one forward over their trie, or with ``best`` on a CPU in a few small ones."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
         self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
-        """Implement `Engine.generate`."""
-        return self._worker.call(
-            partial(generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
-        )
+        stops = frozenset(stop_ids)
+        return self._worker.call(partial(generate, self.decoder, cache, first_logits, max_new_tokens, stops))
 
     def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Implement `Engine.append`."""
         return self.extend(cache, token_ids).logits
 
     def extend(
         self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
-        """Implement `Engine.extend`."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
         return self._worker.call(lambda: ChunkedPrefill(self.decoder, cache, ids, chunking).run())
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
     ) -> CacheProvider:
-        """Implement `Engine.cache_provider`: caches are quantized with a ``format``, else paged."""
+        """Make session caches: quantized with a ``format``, else paged."""
         if format is None:
             return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
         return QuantizedCacheProvider(self.info, self.device, format)
 
     def new_cache(self, format: PackFormat) -> QuantizedCache:
-        """Make an empty quantized cache."""
         return QuantizedCache(self.info, format, self.device)
 
     def restore_cache(self, file: BlockFile) -> QuantizedCache:
-        """Make the quantized cache of a file that was written for this model."""
         return restore(file, self.info, self.device)
 
     def compact(self, cache: PagedCache) -> None:
-        """Implement `Engine.compact`."""
         self._worker.call(partial(compact, self.decoder, cache))
 
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
-        """Implement `Engine.harvest`."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
         return KVBlock(identity, resting(k), resting(v))
@@ -283,22 +265,16 @@ class TransformersEngine:
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Implement `Engine.query_states`; ``layers`` are rising, and the pass ends at the last."""
+        """Compute query states at ``layers`` (rising) in a pass that ends at the last of them."""
         return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run ``work``, which may call the engine, on the worker, and return its result."""
         return self._worker.call(work)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` behind the queued plans, without waiting for it.
-
-        :raises ModelError: after ``close``
-        """
         return self._worker.submit(work)
 
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` in the background: every plan goes first."""
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(
@@ -308,12 +284,8 @@ class TransformersEngine:
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (rows, vocab) of transformers' own forward on the same weights, as a reference."""
-
-        def work() -> torch.Tensor:
-            arguments = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **arguments).logits[0]
-
-        return self._worker.call(work)
+        rows = {"input_ids": torch.atleast_2d(ids).to(self.decoder.device), "attention_mask": attention_mask}
+        return self._worker.call(lambda: self.plain(**rows, position_ids=position_ids, use_cache=False).logits[0])
 
     @cached_property
     def plain(self) -> PreTrainedModel:

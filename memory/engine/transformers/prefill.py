@@ -23,17 +23,17 @@ from memory.engine.trace import ComputeInterval, PrefillTrace
 from memory.engine.transfer.executor import KVTransfer, TransferExecutor, Transport
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.decoder import Decoder, check_finite, check_ids
-from memory.engine.transformers.encode import FusedEncoding, place_block, place_layer, write_keys
+from memory.engine.transformers.encode import FusedEncoding, write_keys
 from memory.engine.transformers.probe import (
     AwaitedOutput,
     DeferredOutput,
     LayerOutput,
     LayerProbe,
     MissingOutput,
-    SegmentTable,
+    ProbedPrompt,
 )
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
+from memory.kv_cache.dense import HEADROOM, DenseCache
 from memory.prompt.layout import Layout
 from memory.stages import Loading, Recompute, Slots
 
@@ -110,29 +110,29 @@ class LayerwisePrefill:
     ) -> None:
         self._started = time.perf_counter()
         check_layout(layout, context)
-        check_ids(layout.token_ids, decoder.spec.vocab)
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
-        self.table = SegmentTable(layout)
+        self.trace = PrefillTrace(layout.rows)
         self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
+        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading attention
+        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
+        first = recompute.first(layout, self._layers)
+        fused = [placement for placement in layout.placements if placement.fused]
+        present = [slice(placement.start, placement.stop) for placement in fused]
+        present += [] if context is None else [slice(0, layout.context)]
+        present += [] if slots is None else [slots.rows]
+        check_ids(layout.token_ids, decoder.spec.vocab)
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
-        mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
-        self.loader, self._side = TransferExecutor(mover, self._layers, transport), transport.beside
-        self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
-        self.trace = PrefillTrace(layout.rows)
-        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without reading attention
-        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
+        self._fused = FusedEncoding(decoder, fused, self.cache, self._angles, unit_context) if fused else None
         if context is not None:
-            place_block(decoder, self.cache, context, 0)
-            self.loader.cover(slice(0, layout.context))
-        if slots is not None:
-            self.loader.cover(slots.rows)
-        self._fused = FusedEncoding.of(decoder, layout, self.cache, self._angles, unit_context)
-        for rows in self._fused.runs if self._fused is not None else ():
-            self.loader.cover(rows)
-        self.active = self._activate(self.recompute.first(layout, self._layers))
+            decoder.rope.place_block(self.cache, context, 0)
+        self._probed = ProbedPrompt(decoder, layout, self.cache, self.trace, self._fused)
+        mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
+        self.loader, self._side = TransferExecutor(mover, self._layers, transport, present), transport.beside
+        self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
+        self.active = self._activate(first)
 
     def run(self) -> PrefillResult:
         """Compute all layers, then the head on the last row."""
@@ -151,24 +151,12 @@ class LayerwisePrefill:
 
     def compute(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
         """Compute a whole layer for its active rows, once its slices are loaded; returns output and attention."""
-        active, (mixed, attention) = self.active, self._attend(layer, hidden)
-        return self.feed(layer, mixed, active), attention
+        mixed, attention = self._attend(layer, hidden)
+        return self.feed(layer, mixed), attention
 
     def probe(self, attention: LayerAttention, entered: torch.Tensor, output: LayerOutput) -> LayerProbe:
         """Make the probe of a layer; ``entered`` are the hidden states (1, active rows, hidden) before it."""
-        return LayerProbe(
-            attention.layer,
-            self.decoder,
-            self.layout,
-            self.table,
-            self.cache,
-            self.trace,
-            self.active.rows,
-            attention,
-            entered,
-            output,
-            self._fused,
-        )
+        return LayerProbe(self._probed, attention.layer, self.active.rows, attention, entered, output)
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
         """Let the recompute stage choose the next layer's rows, and start the transfers of the others.
@@ -197,11 +185,11 @@ class LayerwisePrefill:
         if self._slots is None:
             return
         (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
-        place_layer(self.decoder, self.cache, layer, rows, at_rows(self._angles, rows), k, v)
+        self.decoder.rope.place(self.cache, layer, rows, at_rows(self._angles, rows), k, v)
         self.trace.slots.append(blocks)
 
-    def feed(self, layer: int, mixed: torch.Tensor, active: ActiveRows, began: float | None = None) -> torch.Tensor:
-        """Compute the rest of the layer behind its attention, for the rows of ``active``."""
+    def feed(self, layer: int, mixed: torch.Tensor, began: float | None = None) -> torch.Tensor:
+        """Compute the rest of the layer behind its attention."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
@@ -217,20 +205,20 @@ class LayerwisePrefill:
             return self._choose_beside(layer, hidden)
         if self.recompute.capabilities.by_mass:
             return self._choose_before_attention(layer, hidden)
-        active, (mixed, attention) = self.active, self._attend(layer, hidden)
-        output = DeferredOutput(partial(self.feed, layer, mixed, active))
+        mixed, attention = self._attend(layer, hidden)
+        output = DeferredOutput(partial(self.feed, layer, mixed))
         index = self.choose(self.probe(attention, hidden, output))
-        if output.hidden is None:  # rows that are dropped need no MLP
-            return self.feed(layer, mixed if index is None else mixed[:, index], self.active)
+        if output.hidden is None:  # dropped rows need no MLP
+            return self.feed(layer, mixed if index is None else mixed[:, index])
         return output.hidden if index is None else output.hidden[:, index]
 
     def _choose_beside(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Choose the next layer's rows in a thread while the MLP runs (KEEP's three workers)."""
-        active, (mixed, attention) = self.active, self._attend(layer, hidden)
+        mixed, attention = self._attend(layer, hidden)
         output = AwaitedOutput(self._side)
         choice = self._side.submit(self._choose_in_thread, self.probe(attention, hidden, output))
         try:
-            output.future.set_result(self.feed(layer, mixed, active))
+            output.future.set_result(self.feed(layer, mixed))
         except BaseException as error:
             output.future.set_exception(error)
         index, output_rows = choice.result(), output.future.result()
@@ -245,7 +233,7 @@ class LayerwisePrefill:
         """Choose the next layer's rows by queries and keys alone, before the others attend."""
         hook = MassChoice(self, hidden, self._begin(layer), self.active.small)
         mixed = self._mix(layer, hidden, hook)
-        return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], self.active, hook.end)
+        return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], hook.end)
 
     def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
         """Wait for the layer's slices, and compute its active rows up to the attention."""
@@ -294,12 +282,12 @@ class LayerwisePrefill:
         :raises ModelError: the logits are not finite
         """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
+        check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
         self.loader.finish()
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
-        check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
         trace, load_seconds = self.trace, self.loader.wait_seconds
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
@@ -321,24 +309,17 @@ class LayerwisePrefill:
         return ActiveRows(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, self._pass_over(rows))
 
     def _pass_over(self, rows: torch.Tensor) -> PromptPass:
-        place = as_rows(rows)
-        return PromptPass(
-            cache=self.cache,
-            rows=place,
-            visible=self._visible,
-            angles=at_rows(self._angles, place),
-            plan=causal_plan(rows, self.layout.positions, self.decoder.spec.dtype),
-            rope_keys=self.decoder.spec.rope_keys,
-            bare=self.cache.raw is not None,
-        )
+        first, last = int(rows[0]), int(rows[-1])
+        place = slice(first, last + 1) if last - first + 1 == rows.numel() else rows
+        angles = {key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()}
+        plan, keys = causal_plan(rows, self.layout.positions, self.decoder.spec.dtype), self.decoder.spec.rope_keys
+        return PromptPass(self.cache, place, self._visible, angles, plan, keys, self.cache.raw is not None)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Return per segment the last layer at which one of its rows was active."""
-        if not self.table.count:
-            return ()
         owner = self.layout.segment_of
         member = owner >= 0
-        last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
+        last = torch.full((len(self.layout.segments),), -1, dtype=torch.long, device=owner.device)
         last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
 
@@ -365,9 +346,9 @@ def check_layout(layout: Layout, context: KVBlock | None) -> None:
         raise ConfigError("positions of a prompt must increase from row to row.")
     if not bool(layout.fresh[layout.query :].all()):
         raise ConfigError("query rows must be fresh.")
-    if context is not None and context.tokens != layout.context:
+    if context is not None and context.k.shape[2] != layout.context:
         raise ConfigError(
-            f"the context block holds {context.tokens} tokens, but the prompt has {layout.context} context rows."
+            f"the context block holds {context.k.shape[2]} tokens, but the prompt has {layout.context} context rows."
         )
     if context is None and layout.context and not bool(layout.fresh[: layout.context].all()):
         raise ConfigError(f"the prompt's {layout.context} context rows have no block: give one, or mark them fresh.")

@@ -67,66 +67,59 @@ FEW = 4  # fewer rows than the active ones divided by this are few
 
 
 @dataclass
-class SegmentTable:
-    """Rows of each segment, as the matrix that averages over a segment's tokens."""
+class ProbedPrompt:
+    """Parts of a prefill that the probes of all its layers share."""
 
+    decoder: Decoder
     layout: Layout
-
-    @property
-    def count(self) -> int:
-        return len(self.layout.segments)
+    cache: DenseCache
+    trace: PrefillTrace
+    fused: FusedEncoding | None  # units that the prefill encodes
 
     @cached_property
     def averaging(self) -> torch.Tensor:
-        """(rows, segments) float32, 1 / tokens where the row belongs to the segment."""
+        """(rows, segments) 1 / tokens where the row belongs to the segment, in the dtype of the mass."""
         owner = self.layout.segment_of
-        member = owner[:, None] == torch.arange(self.count, device=owner.device)[None]
-        return member.float() / member.sum(0).clamp(min=1)
+        member = owner[:, None] == torch.arange(len(self.layout.segments), device=owner.device)[None]
+        mean = member.float() / member.sum(0).clamp(min=1)
+        return mean.to(torch.promote_types(self.decoder.spec.dtype, torch.float32))
 
 
 @dataclass
 class LayerProbe:
-    """Attention weights and keys/values of ``layer``, whose active rows are ``active``.
+    """Attention weights and keys/values of ``layer``, whose active rows are ``active``: a `memory.stages.Probe`.
 
     ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those behind it.
     """
 
+    prompt: ProbedPrompt
     layer: int
-    decoder: Decoder
-    layout: Layout
-    table: SegmentTable
-    cache: DenseCache
-    trace: PrefillTrace
     active: torch.Tensor
     attention: LayerAttention
     entered: torch.Tensor
     output: LayerOutput
-    fused: FusedEncoding | None = None  # units that the prefill encodes
-    used_mass: bool = False  # whether the stage has asked for attention mass
+    used_mass: bool = False  # whether the stage has read attention mass
 
     def mass_from_query(self) -> torch.Tensor:
-        """Return (segments,) attention from the query: mean over heads, query rows and the segment's tokens."""
         self.used_mass = True
-        first = int(torch.searchsorted(self.active, self.layout.query))
+        first = int(torch.searchsorted(self.active, self.prompt.layout.query))
         if self._are_kept(self.active.numel() - first):
-            return self._kept_mass[self.table.count]
+            return self._kept_mass[-1]
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
-        return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
+        return self._mass(rows, self.prompt.averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same from each ``segments`` segment's active rows, 0 for those without."""
         self.used_mass = True
-        rows, owner = self._rows_of(segments)
+        owner = self.prompt.layout.segment_of[self.active]
+        selected = torch.zeros(len(self.prompt.layout.segments) + 1, dtype=torch.bool, device=owner.device)
+        selected[segments] = True  # the last, -1, is no segment
+        rows = selected[owner].nonzero()[:, 0]
         if causal and self._are_kept(rows.numel()):
             return self._kept_mass[segments]
-        member = owner[None] == segments.to(owner.device)[:, None]
+        member = owner[rows][None] == segments.to(owner.device)[:, None]
         return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """Return (prompt rows,) attention from the active rows ``sources``, summed over them and heads.
-
-        :raises ConfigError: a source is not active
-        """
         self.used_mass = True
         rows = self._numbers_of(sources)
         if self._are_kept(rows.numel()):
@@ -135,31 +128,23 @@ class LayerProbe:
         return heads * self._row_weights(rows, causal=True).sum(0)
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Compute unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``layer`` for active ``rows``.
-
-        :raises ConfigError: for layers other than this one and the next, or rows that are not active
-        """
         if layer not in (self.layer, self.layer + 1):
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
         hidden = self.entered if layer == self.layer else self.output.get()
-        return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
+        return self.prompt.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
-        """Read unrotated K, or V, (kv_heads, len(rows), head_dim) per kind, of ``rows`` from their blocks.
-
-        :raises ConfigError: for no rows, or rows without a block
-        """
         numbers = rows.cpu().numpy()
-        owner = self.layout.block_of[numbers]
-        if self.fused is not None and (owner < 0).any():
+        owner = self.prompt.layout.block_of[numbers]
+        if self.prompt.fused is not None and (owner < 0).any():
             return self._with_fused(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
             first = int(numbers[owner.argmin()]) if owner.size else "none"
             raise ConfigError(f"no block covers row {first}: ask only for rows of `layout.reused`")
         owners, number = np.unique(owner, return_inverse=True)
-        placements = [self.layout.placements[i] for i in owners]
+        placements = [self.prompt.layout.placements[i] for i in owners]
         stops = np.cumsum([p.block.tokens for p in placements])  # where each block ends in their concatenation
         ends = np.array([p.stop for p in placements])
         index = torch.from_numpy(numbers + (stops - ends)[number])
@@ -170,7 +155,7 @@ class LayerProbe:
         """Read `cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
         if layer > self.layer:
             self.output.get()  # the layer above needs this one's output
-        encoded = self.fused.kv(layer, rows[new], kinds)
+        encoded = self.prompt.fused.kv(layer, rows[new], kinds)
         if bool(new.all()):
             return encoded
         results = []
@@ -181,8 +166,7 @@ class LayerProbe:
         return tuple(results)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
-        """Record in the trace the hops and edges of this layer's choice."""
-        self.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
+        self.prompt.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
 
     def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the places of the prompt ``rows`` (sorted) among the active ones."""
@@ -202,90 +186,53 @@ class LayerProbe:
         """
         return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attention.weights))
 
-    @property
-    def _mass_dtype(self) -> torch.dtype:
-        return torch.promote_types(self.attention.query.dtype, torch.float32)
-
-    @cached_property
-    def _active_segments(self) -> torch.Tensor:
-        """Return the segment of each active row, -1 for context and query."""
-        return self.layout.segment_of[self.active]
-
-    @cached_property
-    def _averaging(self) -> torch.Tensor:
-        """Return the table's matrix in the dtype of the mass."""
-        return self.table.averaging.to(self._mass_dtype)
-
-    def _rows_of(self, segments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return sorted numbers of the active rows of ``segments``, and the segment of each."""
-        numbers = torch.zeros(self.table.count + 1, dtype=torch.bool, device=self.active.device)  # the last: no segment
-        numbers[segments] = True
-        rows = numbers[self._active_segments].nonzero()[:, 0]
-        return rows, self._active_segments[rows]
-
     @cached_property
     def _kept_mass(self) -> torch.Tensor:
         """Sum the layer's own weights to (segments + 1, segments) mass from each segment, and last from the query."""
-        count, total = self.table.count, self.layout.rows
-        groups, group = self._sources.unique(return_inverse=True)
-        keys = self._averaging.new_zeros(groups.numel(), total)
+        layout, averaging = self.prompt.layout, self.prompt.averaging
+        count, total, owner = len(layout.segments), layout.rows, layout.segment_of[self.active]
+        memory = torch.where(owner < 0, count + 1, owner)  # the context's rows are the last group, which is dropped
+        groups, group = torch.where(self.active < layout.query, memory, count).unique(return_inverse=True)
+        keys = averaging.new_zeros(groups.numel(), total)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
             stop = min(block.k1, total)  # without padded columns
-            of_rows = group[block.q0 : block.q1]
-            mean = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
-            keys[:, block.k0 : stop].index_add_(0, of_rows, mean)
+            mean = weights.mean(0, dtype=averaging.dtype)[:, : stop - block.k0]
+            keys[:, block.k0 : stop].index_add_(0, group[block.q0 : block.q1], mean)
         keys /= group.bincount()[:, None]
         mass = keys.new_zeros(count + 2, count)
-        mass[groups] = keys @ self._averaging
+        mass[groups] = keys @ averaging
         return mass[:-1]
 
     def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """Sum the layer's own weights of the active rows number ``rows``, over them and heads: (prompt rows,)."""
-        total = self.layout.rows
-        mass = torch.zeros(total, dtype=self._mass_dtype, device=rows.device)
+        total, dtype = self.prompt.layout.rows, self.prompt.averaging.dtype
+        mass = torch.zeros(total, dtype=dtype, device=rows.device)
         for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
             inside = rows[(rows >= block.q0) & (rows < block.q1)] - block.q0
             stop = min(block.k1, total)  # without padded columns
-            mass[block.k0 : stop] += weights[:, inside, : stop - block.k0].sum((0, 1), dtype=self._mass_dtype)
+            mass[block.k0 : stop] += weights[:, inside, : stop - block.k0].sum((0, 1), dtype=dtype)
         return mass
-
-    @property
-    def _sources(self) -> torch.Tensor:
-        """Return the segment of each active row; ``count`` for the query, ``count`` + 1 for the context."""
-        return torch.where(
-            self.active < self.layout.query,
-            torch.where(self._active_segments < 0, self.table.count + 1, self._active_segments),
-            self.table.count,
-        )
 
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
         """Compute (groups, segments) mass of groups of the active rows number ``rows`` (sorted).
 
         :param groups: (groups, len(rows)) weight of each row in each group
         """
-        return (groups.to(self._mass_dtype) @ self._row_weights(rows, causal)) @ self._averaging
+        averaging = self.prompt.averaging
+        return (groups.to(averaging.dtype) @ self._row_weights(rows, causal)) @ averaging
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
         """Compute (len(rows), prompt rows) weights of the active rows number ``rows``: mean over heads."""
-        attention = self.attention
-        total, requests = self.layout.rows, attention.query.shape[0]
-        keys, _ = self.cache.read(self.layer, total)
-        bias = self._bias(self.active[rows], total, causal)
-        block = Block(0, rows.numel(), 0, total, bias)
-        queries = attention.query[:, :, rows] * self.attention.params.scale
-        weights = block_probabilities(
-            queries, keys.flatten(0, 1), block, attention.params.softcap, attention.params.sinks
-        )
-        return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
-
-    def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
-        places, window = self.layout.positions, self.attention.params.window
-        keys = torch.arange(total, device=rows.device)
-        latest = rows[:, None] if causal else total
-        visible = (keys[None] <= latest).expand(rows.numel(), total)
-        if window is not None:
-            visible = visible & (places[None] > places[rows][:, None] - window)
-        return bias_of(visible, self.attention.query.dtype)
+        attention, params, layout = self.attention, self.attention.params, self.prompt.layout
+        total, sources, places = layout.rows, self.active[rows], layout.positions
+        visible = torch.arange(total, device=rows.device)[None] <= (sources[:, None] if causal else total)
+        visible = visible.expand(rows.numel(), total)
+        if params.window is not None:
+            visible = visible & (places[None] > places[sources][:, None] - params.window)
+        block = Block(0, rows.numel(), 0, total, bias_of(visible, attention.query.dtype))
+        queries, keys = attention.query[:, :, rows] * params.scale, self.prompt.cache.k[self.layer, :, :, :total]
+        weights = block_probabilities(queries, keys.flatten(0, 1), block, params.softcap, params.sinks)
+        return weights.unflatten(0, (queries.shape[0], -1))[0].mean(0, dtype=self.prompt.averaging.dtype)
 
 
 def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -63,10 +63,7 @@ class TriePlan:
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
-    """Build the plan of a candidate set.
-
-    :raises ConfigError: no candidates, or one without tokens.
-    """
+    """Build the plan of a candidate set. Raises ConfigError for no candidates, or one without tokens."""
     if not candidates or not all(candidates):
         raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
     nodes: dict[tuple[int, ...], int] = {(): 0}
@@ -112,7 +109,8 @@ class Scorer:
 
         :raises ModelError: the model's logits are not finite
         """
-        check_choice("score reduce", reduce, REDUCTIONS)
+        if reduce not in REDUCTIONS:
+            check_choice("score reduce", reduce, REDUCTIONS)
         if cache.logits is None:
             raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
         if best is not None and best < 1:
@@ -172,18 +170,14 @@ class Scorer:
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
         """Compute (nodes, hidden) behind the last layer; the nodes' keys go behind the prompt, and are not kept."""
-        decoder, count, start = self._decoder, nodes.numel(), cache.length
+        decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
+        visible = cache.end_at(start + count)
         depth, whole = plan.depth[nodes], count == plan.tokens.numel()
         ancestry = plan.ancestry if whole else plan.ancestry[nodes[:, None], nodes]
-        state = PromptPass(
-            cache=cache,
-            rows=slice(start, start + count),
-            visible=cache.end_at(start + count),
-            angles=decoder.rope.at(depth + cache.next_position, cache.next_position + plan.levels),
-            plan=tree_plan(ancestry, depth, cache.positions, cache.next_position, decoder.spec.dtype),
-            rope_keys=decoder.spec.rope_keys,
-        )
+        angles = decoder.rope.at(depth + following, following + plan.levels)
+        mask = tree_plan(ancestry, depth, cache.positions, following, decoder.spec.dtype)
+        state = PromptPass(cache, slice(start, start + count), visible, angles, mask, decoder.spec.rope_keys)
         return decoder.run(decoder.embed(plan.tokens[nodes]), state)[0]
 
 

@@ -19,7 +19,7 @@ from eval.loading.workload import AFTER, BEFORE, BESIDE, METHODS, read_times
 from keep_agent.errors import ConfigError, DataError
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
-from memory.recompute.schedule import Schedule
+from memory.recompute.multi_hop import Schedule
 from tests.waiting import FakeTime
 
 PROMPT = Prompt(10, 4, 3)

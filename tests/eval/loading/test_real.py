@@ -27,9 +27,8 @@ from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transfer.link import Throttle
 from memory.engine.transformers.engine import TransformersEngine
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
 from tests.waiting import until

@@ -19,14 +19,12 @@ from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
 from memory.method import MemoryMethod
 from memory.prompt.layout import Unit
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.segments.groups import Grouping
-from memory.segments.prompt_order import prompt_order
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 from memory.session import MemorySession
 from memory.storage.ram import Ram
 from tests.memory.houses import furnish, make_house, make_store
@@ -89,10 +87,10 @@ def test_lines_of_an_unfinished_task_are_never_static() -> None:
         store.advance()
         assert store.graph.update(store) == []
         with store.graph.settled(store):
-            assert not store.graph.group_of("did_0").static
+            assert not store.graph.group_of["did_0"].static
     store.put("finished_1", "task", "finished it\n")
     flips = [flip for _ in range(3) for flip in (store.advance(), *store.graph.update(store))[1:]]
-    assert [flip.static for flip in flips].count(True) >= 1 and store.graph.group_of("did_0").static
+    assert [flip.static for flip in flips].count(True) >= 1 and store.graph.group_of["did_0"].static
 
 
 @pytest.mark.parametrize("log", [512, 0])

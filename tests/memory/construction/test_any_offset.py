@@ -12,7 +12,8 @@ from hypothesis import given, settings
 
 from memory.construction.segments import Segments
 from memory.engine.base import Engine
-from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
 from memory.method import MemoryMethod
 from memory.prompt.layout import Span
 from memory.prompt.report import Prefill
@@ -36,8 +37,8 @@ def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
     log = store.log if store else []
 
     def unit(span: Span) -> object:
-        reused = store and store.graph.static_group(store.get(span.segment))
-        return span if reused is None else reused.id
+        group = store and store.graph.group_of[span.segment]
+        return group.id if group and group.static else span
 
     def preceding(span: Span) -> tuple[int, ...]:
         before = log[: log.index(span.segment)] if span.segment in log else []

@@ -19,9 +19,8 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.method import MemoryMethod
 from memory.prompt.report import Prefill
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession

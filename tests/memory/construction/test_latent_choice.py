@@ -16,9 +16,8 @@ from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.base import Engine
 from memory.method import MemoryMethod
 from memory.prompt.report import StepTimer
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession

@@ -22,8 +22,8 @@ from memory.construction.prefix import Prefix
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.base import Engine
 from memory.engine.transformers.cache_providers import PagedCacheProvider
-from memory.kv_cache.block import CacheLedger, Entry
-from memory.kv_cache.block_lease import UNUSED, BlockPool
+from memory.kv_cache.block import Entry
+from memory.kv_cache.block_store import UNUSED, BlockPool, CacheLedger
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.prefix_index import PrefixIndex, SlotPrefixIndex

@@ -5,16 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory.config.choices import SCHEDULES
 from memory.prompt.layout import Layout
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import SHAPES, Schedule
 from tests.memory.layouts import MatrixProbe, make_layout, mark_exact
 from tests.references.multi_hop import choose
 
 
-@given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
+@given(st.sampled_from(SCHEDULES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
 @settings(max_examples=300)
 def test_schedules_keep_their_average(shape: str, layers: int, average: float, last: float, until: float) -> None:
     ratios = Schedule(shape, average, last, until).ratios(layers)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
-from memory.segments.prompt_order import prompt_order
-from memory.segments.store import SegmentStore
+from memory.segments.store import SegmentStore, prompt_order
 from tests.memory.houses import furnish, make_house, make_store
 from tests.references import embedding as slow
 
@@ -69,7 +68,7 @@ def test_members_of_a_group_above_the_budget_are_selected_singly() -> None:
     store.graph.update(store)
     store.step = 10
     store.graph.update(store)
-    assert store.graph.group_of("book_13").static
+    assert store.graph.group_of["book_13"].static
     assert Embedding().select("book_13", store, 2) == ["shelf_1", "book_13"]
     assert len(Embedding().select("book_13", store, 21)) == 21
 
@@ -92,7 +91,7 @@ def test_members_of_a_group_with_too_many_parents_are_selected_singly(group_scor
     store = shelves(3, 25)
     store.put("o_0_3", "object", store.get("o_0_3").text, parent="o_1_0")
     store.graph.update(store)
-    assert store.graph.group_of("o_0_3").static and len(store.graph.group_of("o_0_3").members) == 25
+    assert store.graph.group_of["o_0_3"].static and len(store.graph.group_of["o_0_3"].members) == 25
     selection = Embedding(group_score=group_score).select("book 0 number 3", store, 40)
     assert "o_0_3" in selection and "o_1_0" in selection
     assert len(selection) == 40, "the budget must be used completely"
@@ -106,10 +105,10 @@ def test_a_segment_may_have_a_parent_in_a_group_without_room_for_it() -> None:
     store.graph.update(store)
     store.put("pen_1", "object", "pen pen_1\n", parent="o_0_0")
     store.graph.update(store)
-    assert len(store.graph.group_of("pen_1").members) == 1
+    assert len(store.graph.group_of["pen_1"].members) == 1
     selection = Embedding().select("pen_1", store, 40)
     assert {"pen_1", "o_0_0", "agent"} < set(selection) and len(selection) == 40
-    assert Embedding().select("book 1 number 5", store, 40)[:-1] == list(store.graph.group_of("o_1_5").members)
+    assert Embedding().select("book 1 number 5", store, 40)[:-1] == list(store.graph.group_of["o_1_5"].members)
 
 
 def test_ties_go_to_the_older_segment() -> None:

@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.segments.groups import Grouping
-from memory.segments.prompt_order import prompt_order
-from memory.segments.store import KEPT, SegmentStore
+from memory.segments.store import HISTORY, SegmentStore, prompt_order
 from tests.memory.houses import furnish, make_house, make_store
 
 
 def kinds(store: SegmentStore) -> dict[str, bool]:
-    return {segment.id: store.graph.group_of(segment.id).static for segment in store}
+    return {segment.id: store.graph.group_of[segment.id].static for segment in store}
 
 
 def run(store: SegmentStore, steps: int) -> list[tuple[int, bool]]:
@@ -45,9 +44,9 @@ def test_similar_segments_of_a_family_share_a_group() -> None:
     store.put("sofa_1", "receptacle", "sofa sofa_1\n")
     store.graph.update(store)
     graph = store.graph
-    assert graph.group_of("pen_1") is graph.group_of("pen_2")
-    assert graph.group_of("did_1") is not graph.group_of("pen_1")
-    assert graph.group_of("sofa_1") is not graph.group_of("pen_1")
+    assert graph.group_of["pen_1"] is graph.group_of["pen_2"]
+    assert graph.group_of["did_1"] is not graph.group_of["pen_1"]
+    assert graph.group_of["sofa_1"] is not graph.group_of["pen_1"]
     assert graph.graph.edges["pen_1", "pen_2"]["similarity"] > 0.5
     store.advance()
     store.put("pen_1", "object", "gone without trace\n")
@@ -105,13 +104,13 @@ def test_groups_do_not_depend_on_the_batch_size() -> None:
 def test_quiet_groups_become_static_and_back() -> None:
     store = make_house()
     assert run(store, 9) == []
-    assert run(store, 1) == [(10, True)] * len({store.graph.group_of(s.id).id for s in store if s.id != "agent"})
+    assert run(store, 1) == [(10, True)] * len({store.graph.group_of[s.id].id for s in store if s.id != "agent"})
     assert kinds(store) == {segment.id: segment.id != "agent" for segment in store}
     store.put("mug_1", "object", "mug mug_1 table_9\n", parent="cabinet_2")
     (flip,) = store.graph.update(store)
     assert not flip.static
     dynamic = {id for id, static in kinds(store).items() if not static}
-    assert dynamic == {"agent", *store.graph.group_of("mug_1").members} and run(store, 9) == []
+    assert dynamic == {"agent", *store.graph.group_of["mug_1"].members} and run(store, 9) == []
     assert run(store, 1) == [(20, True)]
 
 
@@ -128,7 +127,7 @@ def test_an_empty_store_has_no_scores() -> None:
 def test_a_removed_member_makes_its_group_dynamic() -> None:
     store = make_house()
     run(store, 10)
-    group = store.graph.group_of("mug_1")
+    group = store.graph.group_of["mug_1"]
     store.remove("mug_1")
     assert [flip.group for flip in store.graph.update(store)] == [group.id] and "mug_1" not in group.members
 
@@ -136,9 +135,9 @@ def test_a_removed_member_makes_its_group_dynamic() -> None:
 def test_static_groups_accept_children_but_no_similar_segments() -> None:
     store = make_house(cabinets=1, objects=2)
     run(store, 10)
-    home = store.graph.group_of("cabinet_1")
+    home = store.graph.group_of["cabinet_1"]
     store.put("mug_8", "object", "mug mug_8 cabinet_1\n")
-    assert store.graph.update(store) == [] and store.graph.group_of("mug_8") is not home
+    assert store.graph.update(store) == [] and store.graph.group_of["mug_8"] is not home
     store.put("mug_9", "object", "mug mug_9 cabinet_1\n", parent="cabinet_1")
     assert [flip.group for flip in store.graph.update(store)] == [home.id]
 
@@ -182,7 +181,7 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
                 store.put(id, "object", f"mug {id} {place}\n", parent=f"mug_{number // 2}")
         store.graph.update(store)
         for segment in store:
-            group = store.graph.group_of(segment.id)
+            group = store.graph.group_of[segment.id]
             assert lived.setdefault((segment.id, segment.created), group.id) == group.id
             assert segment.id in group.members
             quiet = store.step - max(store.get(id).last_changed for id in group.members)
@@ -234,12 +233,12 @@ def test_a_cleared_graph_is_rebuilt_without_the_forgotten_changes() -> None:
     store, whole = make_store(), make_store()
     for s in (store, whole):
         furnish(s, cabinets=40, objects=260)
-        for step in range(KEPT):
+        for step in range(HISTORY):
             s.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
             if s is store:
                 s.graph.update(s)
     whole.graph.update(whole)
-    assert len(store.history) == KEPT < store.changes
+    assert len(store.history) == HISTORY < store.changes
     store.graph.clear()
     store.graph.update(store)
     assert [list(group.members) for group in store.graph.groups.values()] == [

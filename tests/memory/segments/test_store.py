@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
-from memory.segments.store import KEPT, SegmentStore
+from memory.segments.store import HISTORY, SegmentStore
 from tests.memory.houses import encode_text
 
 
@@ -89,11 +89,11 @@ def test_old_changes_are_forgotten() -> None:
     """For a forgotten position ``changed`` returns all segments."""
     store = SegmentStore()
     store.put("cup", "object", "cup\n")
-    for number in range(3 * KEPT):
+    for number in range(3 * HISTORY):
         store.put("mug", "object", f"mug {number}\n")
         store.drop(store.changes - 5)
-    assert len(store.history) == KEPT and store.changes == 3 * KEPT + 1
-    assert list(store.changed(store.changes)) == [] and list(store.changed(store.changes - KEPT)) == ["mug"]
+    assert len(store.history) == HISTORY and store.changes == 3 * HISTORY + 1
+    assert list(store.changed(store.changes)) == [] and list(store.changed(store.changes - HISTORY)) == ["mug"]
     assert list(store.changed(0)) == ["cup", "mug"]
 
 
@@ -116,6 +116,6 @@ def test_segments_are_indexed_by_category_and_parent(edits: list[tuple[str, str,
             assert set(store.of(kind)) == {segment.id for segment in store if segment.category == kind}
             for parent_id in "abz":
                 referring = {s.id for s in store if (s.parent, s.category) == (parent_id, kind)}
-                assert set(store.behind(parent_id, kind)) == referring
+                assert set(store.children(parent_id, kind)) == referring
     store.clear()
-    assert not store.of("object") and not store.behind("a", "object")
+    assert not store.of("object") and not store.children("a", "object")

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.engine.base import Engine
-from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_store import identity
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import Along, Packed

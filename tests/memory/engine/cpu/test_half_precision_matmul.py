@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memory.engine.attention.kernels import KEYS, QUERIES, Sizes, mix, scores_of
 from memory.engine.base import Engine
-from memory.engine.cpu import half_precision_matmul as products
-from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Prepacked, Sizes, prepack
 from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.decoder import ROWS, Prepacked, linear, prepack
 from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
@@ -83,13 +83,13 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for keys in (1, 31, 64, 207, 333):
         q, k, v = (torch.randn(6, count, 32).to(dtype) for count in (rows, keys, keys))
-        scores = products.scores(q, k)
+        scores = scores_of(q, k)
         assert torch.equal(scores, q @ k.mT)
         weights = scores.softmax(-1)
-        assert torch.equal(products.mix(weights, v), weights @ v)
+        assert torch.equal(mix(weights, v), weights @ v)
     layer = torch.nn.Linear(32, 48, dtype=dtype)
     with torch.inference_mode():
-        assert torch.equal(products.linear(layer, q), layer(q))
+        assert torch.equal(linear(layer, q), layer(q))
 
 
 @pytest.mark.usefixtures("native_bfloat16")

@@ -19,7 +19,7 @@ from memory.engine.models.model_spec import check_supported
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
-from memory.prompt.rows import lay_out
+from memory.prompt.layout import lay_out
 from memory.recompute.full import Full
 from tests.memory.engine.models.folders import refusal, set_config
 

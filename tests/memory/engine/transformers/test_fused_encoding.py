@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memory.construction.isolated import joined
 from memory.engine.base import Engine
 from memory.engine.transformers.engine import TransformersEngine
-from memory.kv_cache.block import KVBlock, joined
+from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Loading, Probe, Recompute

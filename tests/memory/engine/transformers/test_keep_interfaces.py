@@ -7,9 +7,8 @@ import pytest
 from keep_agent.errors import ConfigError
 from memory.engine.base import Engine
 from memory.loading.layer_balanced import LayerBalanced
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.schedule import Schedule
 from tests.laws.prompts import Prompt, relative
 
 PROMPT = Prompt.random(context=5)

@@ -1,0 +1,273 @@
+"""Block store: KV blocks by identity within a budget of bytes, the ledger of their use, and the leases of sessions.
+
+The budget decides which blocks are evicted, although sessions may need them; references decide when a block is deleted
+because no session needs it any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.kv_cache.block import Entry, KVBlock
+from memory.stages import Storage
+
+UNUSED = 1000  # prompts: a session drops the blocks that none of its last ones has used
+
+
+def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
+    """Name a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
+
+    Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
+    """
+    digest = hashlib.sha256()
+    for part in (model_key, namespace):
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    for ids in (context_ids, token_ids):
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(np.asarray(ids, "<u4").tobytes())
+    return digest.hexdigest()
+
+
+E = TypeVar("E", bound=Entry)
+Rule = Callable[[E, int], bool]  # may this entry be evicted, while its owner has so many bytes?
+
+
+class CacheLedger(Generic[E]):
+    """Entries, the least recently used first; ``shares`` are the bytes of each owner."""
+
+    def __init__(self, entries: Iterable[E] = ()) -> None:
+        self._entries: OrderedDict[Hashable, E] = OrderedDict()
+        self.shares: Counter[Hashable] = Counter()
+        for entry in entries:
+            self.add(entry)
+
+    @property
+    def nbytes(self) -> int:
+        return self.shares.total()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(list(self._entries.values()))  # another thread may delete a damaged block meanwhile
+
+    def add(self, entry: E) -> None:
+        """Add or replace an entry, as the most recently used."""
+        self.remove(entry.key)
+        self._entries[entry.key] = entry
+        self.shares[entry.owner] += entry.nbytes
+
+    def remove(self, key: Hashable) -> None:
+        """Delete an entry, if there is one."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.shares[entry.owner] -= entry.nbytes
+            if not self.shares[entry.owner]:
+                del self.shares[entry.owner]
+
+    def touch(self, key: Hashable) -> None:
+        """Make an entry the most recently used."""
+        self._entries.move_to_end(key)
+
+    def make_oldest(self, key: Hashable) -> None:
+        """Make an entry the least recently used, if it is there."""
+        if key in self._entries:
+            self._entries.move_to_end(key, last=False)
+
+    def expired(self, latest: float) -> list[E]:
+        """List the entries of ``latest`` or before, in a ledger whose order is that of the timestamps."""
+        return list(takewhile(lambda entry: entry.timestamp <= latest, self))
+
+    def victims(self, excess: float, *rules: Rule[E]) -> list[E]:
+        """Choose the least recently used entries that free ``excess`` bytes, or fewer if the rules allow no more.
+
+        Without a rule every entry may go; each of several rules applies once the one before it frees too little.
+        """
+        victims: dict[Hashable, E] = {}
+        shares = self.shares.copy() if excess > 0 else self.shares
+        for rule in rules or (lambda entry, share: True,):
+            for entry in self:
+                if excess <= 0:
+                    break
+                if entry.key not in victims and rule(entry, shares[entry.owner]):
+                    victims[entry.key] = entry
+                    shares[entry.owner] -= entry.nbytes
+                    excess -= entry.nbytes
+        return list(victims.values())
+
+
+class BlockStore:
+    """Base of storages in memory and on a disk. ``budget_bytes=None`` is no limit."""
+
+    budget_bytes: int | None
+    device: str | None = None  # of the stored blocks; None: as they come
+    ledger: CacheLedger[Entry]
+
+    def __post_init__(self) -> None:
+        if (self.budget_bytes or 0) < 0:
+            raise ConfigError(f"budget_bytes={self.budget_bytes} is negative: use 0 or more, or null for no limit")
+        self._blocks: dict[str, KVBlock] = {}  # in memory
+        self.ledger = CacheLedger()
+        self._counts = dict.fromkeys(("hits", "misses", "evicted", "rejected"), 0)
+
+    def form(self, block: KVBlock) -> KVBlock:
+        """Return the block in the form in which it is stored."""
+        if self.device is None or block.k.device == torch.device(self.device):
+            return block
+        return block.to(self.device)
+
+    def put(self, block: KVBlock) -> None:
+        """Store a block; one bigger than the whole budget is rejected, and counted."""
+        self.delete(block.identity)
+        block = self.form(block)
+        entry = Entry(block.identity, block.k.nbytes + block.v.nbytes, block.namespace, block.created)
+        if self.budget_bytes is not None and entry.nbytes > self.budget_bytes:
+            self._counts["rejected"] += 1
+            return
+        self._insert(block, entry)
+        self._evict()
+
+    def get(self, identity: str) -> KVBlock | None:
+        block = self.peek(identity)
+        self._counts["misses" if block is None else "hits"] += 1
+        if block is not None:
+            self.ledger.touch(identity)
+        return block
+
+    def peek(self, identity: str) -> KVBlock | None:
+        """Return a block without counting that as a use."""
+        return self._blocks.get(identity)
+
+    def contains(self, identity: str) -> bool:
+        return identity in self.ledger
+
+    def verify(self, identity: str) -> bool:
+        return self.contains(identity)
+
+    def delete(self, identity: str) -> None:
+        self._blocks.pop(identity, None)
+        self.ledger.remove(identity)
+
+    def entries(self) -> list[Entry]:
+        """List the stored blocks, the least recently used first."""
+        return list(self.ledger)
+
+    def stats(self) -> dict[str, int]:
+        """Count blocks and bytes, and since the start: hits, misses, evicted, rejected."""
+        return {"blocks": len(self.ledger), "bytes": self.ledger.nbytes, **self._counts}
+
+    def _insert(self, block: KVBlock, entry: Entry) -> None:
+        self._blocks[block.identity] = block
+        self.ledger.add(entry)
+
+    def _evict(self) -> None:
+        if self.budget_bytes is not None:
+            for entry in self.ledger.victims(self.ledger.nbytes - self.budget_bytes):
+                self.delete(entry.key)
+                self._counts["evicted"] += 1
+
+
+class BlockPool:
+    """References to the blocks of a storage. A block is deleted with its last reference, or evicted by the storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.references: Counter[str] = Counter()
+
+    def lease(self, namespace: str = "") -> BlockLease:
+        return BlockLease(self, namespace)
+
+    def forget(self, namespace: str) -> None:
+        """Delete all blocks of a namespace, in use or not; where the storage persists, for good."""
+        for entry in self.storage.entries():
+            if entry.owner == namespace:
+                self.storage.delete(entry.key)
+        self.storage.flush()
+
+
+class BlockLease:
+    """One session's references to a pool: looks blocks up, stores them, and drops all of them at once.
+
+    The blocks that it stores take up the share of ``namespace``.
+    """
+
+    def __init__(self, pool: BlockPool, namespace: str = "") -> None:
+        self._pool, self._namespace = pool, namespace
+        self._last_use: dict[str, int] = {}  # number of the last prompt that used a block, by identity; the latest last
+        self._prompts = 0
+        self.stored: dict[str, int] | None = None  # where a session counts the tokens of new blocks, by identity
+
+    def get(self, identity: str) -> KVBlock | None:
+        block = self._pool.storage.get(identity)
+        if block is not None:
+            self._use(identity)
+        return block
+
+    def contains(self, identity: str) -> bool:
+        return self._pool.storage.contains(identity)
+
+    def keep(self, identities: Iterable[str]) -> None:
+        """Count these as used by this prompt, though it may not read them."""
+        for identity in identities:
+            self._use(identity)
+
+    def verify(self, identity: str) -> bool:
+        return self._pool.storage.verify(identity)
+
+    def put(self, block: KVBlock) -> None:
+        if self._namespace and not block.namespace:
+            block = replace(block, namespace=self._namespace)
+        self._pool.storage.put(block)
+        if self.stored is not None:
+            self.stored[block.identity] = block.k.shape[2]
+        self._use(block.identity)
+        if len(self._last_use) > 2 * self._pool.storage.stats()["blocks"] + 1024:
+            for identity in [name for name in self._last_use if not self._pool.storage.contains(name)]:
+                self.drop(identity)
+
+    def discard(self, identity: str) -> None:
+        """Delete a damaged block for all sessions; references to it stay, as to one that was evicted."""
+        self._pool.storage.delete(identity)
+
+    def release(self, delete: bool = True) -> None:
+        """Drop every reference; blocks without another are deleted, or left to the storage."""
+        while self._last_use:
+            self._unreference(self._last_use.popitem()[0], delete)
+
+    def drop(self, identity: str) -> None:
+        """Drop the reference to one block, if there is one."""
+        if self._last_use.pop(identity, None) is not None:
+            self._unreference(identity)
+
+    def next_prompt(self) -> None:
+        """Finish a prompt; references to blocks that the last `UNUSED` prompts did not use are dropped."""
+        self._prompts += 1
+        oldest = self._prompts - UNUSED
+        for identity in [*takewhile(lambda identity: self._last_use[identity] < oldest, self._last_use)]:
+            self.drop(identity)
+
+    def _use(self, identity: str) -> None:
+        if self._last_use.pop(identity, None) is None:
+            self._pool.references[identity] += 1
+        self._last_use[identity] = self._prompts
+
+    def _unreference(self, identity: str, delete: bool = True) -> None:
+        references = self._pool.references
+        references[identity] -= 1
+        if not references[identity]:
+            del references[identity]
+            if delete:
+                self._pool.storage.delete(identity)
