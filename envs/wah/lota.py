@@ -39,16 +39,10 @@ from envs.wah.state import HomeState
 
 FIND, PICK, OPEN, CLOSE, SWITCH_ON, PUT, SIT = "find", "pick up", "open", "close", "switch on", "put down", "sit on"
 _FORM = re.compile(r"(?:(find) an?|(pick up|open|close|switch on|put down|sit on) the) (.+)")
-_VERBS: Mapping[str, str] = MappingProxyType(
-    {
-        FIND: verbs.WALK,
-        PICK: verbs.GRAB,
-        OPEN: verbs.OPEN,
-        CLOSE: verbs.CLOSE,
-        SWITCH_ON: verbs.SWITCH_ON,
-        SIT: verbs.SIT,
-    }
-)
+_VERBS: Mapping[str, str] = MappingProxyType({
+    FIND: verbs.WALK, PICK: verbs.GRAB, OPEN: verbs.OPEN, CLOSE: verbs.CLOSE, SWITCH_ON: verbs.SWITCH_ON,
+    SIT: verbs.SIT,
+})  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
 FARTHEST = 1000.0  # metres; the benchmark finds nothing beyond

@@ -19,18 +19,9 @@ _TRIES = 24
 
 # Height of the middle of things on walls, in metres.
 _HEIGHTS: Mapping[str, float] = {
-    "bathroomcabinet": 1.6,
-    "kitchencabinet": 1.8,
-    "lightswitch": 1.2,
-    "powersocket": 0.3,
-    "stovefan": 1.9,
-    "towelrack": 1.2,
-    "walllamp": 1.9,
-    "wallphone": 1.5,
-    "wallpictureframe": 1.6,
-    "wallshelf": 1.5,
-    "window": 1.5,
-}
+    "bathroomcabinet": 1.6, "kitchencabinet": 1.8, "lightswitch": 1.2, "powersocket": 0.3, "stovefan": 1.9,
+    "towelrack": 1.2, "walllamp": 1.9, "wallphone": 1.5, "wallpictureframe": 1.6, "wallshelf": 1.5, "window": 1.5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
