@@ -170,11 +170,9 @@ _RANKS: Mapping[str, Callable[[HomeState, int], tuple[bool, ...]]] = MappingProx
         OPEN: _open_rank,
         CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.focus.target, not home.close(thing)),
         SWITCH_ON: lambda home, thing: (
-            "OFF" not in home.graph[thing].states,
-            thing != home.focus.target,
-            not home.close(thing),
+            "OFF" not in home.graph[thing].states, thing != home.focus.target, not home.close(thing),
         ),
         PUT: lambda home, thing: (thing not in home.inventory,),
         SIT: lambda home, thing: (thing != home.focus.target, not home.close(thing)),
     }
-)
+)  # fmt: skip

@@ -28,12 +28,9 @@ BUNDLED = Path(__file__).parents[1] / "planner_tiny"
 LONG = Path(__file__).parents[1] / "planner_tiny_long"  # trained on transcripts of up to 3,800 tokens
 PLANNERS = MappingProxyType({"planner-tiny": BUNDLED, "planner-tiny-long": LONG})
 TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": BOS,
-    "pad_token": PAD,
-    "unk_token": UNK,
+    "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "pad_token": PAD, "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
-}
+}  # fmt: skip
 SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")

@@ -129,14 +129,9 @@ def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerF
     first, second, last = play(make(engine, tokenizer, "append"), forced=True)
     texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
     expected = [
-        *texts[0][:-1],
-        f"next {first.extra['focus']} open cabinet_1",
-        "failed you are not at cabinet_1",
-        "agent at start holding nothing",
-        f"next {second.extra['focus']} go to cabinet_2",
-        AT,
-        "next",
-    ]
+        *texts[0][:-1], f"next {first.extra['focus']} open cabinet_1", "failed you are not at cabinet_1",
+        "agent at start holding nothing", f"next {second.extra['focus']} go to cabinet_2", AT, "next",
+    ]  # fmt: skip
     assert _joined(texts[2]) == _joined(expected)
     assert last.prefill.counts.hit_tokens > 0
 

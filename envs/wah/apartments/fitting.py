@@ -68,11 +68,9 @@ def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
     x0, y0, z0 = (room.center[i] - room.size[i] / 2 for i in range(3))
     width, _, depth = room.size
     return (
-        Wall((x0, y0, z0), 0, 1, width),
-        Wall((x0, y0, z0 + depth), 0, -1, width),
-        Wall((x0, y0, z0), 2, 1, depth),
+        Wall((x0, y0, z0), 0, 1, width), Wall((x0, y0, z0 + depth), 0, -1, width), Wall((x0, y0, z0), 2, 1, depth),
         Wall((x0 + width, y0, z0), 2, -1, depth),
-    )
+    )  # fmt: skip
 
 
 def shell(room: Box) -> Iterator[Fixture]:

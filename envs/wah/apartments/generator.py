@@ -24,11 +24,8 @@ SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
 # Least and most loose things in a room; copies of one class that are placed together.
 AMOUNTS: Mapping[str, tuple[int, int]] = {
-    "kitchen": (22, 44),
-    "livingroom": (16, 28),
-    "bedroom": (12, 22),
-    "bathroom": (8, 14),
-}
+    "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
+}  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
 _LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
 _PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # others have no copies

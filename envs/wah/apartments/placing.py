@@ -26,16 +26,12 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
         {
-            "id": node_id,
-            "category": kind.category,
-            "class_name": class_name,
-            "prefab_name": f"{class_name}_01",
+            "id": node_id, "category": kind.category, "class_name": class_name, "prefab_name": f"{class_name}_01",
             "obj_transform": {"position": list(box.center), "rotation": [0.0, 0.0, 0.0, 1.0], "scale": [1.0, 1.0, 1.0]},
-            "bounding_box": {"center": list(box.center), "size": list(box.size)},
-            "properties": sorted(kind.properties),
+            "bounding_box": {"center": list(box.center), "size": list(box.size)}, "properties": sorted(kind.properties),
             "states": list(default_states(class_name)),
         }
-    )
+    )  # fmt: skip
     graph["edges"] += [{"from_id": node_id, "to_id": to, "relation_type": relation} for relation, to in links]
     return node_id
 

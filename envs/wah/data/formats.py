@@ -90,13 +90,9 @@ def write_graph(graph: Graph) -> dict[str, Any]:
 
 def _row(node: Node) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "id": node.id,
-        "category": node.category,
-        "class_name": node.class_name,
-        "prefab_name": node.prefab,
-        "properties": sorted(node.properties),
-        "states": sorted(node.states),
-    }
+        "id": node.id, "category": node.category, "class_name": node.class_name, "prefab_name": node.prefab,
+        "properties": sorted(node.properties), "states": sorted(node.states),
+    }  # fmt: skip
     row["bounding_box"] = {"center": list(node.box.center), "size": list(node.box.size)} if node.box else None
     if node.transform:
         row["obj_transform"] = {key: list(value) for key, value in node.transform.items()}

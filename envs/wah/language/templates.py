@@ -171,25 +171,18 @@ _SNACK_AND_READ_WISHES = (
 )  # fmt: skip
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "prepare_snack": PLACING + LISTING + _SNACK * 2,
-    "prepare_food": PLACING + LISTING + _FOOD * 2,
-    "setup_table": PLACING + LISTING + _TABLE * 2,
-    "put_dishwasher": PLACING + LISTING + _LOAD * 2,
+    "prepare_snack": PLACING + LISTING + _SNACK * 2, "prepare_food": PLACING + LISTING + _FOOD * 2,
+    "setup_table": PLACING + LISTING + _TABLE * 2, "put_dishwasher": PLACING + LISTING + _LOAD * 2,
     "run_dishwasher": tuple(f"{form}, [then] [run]" for form in _RUNNABLE) + _RUN * 2,
-    "put_fridge": PLACING + LISTING + _STORE * 2,
-    "read_book": _READ,
+    "put_fridge": PLACING + LISTING + _STORE * 2, "read_book": _READ,
     "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ),
-}
+}  # fmt: skip
 STATEMENTS: dict[str, tuple[str, ...]] = {
-    "prepare_snack": WISHES + _SNACK_WISHES,
-    "prepare_food": WISHES + _FOOD_WISHES,
-    "setup_table": WISHES + _TABLE_WISHES,
-    "put_dishwasher": WISHES + _LOAD_WISHES,
-    "run_dishwasher": _RUN_WISHES,
-    "put_fridge": WISHES + _STORE_WISHES,
-    "read_book": _READ_WISHES,
+    "prepare_snack": WISHES + _SNACK_WISHES, "prepare_food": WISHES + _FOOD_WISHES,
+    "setup_table": WISHES + _TABLE_WISHES, "put_dishwasher": WISHES + _LOAD_WISHES, "run_dishwasher": _RUN_WISHES,
+    "put_fridge": WISHES + _STORE_WISHES, "read_book": _READ_WISHES,
     "read_and_snack": tuple(join % read for read in _READ for join in _SNACK_AND_READ_WISHES),
-}
+}  # fmt: skip
 # Phrases around a command; the late ones only if it does not end with a list.
 WRAPPERS: tuple[str, ...] = (
     "{}", "{}", "{}", "{}", "please {}", "please {}", "could you {}?", "could you please {}?", "can you {}?",

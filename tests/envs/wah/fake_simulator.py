@@ -161,15 +161,10 @@ def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
 
 
 _ACTIONS: dict[str, Act] = {
-    "idle": lambda simulator, ints, texts: Answer(True),
-    "reset": _reset,
-    "environment_graph": _graph,
-    "expand_scene": _expand,
-    "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
-    "camera_image": _images,
-    "add_character": _add_character,
-    "render_script": _run,
-}
+    "idle": lambda simulator, ints, texts: Answer(True), "reset": _reset, "environment_graph": _graph,
+    "expand_scene": _expand, "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
+    "camera_image": _images, "add_character": _add_character, "render_script": _run,
+}  # fmt: skip
 
 
 class _Server(ThreadingHTTPServer):
@@ -330,28 +325,17 @@ def _not_http(handler: _Handler, request: dict[str, Any]) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "busy": _status(429, "Busy"),
-    "timeout": _status(408, "Timeout"),
+    "busy": _status(429, "Busy"), "timeout": _status(408, "Timeout"),
     "error": _status(500, "Unknown error (Object reference not set to an instance of an object)"),
-    "bad_json": _body(lambda fields: b'{"id": '),
-    "not_utf8": _body(lambda fields: b'{"id": "\xff"}'),
-    "deep": _body(lambda fields: b"[" * 100_000),
-    "not_an_object": _body(lambda fields: b"[1]"),
-    "wrong_id": _with_fields(id="another"),
-    "no_success": _with_fields(success=None),
-    "wrong_type": _with_fields(success="yes"),
-    "no_value": _with_fields(value=None, message=None, message_list=None),
+    "bad_json": _body(lambda fields: b'{"id": '), "not_utf8": _body(lambda fields: b'{"id": "\xff"}'),
+    "deep": _body(lambda fields: b"[" * 100_000), "not_an_object": _body(lambda fields: b"[1]"),
+    "wrong_id": _with_fields(id="another"), "no_success": _with_fields(success=None),
+    "wrong_type": _with_fields(success="yes"), "no_value": _with_fields(value=None, message=None, message_list=None),
     "bad_graph": _with_fields(success=True, message='{"nodes": ['),
     "no_graph": _with_fields(success=True, message='{"nodes": {}, "edges": []}'),
-    "bad_image": _with_fields(success=True, message_list=["?"]),
-    "hang": _hang,
-    "drip": _drip,
-    "close": _close,
-    "half": _cut(lambda text: (text[: len(text) // 2], len(text))),
-    "short": _cut(lambda text: (text, len(text) - 1)),
-    "huge": _huge,
-    "announced": _announced,
+    "bad_image": _with_fields(success=True, message_list=["?"]), "hang": _hang, "drip": _drip, "close": _close,
+    "half": _cut(lambda text: (text[: len(text) // 2], len(text))), "short": _cut(lambda text: (text, len(text) - 1)),
+    "huge": _huge, "announced": _announced,
     "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.simulator.url),
-    "not_http": _not_http,
-    "raw": _raw,
-}
+    "not_http": _not_http, "raw": _raw,
+}  # fmt: skip

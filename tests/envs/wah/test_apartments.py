@@ -231,18 +231,11 @@ def test_unknown_splits_and_seeds_are_refused() -> None:
 @pytest.mark.parametrize(
     ("class_name", "states"),
     [
-        ("fridge", ("CLOSED",)),
-        ("coffeemaker", ("OFF",)),
-        ("dishwasher", ("CLOSED", "OFF")),
-        ("kitchencabinet", ("CLOSED",)),
-        ("door", ("OPEN",)),
-        ("lightswitch", ("ON",)),
-        ("tablelamp", ("ON",)),
-        ("tv", ("OFF",)),
-        ("sofa", ()),
-        ("plate", ()),
+        ("fridge", ("CLOSED",)), ("coffeemaker", ("OFF",)), ("dishwasher", ("CLOSED", "OFF")),
+        ("kitchencabinet", ("CLOSED",)), ("door", ("OPEN",)), ("lightswitch", ("ON",)), ("tablelamp", ("ON",)),
+        ("tv", ("OFF",)), ("sofa", ()), ("plate", ()),
     ],
-)
+)  # fmt: skip
 def test_default_states(class_name: str, states: tuple[str, ...]) -> None:
     assert default_states(class_name) == states
 

@@ -77,13 +77,11 @@ def test_a_missing_start_room_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("target", "at", "room"),
     [
-        ("sofa_1", "sofa_1", "livingroom"),
-        ("apple_1", "kitchentable_1", "kitchen"),
-        ("toy_1", "bookshelf_1", "livingroom"),
-        ("slippers_1", "slippers_1", "livingroom"),
+        ("sofa_1", "sofa_1", "livingroom"), ("apple_1", "kitchentable_1", "kitchen"),
+        ("toy_1", "bookshelf_1", "livingroom"), ("slippers_1", "slippers_1", "livingroom"),
         ("livingroom_1", "livingroom_1", "livingroom"),
     ],
-)
+)  # fmt: skip
 def test_walking_leads_to_the_furniture_that_holds_a_thing(house: Home, target: str, at: str, room: str) -> None:
     do(house, f"walk {target}")
     assert house.at == node_id(house, at) and room_of(house) == room

@@ -117,12 +117,10 @@ def test_a_damaged_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp_p
     file.write_bytes(
         {
             "tensor": raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:],
-            "number": raw.replace(b'\\"steps\\": ', b'\\"steps\\":1', 1),
-            "name": raw.replace(b"sha256", b"sha257", 1),
-            "cut": raw[: len(raw) // 2],
-            "empty": b"",
+            "number": raw.replace(b'\\"steps\\": ', b'\\"steps\\":1', 1), "name": raw.replace(b"sha256", b"sha257", 1),
+            "cut": raw[: len(raw) // 2], "empty": b"",
         }[damage]
-    )
+    )  # fmt: skip
     assert file.read_bytes() != raw
     with pytest.raises(ModelError, match=rf"{STATE}.*; restore it, or train again"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run"))

@@ -36,13 +36,9 @@ from tests.waiting import PATIENCE, until
 pytestmark = NOTHING_LEFT_OPEN
 
 EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswer) | {
-    "busy": SimulatorBusy,
-    "timeout": SimulatorTimeout,
-    "hang": SimulatorTimeout,
-    "drip": SimulatorTimeout,
-    "close": SimulatorGone,
-    "half": SimulatorGone,
-}
+    "busy": SimulatorBusy, "timeout": SimulatorTimeout, "hang": SimulatorTimeout, "drip": SimulatorTimeout,
+    "close": SimulatorGone, "half": SimulatorGone,
+}  # fmt: skip
 SLOW = ("busy", "hang", "drip")  # faults that end with a timeout
 SHORT = 0.5  # seconds, for tests that can only end with the timeout
 BUSY_TRIES = 3  # of a simulator that stays busy
