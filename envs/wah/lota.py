@@ -16,7 +16,7 @@ One skill is not in the benchmark: "sit on the sofa", for tasks that require it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -132,15 +132,12 @@ class LotaSkills:
 
 @lru_cache(maxsize=256)
 def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
-    return (*_all_skills(classes, sit), "done")
-
-
-def _all_skills(classes: Iterable[str], sit: bool) -> Iterator[str]:
     names = [(kind, spoken_name(kind)) for kind in classes if kind != "character"]
-    yield from (f"{FIND} {article(words)} {words}" for kind, words in names if kind in FINDABLE)
+    skills = [f"{FIND} {article(words)} {words}" for kind, words in names if kind in FINDABLE]
     groups = [(PICK, PICKABLE), (OPEN, OPENABLE), (CLOSE, OPENABLE), (SWITCH_ON, SWITCHABLE), (PUT, classes)]
     for verb, group in [*groups, *([(SIT, SEATS)] if sit else [])]:
-        yield from (f"{verb} the {words}" for kind, words in names if kind in group)
+        skills += [f"{verb} the {words}" for kind, words in names if kind in group]
+    return (*skills, "done")
 
 
 # instance choice of the strict rule: the smallest tuple wins

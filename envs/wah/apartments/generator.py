@@ -51,20 +51,15 @@ def apartment_seed(split: str, index: int) -> int:
     return seed_of(split, index, "apartment")
 
 
-def draw_apartment(split: str, rng: Random) -> Apartment:
-    """Draw an apartment of a split."""
-    check_split(split, "apartment")
+def draw_apartment(split: str | None, rng: Random) -> Apartment:
+    """Draw an apartment of a split (None: of any), without things of the classes ``GOAL_OBJECTS``."""
+    if split is not None:
+        check_split(split, "apartment")
     while True:
         rooms = _furnish(rng)
         signature = _signature(rooms)
-        if split_of_hash(signature) == split:
+        if split in (None, split_of_hash(signature)):
             return Apartment(_build(rooms, rng), signature)
-
-
-def generate_apartment(rng: Random) -> Apartment:
-    """Generate an apartment of any split, without things of the classes ``GOAL_OBJECTS``."""
-    rooms = _furnish(rng)
-    return Apartment(_build(rooms, rng), _signature(rooms))
 
 
 def _signature(rooms: Sequence[_Room]) -> str:
