@@ -2,60 +2,96 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from planners.base import Decision, TaskResult
+from keep_agent.errors import ConfigError, check_choice
+from memory.config.choices import REDUCTIONS
+from planners.base import DONE, POLICIES, Decision, TaskResult
 from planners.planner_state import PlannerState
-from planners.prompts.text import Edit, TaskLog, Turn, clean, goal_or_instruction, make_style, with_goal
-from planners.skill_choice import AttemptedSkills, SkillChooser
+from planners.prompts import text
 
 if TYPE_CHECKING:
-    from memory.engine.base import Engine
-    from memory.method import MemoryMethod
     from memory.prompt.report import Prefill
     from memory.session import MemorySession
     from planners.prompts.formats import Format
-    from planners.prompts.text import FactView
 
 GOAL_TOKENS = 64  # maximum length of a generated goal
 GOAL_SEGMENTS = 40  # nearest to the instruction, all of them computed: with 80, 1 to 2 of 100 goals differ
+BEST = 5  # candidates kept for the trace
+CAPACITY = 2000  # situations and worlds that are remembered
+
+
+class AttemptedSkills:
+    """Situations of one task and the skills that are futile in them.
+
+    A *situation* is the known state of the world and of the agent. A skill that changes neither is futile in it. A
+    skill that leads back to an earlier situation is futile while the known state of the world stays the same.
+    """
+
+    def __init__(self) -> None:
+        self._futile: dict[Hashable, set[str]] = {}  # by visited situation, and by world; least recent first
+        self._situation: tuple[Hashable, Hashable] | None = None
+        self._skill: str | None = None
+
+    def futile(self, world: Hashable, agent: Hashable) -> set[str]:
+        """Return the futile skills of the situation that the last recorded skill led to."""
+        previous, self._situation = self._situation, (world, agent)
+        if previous is not None and self._skill is not None and self._situation in self._futile:
+            self._touch(previous if self._situation == previous else previous[0]).add(self._skill)
+        self._skill = None
+        in_world = self._touch(world) if world in self._futile else set()
+        return in_world | self._touch(self._situation)
+
+    def _touch(self, key: Hashable) -> set[str]:
+        """Return the skills of ``key``, which becomes the most recent one; the least recent is dropped if needed."""
+        self._futile[key] = skills = self._futile.pop(key, set())
+        if len(self._futile) > CAPACITY:
+            del self._futile[next(iter(self._futile))]
+        return skills
+
+    def record(self, skill: str) -> None:
+        """Note an executed skill; its effect shows in the next situation."""
+        self._skill = skill
+
+    def copy(self) -> AttemptedSkills:
+        clone = copy.copy(self)
+        clone._futile = {key: set(skills) for key, skills in self._futile.items()}
+        return clone
 
 
 class KVPlanner:
     """Chooses the skill that follows a prompt whose memory comes from the KV cache.
 
-    :param policy: ``score`` or ``generate``, see `SkillChooser`
+    :param policy: ``score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first;
+        ``generate``: greedy text, which falls back to ``score`` if it is no admissible skill
     :param retry: choose skills again that had no effect; for worlds in which skills fail by chance, as a robot's do
     """
 
     def __init__(
-        self,
-        session: MemorySession,
-        format: Format,
-        style: str = "plain",
-        policy: str = "score",
-        reduce: str = "sum",
-        max_new_tokens: int = 24,
-        retry: bool = False,
-        name: str = "kv",
-    ) -> None:
-        self._chooser = SkillChooser(session, format, policy, reduce, max_new_tokens)
-        self.name = name
-        self.session = session
-        self._format, self._retry = format, retry
-        self._style = make_style(style, session.method.layout)
-        self.goal = ""  # of the instruction, as the model wrote it before the first skill
+        self, session: MemorySession, format: Format, style: str = "plain", policy: str = "score", reduce: str = "sum",
+        max_new_tokens: int = 24, retry: bool = False, name: str = "kv",
+    ) -> None:  # fmt: skip
+        check_choice("planner.policy", policy, POLICIES)
+        check_choice("planner.reduce", reduce, REDUCTIONS)
+        if max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens={max_new_tokens} leaves no room for a skill; use 1 or more")
+        self.name, self.session = name, session
+        self._format, self._policy, self._reduce = format, policy, reduce
+        self._max_new_tokens, self._retry = max_new_tokens, retry
+        self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
+        self._style, self._appends = text.make_style(style, session.method.layout), session.method.layout == "append"
         self._clear()
         self.begin("", "")
 
     def _clear(self) -> None:
-        self._log = TaskLog()
+        self._log = text.TaskLog()
         self._agent_line = ""  # the agent's own line: part of every query, never of the memory
-        self._last_skill = ""
-        self._last_focus: list[int] = []
+        self._last_skill, self._last_focus = "", []
         self._edits: dict[str, str | None] = {}  # segment texts by id since the last decision, for the trace
         self._acting = False  # on the last decision
         self._restarted = False  # the next query of a transcript repeats the task and its turns
@@ -88,7 +124,7 @@ class KVPlanner:
     @property
     def retrieval_text(self) -> str:
         """The text by which segments of the next prompt are chosen."""
-        return clean(with_goal(self._instruction, self.goal))
+        return text.clean(text.with_goal(self._instruction, self.goal))
 
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
@@ -97,14 +133,14 @@ class KVPlanner:
         self.begin(instruction, skills)
 
     def begin(self, instruction: str, skills: str) -> None:
-        """Begin a task in the same house; the memory stays."""
+        """Begin a task in the same house; the memory stays. ``goal`` is written by the model before the first skill."""
         self._instruction, self._skills, self.goal = instruction, skills, ""
         self._attempts = AttemptedSkills()
 
-    def observe(self, facts: Sequence[FactView]) -> None:
+    def observe(self, facts: Sequence[text.FactView]) -> None:
         self.write(self._style.edits(facts))
 
-    def write(self, edits: Sequence[Edit]) -> None:
+    def write(self, edits: Sequence[text.Edit]) -> None:
         """Write segments to the memory or remove them; the agent's own line is kept for the queries instead."""
         store = self.session.store
         for edit in edits:
@@ -123,39 +159,62 @@ class KVPlanner:
 
     def prefill(self) -> Prefill:
         """Prefill the prompt up to the position of the next skill, after the goal if it is not known yet."""
-        goal = self.understand()
-        prefill = self.session.prefill(
-            self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening()
-        )
+        goal, session = self.understand(), self.session
+        prefill = session.prefill(self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening())
         return prefill if goal is None else prefill.behind(goal)
 
     def understand(self) -> Prefill | None:
         """Generate the goal of a new instruction after the memory, once per task; return its prompt.
 
-        Later queries contain the goal, so that the plan does not change with every step. A transcript does not keep the
-        prompt. None if the goal is known, the task has begun, or the format asks for no goal.
+        None if the goal is known, the task has begun, or the format asks for no goal. No transcript keeps the prompt.
         """
         query = [] if self.goal or self._log.length else self._format.goal(self._skills, self._instruction)
         if not query:
             return None
-        prefill = self.session.prefill(clean(self._instruction), query, lasting=False, whole=True, budget=GOAL_SEGMENTS)
+        instruction = text.clean(self._instruction)
+        prefill = self.session.prefill(instruction, query, lasting=False, whole=True, budget=GOAL_SEGMENTS)
         ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
-        self.goal = clean(self._format.decode(ids))
+        self.goal = text.clean(self._format.decode(ids))
         return prefill
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
-        """Choose one of ``admissible`` after the prompt of `prefill`."""
+        """Choose one of ``admissible`` after the prompt of `prefill` and a generated focus.
+
+        A futile skill, or the end of the task while the focus names a target, is replaced by the best other skill.
+        """
         start = time.perf_counter()
-        choice = self._chooser.choose(prefill, admissible, self._futile(), self._format.focus(self._skills))
-        self._last_skill, self._last_focus, self._restarted = choice.skill, choice.focus, False
+        if not admissible:
+            raise ConfigError("there is no admissible skill to choose from; give at least one")
+        # history segments are no part of a situation: none would recur
+        world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
+        futile, focus = set() if self._retry else self._attempts.futile(world, self._agent_line), []
+        if count := self._format.focus(self._skills):
+            focus = self.session.generate(prefill, count, self._format.stops(), keep=True)
+        extra = {"focus": self._format.decode(focus)} if focus else {}
+        skill, scores, tokens = self._best(prefill, admissible)
+        if skill in futile or (skill == DONE and extra and not extra["focus"].strip().startswith(text.NO_TARGET)):
+            useful = [skill for skill in admissible if skill not in futile]
+            rest = [skill for skill in useful if skill != DONE] or useful or admissible
+            skill, scores, more = self._best(prefill, rest)
+            tokens += more
+        self._last_skill, self._last_focus, self._restarted = skill, focus, False
         score_ms = (time.perf_counter() - start) * 1e3
-        extra: dict[str, Any] = {"written": list(self._edits.items())}
+        extra = {"written": list(self._edits.items()), **({"understood": self.goal} if self.goal else {}), **extra}
         self._edits = {}
-        if self.goal:
-            extra["understood"] = self.goal
-        if choice.focus:
-            extra["focus"] = self._format.decode(choice.focus)
-        return Decision(choice.skill, choice.scores, prefill, score_ms, choice.tokens, extra)
+        return Decision(skill, scores, prefill, score_ms, tokens + len(focus), extra)
+
+    def _best(self, prefill: Prefill, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
+        """Return the best of ``skills``, the best candidates with scores, and the rows scored or tokens decoded."""
+        tokens = 0
+        if self._policy == "generate":
+            ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
+            tokens, wording = len(ids), text.spelling(self._format.decode(ids))
+            if same := [skill for skill in skills if text.spelling(skill) == wording]:
+                return same[0], (), tokens
+        result = self.session.score(prefill, [*map(self._candidate, skills)], self._reduce, BEST)
+        values = result.scores.tolist()
+        order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:BEST]
+        return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
     def adopt(self, leader: KVPlanner) -> None:
         """Replace the last decision, its focus and the goal by another planner's, so that their transcripts agree."""
@@ -174,7 +233,7 @@ class KVPlanner:
         self.act()
         self._acting = False
         self._attempts.record(skill)
-        turn = Turn(skill, ok, "" if ok else message)
+        turn = text.Turn(skill, ok, "" if ok else message)
         self._log.add(turn, self._format.progress)
         if self._appends:
             focus = self._last_focus if skill == self._last_skill else []
@@ -204,10 +263,7 @@ class KVPlanner:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Restore memory and task if the block raises.
-
-        Encoded KV blocks stay; a transcript of the `append` layout is then restarted.
-        """
+        """Restore memory and task if the block raises. Encoded KV blocks stay; an `append` transcript is restarted."""
         state, last = self.state, (self._last_skill, self._last_focus, dict(self._edits), self._attempts.copy())
         try:
             yield
@@ -218,15 +274,14 @@ class KVPlanner:
 
     def close(self) -> None:
         """Stop the engine and flush the storage. Planners that share them are closed by the last one."""
-        shut(self.session.engine, self.session.method)
-
-    @property
-    def _appends(self) -> bool:
-        return self.session.method.layout == "append"
+        try:
+            self.session.engine.close()
+        finally:
+            self.session.method.storage.flush()
 
     def opening(self) -> list[int]:
         """Token ids that state the task in a transcript."""
-        instruction = with_goal(self._instruction, self.goal)
+        instruction = text.with_goal(self._instruction, self.goal)
         return self._format.opening(self._skills, instruction, self._agent_line, self._log.tasks > 0)
 
     def _query(self) -> list[int]:
@@ -240,20 +295,5 @@ class KVPlanner:
     def _full_query(self) -> list[int]:
         """Token ids that state the task and its latest turns."""
         turns, earlier = self._log.latest(self._format.progress)
-        state = with_goal if self._appends else goal_or_instruction
+        state = text.with_goal if self._appends else text.goal_or_instruction
         return self._format.query(self._skills, state(self._instruction, self.goal), turns, self._agent_line, earlier)
-
-    def _futile(self) -> set[str]:
-        """Skills without effect in this situation. History segments are not part of it: no situation would recur."""
-        if self._retry:
-            return set()
-        world = frozenset(segment.text for segment in self.session.store if segment.category != "history")
-        return self._attempts.futile(world, self._agent_line)
-
-
-def shut(engine: Engine, method: MemoryMethod) -> None:
-    """Stop an engine, then flush a storage that persists. May be called twice."""
-    try:
-        engine.close()
-    finally:
-        method.storage.flush()

@@ -8,10 +8,8 @@ full hands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from envs.wah.graph import Node
@@ -22,7 +20,6 @@ from keep_agent.errors import SkillError
 WALK, GRAB, OPEN, CLOSE = "walk", "grab", "open", "close"
 SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT = "switchon", "switchoff", "putin", "putback", "sit"
 VERBS = (WALK, GRAB, OPEN, CLOSE, SWITCH_ON, SWITCH_OFF, PUT_IN, PUT_ON, SIT)
-_LINE = re.compile(r"<char(\d+)> \[(\w+)\] <(\w+)> \((\d+)\)(?: <(\w+)> \((\d+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +36,16 @@ class Action:
         return f"<char0> [{self.verb}] <{name}> ({self.thing}){second}"
 
 
-def parse_line(line: str) -> Action:
-    """Parse a script line. Raises SkillError for an invalid one."""
-    match = _LINE.fullmatch(line.strip())
-    if match is None or match[2].lower() not in VERBS:
-        raise SkillError(f"{line!r} is no script line; write <char0> [verb] <class> (id), with {', '.join(VERBS)}")
-    return Action(match[2].lower(), int(match[4]), int(match[6] or 0))
-
-
 Rules = Literal["lota", "strict"]
 RULES: tuple[Rules, ...] = ("lota", "strict")
 HANDS_FULL = "your hands are full"
 # By verb: the property that a thing needs, the message without it, the state before, the message for another state.
-_TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = MappingProxyType(
-    {
-        OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
-        CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
-        SWITCH_ON: ("HAS_SWITCH", "has no switch", "OFF", "is already on"),
-        SWITCH_OFF: ("HAS_SWITCH", "has no switch", "ON", "is already off"),
-    }
-)
+_TRANSITIONS: Mapping[str, tuple[str, str, str, str]] = {
+    OPEN: ("CAN_OPEN", "cannot be opened", "CLOSED", "is already open"),
+    CLOSE: ("CAN_OPEN", "cannot be closed", "OPEN", "is already closed"),
+    SWITCH_ON: ("HAS_SWITCH", "has no switch", "OFF", "is already on"),
+    SWITCH_OFF: ("HAS_SWITCH", "has no switch", "ON", "is already off"),
+}
 
 
 def refusal(home: HomeState, action: Action, rules: Rules) -> str:
@@ -142,12 +129,7 @@ def _sit(home: HomeState, action: Action, strict: bool) -> str:
     return f"you are sitting on {_name(node)}" if home.sitting == node.id else _distance(home, node.id)
 
 
-_CHECKS: Mapping[str, Callable[[HomeState, Action, bool], str]] = MappingProxyType(
-    {
-        WALK: _walk,
-        GRAB: _grab,
-        **dict.fromkeys((OPEN, CLOSE, SWITCH_ON, SWITCH_OFF), _change_state),
-        **dict.fromkeys((PUT_IN, PUT_ON), _put),
-        SIT: _sit,
-    }
-)
+_CHECKS: Mapping[str, Callable[[HomeState, Action, bool], str]] = {
+    WALK: _walk, GRAB: _grab, **dict.fromkeys((OPEN, CLOSE, SWITCH_ON, SWITCH_OFF), _change_state),
+    **dict.fromkeys((PUT_IN, PUT_ON), _put), SIT: _sit,
+}  # fmt: skip

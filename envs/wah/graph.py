@@ -130,10 +130,6 @@ class Graph:
         self._edges[relation].setdefault(source, set()).add(target)
         self._back[relation].setdefault(target, set()).add(source)
 
-    def unlink(self, source: int, relation: str, target: int) -> None:
-        self._edges[relation].get(source, set()).discard(target)
-        self._back[relation].get(target, set()).discard(source)
-
     def detach(self, node_id: int, relations: Iterable[str] = RELATIONS) -> None:
         """Remove a node's edges of these relations, in both directions."""
         for relation in relations:
@@ -169,14 +165,11 @@ class Graph:
             if self[node_id].category == ROOMS:
                 return node_id
             outer = sorted(self.targets(node_id, INSIDE))
-            rooms = [node for node in outer if self[node].category == ROOMS]
-            if rooms:
+            if rooms := [node for node in outer if self[node].category == ROOMS]:
                 return rooms[0]
-            above = outer or sorted(self.targets(node_id, ON)) or sorted(self.sources(node_id, HOLDS_RH))
-            above = above or sorted(self.sources(node_id, HOLDS_LH))
-            if not above:
-                return None
-            node_id = above[0]
+            hands = (self.sources(node_id, hand) for hand in HANDS)
+            above = (outer, self.targets(node_id, ON), *hands)
+            node_id = next((min(ids) for ids in above if ids), node_id)
         return None
 
     def containers(self, node_id: int) -> list[int]:

@@ -21,17 +21,10 @@ from envs.wah.state import HomeState
 
 _FORM = re.compile(r"(go to|open|close|pick up|turn on|turn off|sit on) (\w+ \d+)")
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
-_VERBS: Mapping[str, str] = MappingProxyType(
-    {
-        "go to": verbs.WALK,
-        "open": verbs.OPEN,
-        "close": verbs.CLOSE,
-        "pick up": verbs.GRAB,
-        "turn on": verbs.SWITCH_ON,
-        "turn off": verbs.SWITCH_OFF,
-        "sit on": verbs.SIT,
-    }
-)
+_VERBS: Mapping[str, str] = MappingProxyType({
+    "go to": verbs.WALK, "open": verbs.OPEN, "close": verbs.CLOSE, "pick up": verbs.GRAB, "turn on": verbs.SWITCH_ON,
+    "turn off": verbs.SWITCH_OFF, "sit on": verbs.SIT,
+})  # fmt: skip
 
 
 class GroundedSkills:

@@ -16,7 +16,7 @@ One skill is not in the benchmark: "sit on the sofa", for tasks that require it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -39,16 +39,10 @@ from envs.wah.state import HomeState
 
 FIND, PICK, OPEN, CLOSE, SWITCH_ON, PUT, SIT = "find", "pick up", "open", "close", "switch on", "put down", "sit on"
 _FORM = re.compile(r"(?:(find) an?|(pick up|open|close|switch on|put down|sit on) the) (.+)")
-_VERBS: Mapping[str, str] = MappingProxyType(
-    {
-        FIND: verbs.WALK,
-        PICK: verbs.GRAB,
-        OPEN: verbs.OPEN,
-        CLOSE: verbs.CLOSE,
-        SWITCH_ON: verbs.SWITCH_ON,
-        SIT: verbs.SIT,
-    }
-)
+_VERBS: Mapping[str, str] = MappingProxyType({
+    FIND: verbs.WALK, PICK: verbs.GRAB, OPEN: verbs.OPEN, CLOSE: verbs.CLOSE, SWITCH_ON: verbs.SWITCH_ON,
+    SIT: verbs.SIT,
+})  # fmt: skip
 Messages = Literal["reasons", "lota"]
 MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
 FARTHEST = 1000.0  # metres; the benchmark finds nothing beyond
@@ -138,15 +132,12 @@ class LotaSkills:
 
 @lru_cache(maxsize=256)
 def _skills(classes: tuple[str, ...], sit: bool = False) -> tuple[str, ...]:
-    return (*_all_skills(classes, sit), "done")
-
-
-def _all_skills(classes: Iterable[str], sit: bool) -> Iterator[str]:
     names = [(kind, spoken_name(kind)) for kind in classes if kind != "character"]
-    yield from (f"{FIND} {article(words)} {words}" for kind, words in names if kind in FINDABLE)
+    skills = [f"{FIND} {article(words)} {words}" for kind, words in names if kind in FINDABLE]
     groups = [(PICK, PICKABLE), (OPEN, OPENABLE), (CLOSE, OPENABLE), (SWITCH_ON, SWITCHABLE), (PUT, classes)]
     for verb, group in [*groups, *([(SIT, SEATS)] if sit else [])]:
-        yield from (f"{verb} the {words}" for kind, words in names if kind in group)
+        skills += [f"{verb} the {words}" for kind, words in names if kind in group]
+    return (*skills, "done")
 
 
 # instance choice of the strict rule: the smallest tuple wins
@@ -176,11 +167,9 @@ _RANKS: Mapping[str, Callable[[HomeState, int], tuple[bool, ...]]] = MappingProx
         OPEN: _open_rank,
         CLOSE: lambda home, thing: (home.graph[thing].closed, thing != home.focus.target, not home.close(thing)),
         SWITCH_ON: lambda home, thing: (
-            "OFF" not in home.graph[thing].states,
-            thing != home.focus.target,
-            not home.close(thing),
+            "OFF" not in home.graph[thing].states, thing != home.focus.target, not home.close(thing),
         ),
         PUT: lambda home, thing: (thing not in home.inventory,),
         SIT: lambda home, thing: (thing != home.focus.target, not home.close(thing)),
     }
-)
+)  # fmt: skip

@@ -27,7 +27,7 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.method import MemoryMethod
 from memory.segments.sentence_encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.session import MemorySession
-from planners.kv_planner import KVPlanner, shut
+from planners.kv_planner import KVPlanner
 from planners.prompts.formats import Format, make_format
 from planners.tiny.checkpoint import BUNDLED, PLANNERS, SAYS_GOALS
 
@@ -64,6 +64,14 @@ class Brain:
     def close(self) -> None:
         """Stop the engine, then save a persistent storage. May be called twice."""
         shut(self.engine, self.method)
+
+
+def shut(engine: Engine, method: MemoryMethod) -> None:
+    """Stop an engine, then flush a storage that persists. May be called twice."""
+    try:
+        engine.close()
+    finally:
+        method.storage.flush()
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:

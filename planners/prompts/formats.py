@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = ("default", "lota")
+Ids = list[int]
+Turns = Sequence[Turn]
 PLACEHOLDER = "\u241f"  # takes the memory's place while a chat template is rendered; never reaches the model
 
 
@@ -53,25 +55,20 @@ class Splicer:
             )
         self.newline = newline[0]
 
-    def raw(self, text: str) -> list[int]:
+    def raw(self, text: str) -> Ids:
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []
 
-    def lines(self, text: str) -> list[int]:
+    def lines(self, text: str) -> Ids:
         """Encode whole lines, and an unfinished last one if there is any."""
         *whole, rest = text.split("\n")
-        ids: list[int] = []
-        for line in whole:
-            ids += [*self.raw(line), self.newline]
-        return ids + self.raw(rest)
+        return [token for line in whole for token in (*self.raw(line), self.newline)] + self.raw(rest)
 
     def token(self, name: str) -> int:
         """Return the id of a token by name. Raises ConfigError if the tokenizer has no such token."""
         if name not in self.tokenizer.get_vocab():
-            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {self._examples()}")
+            examples = ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
+            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {examples}")
         return self.tokenizer.convert_tokens_to_ids(name)
-
-    def _examples(self) -> str:
-        return ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
 
 
 class Format(Protocol):
@@ -81,42 +78,40 @@ class Format(Protocol):
     progress: int  # turns of a task that a query shows; earlier ones are memory segments
     _splice: Splicer
 
-    def context(self) -> list[int]:
+    def context(self) -> Ids:
         """Encode the context prefix, which precedes every encoded block."""
 
-    def line(self, text: str) -> list[int]:
+    def line(self, text: str) -> Ids:
         """Encode one segment."""
         return self._splice.lines(text)
 
-    def goal(self, skills: str, instruction: str) -> list[int]:
+    def goal(self, skills: str, instruction: str) -> Ids:
         """Encode the query after which the model writes the goal of an instruction; empty for formats without goals.
 
         Later queries contain the goal instead of the instruction, transcripts contain both (`planners.prompts.text`).
         """
         return []
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
         """Encode a task in an `append` transcript, from the memory to the first cue; ``later``: after another task."""
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
         """Encode the query of the `memory` layout, up to the position of the next skill.
 
         ``turns`` are the latest of the task, ``earlier`` is the number of turns before them.
         """
 
-    def cue(self, number: int, agent_line: str = "") -> list[int]:
+    def cue(self, number: int, agent_line: str = "") -> Ids:
         """Encode the cue for skill ``number`` (from 1) in an `append` transcript."""
 
     def focus(self, skills: str) -> int:
         """Return the number of tokens that the model writes before a skill of this set to name its target."""
         return 0
 
-    def candidate(self, skill: str) -> list[int]:
+    def candidate(self, skill: str) -> Ids:
         """Encode a candidate skill with its end mark."""
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
         """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
 
     def stops(self) -> set[int]:
@@ -139,31 +134,29 @@ class PlainFormat(Format):
         self._splice, self._goals = Splicer(tokenizer), goals
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
-    def context(self) -> list[int]:
+    def context(self) -> Ids:
         """Return the start token, if there is any."""
         return [] if self._start is None else [self._start]
 
-    def goal(self, skills: str, instruction: str) -> list[int]:
+    def goal(self, skills: str, instruction: str) -> Ids:
         return self._splice.lines(goal_query(skills, instruction)) if self._goals else []
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
         return self._splice.lines(task_line(skills, instruction) + agent_line)
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
         return self._splice.lines(query_text(skills, instruction, turns, agent_line))
 
-    def cue(self, number: int, agent_line: str = "") -> list[int]:
+    def cue(self, number: int, agent_line: str = "") -> Ids:
         return self._splice.lines(agent_line + CUE)
 
     def focus(self, skills: str) -> int:
         return 0 if skills == TYPE_LEVEL else FOCUS
 
-    def candidate(self, skill: str) -> list[int]:
+    def candidate(self, skill: str) -> Ids:
         return self._splice.lines(candidate_text(skill))
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
         return [*focus, *self._splice.lines(turn.text.removeprefix(CUE))]
 
     def stops(self) -> set[int]:
@@ -211,36 +204,34 @@ class LotaFormat(Format):
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this model")
         self._splice = Splicer(self.tokenizer)
         examples = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
-        self._before, self._after = template_parts(
-            self.tokenizer, f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
-        )
+        first = f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
+        self._before, self._after = template_parts(self.tokenizer, first)
         _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)
 
-    def context(self) -> list[int]:
+    def context(self) -> Ids:
         start = [] if self.start is None else [self._splice.token(self.start)]
         return start + self._splice.lines(self._before)
 
-    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> list[int]:
+    def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
         turn = f"{agent_line}Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if later else turn)
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], agent_line: str = "", earlier: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
         ids = self.opening(skills, instruction, agent_line)
         for number, turn in enumerate(turns, earlier + 1):
             ids += self.cue(number) + self.answer(turn)
         return ids + self.cue(earlier + len(turns) + 1)
 
-    def cue(self, number: int, agent_line: str = "") -> list[int]:
+    def cue(self, number: int, agent_line: str = "") -> Ids:
         news = [self._splice.newline, *self._splice.lines(agent_line)] if agent_line else []  # on a line of its own
         return news + self._splice.raw(f" {number}.")
 
-    def candidate(self, skill: str) -> list[int]:
+    def candidate(self, skill: str) -> Ids:
         return self._splice.raw(f" {skill},")
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
-        return [*focus, *self._splice.raw(f" {_turn_text(turn)},")]
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
+        failure = "" if turn.ok else f" (this action failed: {reason(turn.message)})"
+        return [*focus, *self._splice.raw(f" {turn.skill}{failure},")]
 
     def stops(self) -> set[int]:
         ends = {self._splice.newline, self._splice.raw("a,")[-1], self.tokenizer.eos_token_id}
@@ -248,10 +239,6 @@ class LotaFormat(Format):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
-
-
-def _turn_text(turn: Turn) -> str:
-    return turn.skill if turn.ok else f"{turn.skill} (this action failed: {reason(turn.message)})"
 
 
 def _numbered(skills: Sequence[str]) -> str:

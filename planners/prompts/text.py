@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from keep_agent.errors import check_choice
+from memory.segments.segment import Segment
 
 CUE = "next"
 GOAL = "goal"  # the cue for the goal of an instruction
@@ -45,6 +46,11 @@ def entity_names(skill: str) -> tuple[str, ...]:
 def clean(text: str) -> str:
     """Return one line of lower-case words, since a newline ends a unit."""
     return " ".join(text.lower().split())
+
+
+def spelling(skill: str) -> str:
+    """Return one spelling of a skill for all prompt formats."""
+    return entity_text(clean(skill))
 
 
 def reason(message: str) -> str:
@@ -125,13 +131,6 @@ class Edit:
     parent: str | None = None
 
 
-class SegmentView(Protocol):
-    """Fields of a segment that a style reads."""
-
-    id: str
-    text: str
-
-
 class PromptStyle(Protocol):
     """Conversion of facts into segment edits. A style whose lines depend on earlier ones keeps the written entities."""
 
@@ -143,7 +142,7 @@ class PromptStyle(Protocol):
     def reset(self) -> None:
         """Forget all entities."""
 
-    def restore(self, segments: Iterable[SegmentView]) -> None:
+    def restore(self, segments: Iterable[Segment]) -> None:
         """Continue after segments whose texts this style wrote."""
 
 
@@ -164,8 +163,7 @@ def place_of(fact: FactView) -> str | None:
 
 def _words(fact: FactView) -> list[str]:
     """Return the words of a fact in look-up order: unseen, type, entity, place, states."""
-    unseen = [UNSEEN] if UNSEEN in fact.states else []
-    place = place_of(fact)
+    unseen, place = [UNSEEN] if UNSEEN in fact.states else [], place_of(fact)
     states = [state for state in fact.states if state != UNSEEN]
     return [*unseen, fact.type, fact.id, *([place] if place else []), *states]
 
@@ -201,12 +199,16 @@ class LinkedStyle(PromptStyle):
     def reset(self) -> None:
         self._first_lines.clear()
 
-    def restore(self, segments: Iterable[SegmentView]) -> None:
+    def restore(self, segments: Iterable[Segment]) -> None:
         self._first_lines = {segment.id: segment.text.startswith(f"{UNSEEN} ") for segment in segments}
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
-        headers = [fact for fact in facts if fact.category == "receptacle" and self._opens(fact)]
+        # a header is written for a new receptacle, and at the first sight of its content
+        headers = [
+            fact for fact in facts if fact.category == "receptacle"
+            and (fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states))
+        ]  # fmt: skip
         members: dict[str, list[FactView]] = {header.id: [] for header in headers}
         rest: list[FactView] = []
         for fact in facts:
@@ -221,14 +223,9 @@ class LinkedStyle(PromptStyle):
             edits.append(Edit(header.id, "receptacle", _line(*_words(header))))
             for fact in members[header.id]:
                 self._first_lines[fact.id] = False
-                line = _line("there", fact.type, fact.id, *fact.states)
-                edits.append(Edit(fact.id, "object", line, parent=header.id))
+                edits.append(Edit(fact.id, "object", _line("there", fact.type, fact.id, *fact.states), header.id))
         edits.extend(self._later(fact) for fact in rest)
         return edits
-
-    def _opens(self, fact: FactView) -> bool:
-        """Return whether the fact writes a header: a new receptacle, or the first sight of its content."""
-        return fact.id not in self._first_lines or (self._first_lines[fact.id] and UNSEEN not in fact.states)
 
     def _later(self, fact: FactView) -> Edit:
         if fact.category == "agent":

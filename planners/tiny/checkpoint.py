@@ -28,12 +28,9 @@ BUNDLED = Path(__file__).parents[1] / "planner_tiny"
 LONG = Path(__file__).parents[1] / "planner_tiny_long"  # trained on transcripts of up to 3,800 tokens
 PLANNERS = MappingProxyType({"planner-tiny": BUNDLED, "planner-tiny-long": LONG})
 TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": BOS,
-    "pad_token": PAD,
-    "unk_token": UNK,
+    "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "pad_token": PAD, "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
-}
+}  # fmt: skip
 SAYS_GOALS = "says_goals"  # in config.json: trained to write the goal of an instruction before the first skill
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
@@ -61,10 +58,7 @@ def write_planner(
     folder: Path,
     more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
 ) -> None:
-    """Write weights (bf16), config, tokenizer, training record and the tensor files ``more`` by name into a folder.
-
-    The model's files have one list of checksums, the files that only the trainer reads another.
-    """
+    """Write weights (bf16), config, tokenizer, training record and the tensor files ``more`` by name into a folder."""
     _write(folder, CHECKSUMS, _model_contents(model, tokenizer))
     state = chain([(HISTORY, _json(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
     _write(folder, STATE_CHECKSUMS, state)
@@ -91,9 +85,8 @@ def _adopt(folder: Path) -> None:
 
 def _model_contents(model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a Hugging Face folder."""
-    state = {
-        name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
-    }
+    tensors = model.state_dict().items()
+    state = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors}
     state.pop("lm_head.weight", None)  # tied to the embedding
     config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
     config.pop("_attn_implementation", None)

@@ -23,13 +23,9 @@ from planners.training.rollout_files import Rollout, read_rollouts
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the curriculum: a maximum number of memory lines, and shares of the kinds of batches.
+    """One level of the curriculum. All have both look-ups and decisions: added later, one displaces the other."""
 
-    The first levels have more look-ups, but all have both look-ups and decisions: when one is added at once, the model
-    loses the other.
-    """
-
-    lines: int
+    lines: int  # maximum lines of a memory
     styles: tuple[str, ...]
     lookups: float  # share of batches with probes only
     plans: float  # share of batches with plans and goals only, some of them after a memory
@@ -62,11 +58,7 @@ ANNOTATED = "trial_"  # prefix of the sources of annotated rollouts
 
 
 def trajectories(transcript: int) -> Mix:
-    """Return the mix of the `append` layout, with eight times the decisions per row.
-
-    A pack has one long trajectory, computed as one causal sequence. Only a few tasks of a stream begin one, since long
-    trajectories overlap.
-    """
+    """Return the mix of the `append` layout; few tasks of a stream begin a long trajectory, since they overlap."""
     if transcript <= TRANSCRIPT:
         return Mix(trajectories=2, steps=0, probes=0, transcript=transcript, easy=0.5)
     return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
@@ -97,18 +89,9 @@ class Feed:
     """
 
     def __init__(
-        self,
-        files: Sequence[Path],
-        encode: Encode,
-        bos: int,
-        pad: int,
-        tokens: int,
-        seed: int,
-        level: int = 0,
-        transcript: int = TRANSCRIPT,
-        lessons: Sequence[Path] = (),
-        apart: float = 0.0,
-    ) -> None:
+        self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0,
+        transcript: int = TRANSCRIPT, lessons: Sequence[Path] = (), apart: float = 0.0,
+    ) -> None:  # fmt: skip
         self.level = level
         self._trajectories = trajectories(transcript)
         self._source = shuffled(files, seed)
@@ -158,18 +141,16 @@ class Feed:
         mix = self._draw_mix(level)
         if mix.recall:
             self._packer.mix = mix
-            size = LEAST + round(
-                (level.recall - LEAST) * self._rng.random() ** 2
-            )  # more short ones, which teach the look-up
+            share = self._rng.random() ** 2  # more short ones, which teach the look-up
+            size = LEAST + round((level.recall - LEAST) * share)
             return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
         packs: list[Pack] = []
         while len(packs) < (96 if mix.plans else 24):
             rollout = next(self._source)
-            if self._skips(rollout, mix):
-                continue
-            style = self._rng.choice(level.styles)
-            packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
+            if not self._skips(rollout, mix):
+                style = self._rng.choice(level.styles)
+                packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
         return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
 
     def _skips(self, rollout: Rollout, mix: Mix) -> bool:

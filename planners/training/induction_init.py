@@ -23,9 +23,7 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Te
     return torch.linalg.qr(torch.randn(rows, columns, generator=generator))[0]
 
 
-def _offset_bias(
-    offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float
-) -> tuple[torch.Tensor, ...]:
+def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float) -> list[torch.Tensor]:
     """Return (q, k) biases ``(head_dim,)`` whose rotated product peaks ``offset`` positions before the query."""
     pairs = head_dim // 4  # rotated pairs with a bias
     height = (peak / pairs * head_dim**0.5) ** 0.5
@@ -33,7 +31,7 @@ def _offset_bias(
     k[:pairs] = height
     angle = -offset * inverse_frequencies[:pairs]
     q[:pairs], q[head_dim // 2 : head_dim // 2 + pairs] = height * torch.cos(angle), height * torch.sin(angle)
-    return q, k
+    return [q, k]
 
 
 @torch.no_grad()
@@ -51,9 +49,8 @@ def seed_induction(
     inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
     rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
-    readers = [
-        _orthogonal(hidden, head_dim, generator).T for _ in OFFSETS
-    ]  # the values of layer 0, and the keys of later layers
+    # the values of layer 0, and the keys of later layers
+    readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
         for head, offset in enumerate(OFFSETS):

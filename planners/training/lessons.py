@@ -53,16 +53,20 @@ def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
 
 def read_lessons(path: Path) -> Iterator[Lesson]:
     """Read the lessons of a file. Raises DataError with file and line for other content."""
-    return read_lines(path, VERSION, "lesson", _unpack)
 
+    def unpack(row: dict[str, Any]) -> Lesson:
+        return Lesson(row["text"], row["goal"], tuple((text, goal) for text, goal in row["steps"]))
 
-def _unpack(row: dict[str, Any]) -> Lesson:
-    return Lesson(row["text"], row["goal"], tuple((text, goal) for text, goal in row["steps"]))
+    return read_lines(path, VERSION, "lesson", unpack)
 
 
 def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[Pack]:
     """Pack lessons without a memory: slots of similar length, at most ``tokens`` padded rows or a single slot."""
-    slots = sorted((_slot(*lesson.draw(rng), encode, rng) for lesson in lessons), key=lambda slot: len(slot.ids))
+
+    def slot_of(text: str, goal: str) -> Slot:
+        return make_slot("lesson", [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)], encode)
+
+    slots = sorted((slot_of(*lesson.draw(rng)) for lesson in lessons), key=lambda slot: len(slot.ids))
     first = 0
     for number, slot in enumerate(slots):
         if number > first and (number + 1 - first) * rounded(len(slot.ids)) > tokens:
@@ -70,11 +74,6 @@ def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Ra
             first = number
     if first < len(slots):
         yield Pack((), tuple(slots[first:]))
-
-
-def _slot(text: str, goal: str, encode: Encode, rng: random.Random) -> Slot:
-    parts: list[tuple[str, bool]] = [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)]
-    return make_slot("lesson", parts, encode)
 
 
 def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:

@@ -2,11 +2,9 @@
 
 A pack is ``[memory][slot][slot]...``. There are six kinds of slots:
 
-* *plan*: all skills of a type-level task, without a memory. Perturbed skills are no targets. Cheap, teaches the meaning
-  of instructions;
+* *plan*: all skills of a type-level task, without a memory. Perturbed skills are no targets;
 * *goal*: the goal of an instruction, without a memory, or after the memory at the beginning of the task;
-* *trajectory*: a whole task in the `append` layout and the tasks that follow it in the stream, with targets at every
-  step;
+* *trajectory*: a task in the `append` layout and the tasks that follow it in the stream, with targets at every step;
 * *step*: one decision in the `memory` layout. Lines that changed after the memory was written are hidden from the slot
   and repeated in their new version in the slot's own tail. Instance-level skills are preceded by the *focus*: type,
   name and place of the target;
@@ -112,7 +110,12 @@ class Packer:
             memory.apply(replay.history(len(task.steps) - PROGRESS, len(task.steps)))
             numbered += len(task.steps)
             news = memory.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
-        starts = [number for number, replay in enumerate(replays) if replay.task.steps and self._selects(replay.task)]
+        # a task with several things to carry always begins a pack, since plans fail there most
+        easy = self.mix.easy
+        starts = [
+            number for number, task in enumerate(rollout.tasks)
+            if task.steps and (_picks(task) > 1 or easy == 1.0 or self.random.random() < easy)
+        ]  # fmt: skip
         if 0 < self.mix.starts < len(starts):
             starts = sorted(self.random.sample(starts, self.mix.starts))
         yield from (self._pack(replays[start:]) for start in starts)
@@ -140,9 +143,12 @@ class Packer:
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            make = self._plan if replay.skills == TYPE_LEVEL and not self.mix.in_house else self._goal
             memory = self._sample_lines(replay.memory, replay.touched) if self.mix.in_house else []
-            return Pack(self._lines(memory), tuple(make(wording, replay) for wording in wordings))
+            kind, steps = "goal", []
+            if replay.skills == TYPE_LEVEL and not self.mix.in_house:
+                kind, steps = "plan", [part for step in self._steps(replay) for part in ((CUE, False), *step)]
+            slots = (self._slot(kind, [*replay.goal(wording), *steps]) for wording in wordings)
+            return Pack(self._lines(memory), tuple(slots))
         together = self._fitting(replays) if self.mix.trajectories else [replay]
         memory = self._sample_lines(replay.memory, set().union(*(part.touched for part in together)))
         ids = {line.id for line in memory}
@@ -151,10 +157,6 @@ class Packer:
             slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(self._lines(memory), tuple(slots))
-
-    def _selects(self, task: TaskRecord) -> bool:
-        """Decide whether a task begins a pack: always with several things to carry, since plans fail there most."""
-        return _picks(task) > 1 or self.mix.easy == 1.0 or self.random.random() < self.mix.easy
 
     def _lines(self, lines: Sequence[Segment]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((line.id, self._encode(line.text)) for line in lines)
@@ -165,8 +167,7 @@ class Packer:
     def _sample_steps(self, task: TaskRecord) -> list[int]:
         """Draw a step and return all, the nearest to it first: slots of a pack are padded to the widest.
 
-        Skills that need both memory and instruction are drawn more often, and so are the steps after the first put of
-        a task with several things to carry, where a plan may pick up the same thing again.
+        Steps after the first put of several things are drawn more often: a plan may pick up the same thing again.
         """
         steps = range(len(task.steps))
         weights = [WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
@@ -214,17 +215,10 @@ class Packer:
             parts += [(line.text, False) for line in replay.effects[index]]
         return parts
 
-    def _plan(self, wording: str, replay: TaskReplay) -> Slot:
-        steps = (part for step in self._steps(replay) for part in ((CUE, False), *step))
-        return self._slot("plan", [*replay.goal(wording), *steps])
-
     def _steps(self, replay: TaskReplay) -> Iterator[list[Part]]:
         """Yield skill and failure of each step; a perturbed skill is no target."""
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             yield [(candidate_text(step.skill), step.skill == step.label), (turn.failure_line, False)]
-
-    def _goal(self, wording: str, replay: TaskReplay) -> Slot:
-        return self._slot("goal", replay.goal(wording))
 
     def _step(self, wording: str, replay: TaskReplay, index: int, memory: set[str]) -> Slot:
         lines, hidden = replay.tails[index]

@@ -1,7 +1,6 @@
 """Training of one model in several processes: each has its own batches, and gradients are averaged before every step.
 
-On a CPU one process per core is faster than one process with a thread per core: the layers of a small model are many
-short matrix products, and threads are synchronised after each of them.
+On a CPU this is faster than threads, which are synchronised after each of a small model's many short matrix products.
 """
 
 from __future__ import annotations
@@ -71,9 +70,8 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, meet: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # sent when the caller dies; a background job would ignore it
+    # the signal is sent when the caller dies; a background job would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     distributed.init_process_group(
         "gloo", init_method=f"file://{meet}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
     )

@@ -135,13 +135,15 @@ def _step(row: list) -> StepRecord:
     return StepRecord(row[0], row[1], bool(row[2]), row[3], tuple(map(_fact, row[4])))
 
 
-def _pack_task(task: TaskRecord) -> dict[str, Any]:
-    steps = [_row(step, facts=[*map(_row, step.facts)]) for step in task.steps]
-    return _fields(task) | {"facts": [*map(_row, task.facts)], "steps": steps}
+def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
+    """Write a complete file or none; return the number of rollouts."""
 
+    def pack(task: TaskRecord) -> dict[str, Any]:
+        steps = [_row(step, facts=[*map(_row, step.facts)]) for step in task.steps]
+        return _fields(task) | {"facts": [*map(_row, task.facts)], "steps": steps}
 
-def _pack(rollout: Rollout) -> dict[str, Any]:
-    return {"version": VERSION, **_fields(rollout), "tasks": [*map(_pack_task, rollout.tasks)]}
+    rows = ({"version": VERSION, **_fields(rollout), "tasks": [*map(pack, rollout.tasks)]} for rollout in rollouts)
+    return write_lines(path, rows)
 
 
 def _task(row: dict[str, Any]) -> TaskRecord:
@@ -149,15 +151,10 @@ def _task(row: dict[str, Any]) -> TaskRecord:
     return TaskRecord(tuple(row["instructions"]), facts, steps, row["success"], row["goal"])
 
 
-def _unpack(row: dict[str, Any]) -> Rollout:
-    return Rollout(row["source"], row["skills"], row["observability"], tuple(map(_task, row["tasks"])))
-
-
-def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write a complete file or none; return the number of rollouts."""
-    return write_lines(path, map(_pack, rollouts))
-
-
 def read_rollouts(path: Path) -> Iterator[Rollout]:
     """Read the rollouts of a file. Raises DataError with file and line for other content."""
-    return read_lines(path, VERSION, "rollout", _unpack)
+
+    def unpack(row: dict[str, Any]) -> Rollout:
+        return Rollout(row["source"], row["skills"], row["observability"], tuple(map(_task, row["tasks"])))
+
+    return read_lines(path, VERSION, "rollout", unpack)

@@ -49,16 +49,12 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
         for lesson in islice(read_lessons(path), limit):
             texts += [clean(text) for text in (lesson.text, *chain.from_iterable(lesson.steps))]
     highest: dict[str, int] = {}
-    for name in {word for text in texts for word in text.split() if _is_entity(word)}:
-        kind, number = name.rsplit("_", 1)
-        highest[kind] = max(int(number), highest.get(kind, 0))
+    for name in {word for text in texts for word in text.split()}:
+        kind, _, number = name.rpartition("_")
+        if kind.isalpha() and number.isdecimal():
+            highest[kind] = max(int(number), highest.get(kind, 0))
     # more names than occur: one without a token of its own would begin with the token of another
     return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
-
-
-def _is_entity(word: str) -> bool:
-    kind, _, number = word.rpartition("_")
-    return kind.isalpha() and number.isdecimal()
 
 
 def rollout_texts(rollout: Rollout) -> Iterator[str]:

@@ -69,15 +69,9 @@ class TaskReplay:
     """
 
     def __init__(
-        self,
-        skills: str,
-        task: TaskRecord,
-        style: PromptStyle,
-        memory: TaskMemory,
-        numbered: int,
-        known: Mapping[str, FactRecord],
-        news: Collection[str],
-    ) -> None:
+        self, skills: str, task: TaskRecord, style: PromptStyle, memory: TaskMemory, numbered: int,
+        known: Mapping[str, FactRecord], news: Collection[str],
+    ) -> None:  # fmt: skip
         self.memory = memory.ordered()
         self.news = [line for line in self.memory if line.id in news]
         self.skills, self.task, self._numbered, self.known = skills, task, numbered, dict(known)

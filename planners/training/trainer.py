@@ -86,7 +86,7 @@ class Trainer:
         return call
 
     def _precision(self) -> torch.dtype:
-        """Return the precision that the leading process chooses, since each one may time its machine differently."""
+        """Return the precision that the leading process chooses for all."""
         option = self.args.precision
         dtype = faster_precision(self.device) if option == "auto" else getattr(torch, option)
         (half,) = self.team.broadcast(int(dtype is torch.bfloat16))
@@ -142,11 +142,7 @@ class Trainer:
             self.save()
 
     def _elapsed(self, elapsed: float, steps: int) -> float | None:
-        """Return the seconds so far, or None after the last step.
-
-        The leading process decides this and the level for all: learning rates by separate clocks would differ, and with
-        them the weights.
-        """
+        """Return the seconds so far, or None after the last step. One process decides for all: their clocks differ."""
         more = elapsed < self.args.minutes * 60 and steps != self.args.steps
         more, ms, self.feed.level = self.team.broadcast(int(more), int(1e3 * elapsed), self.feed.level)
         return ms / 1e3 if more else None

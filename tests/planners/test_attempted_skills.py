@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.skill_choice import CAPACITY, AttemptedSkills
+from planners.kv_planner import CAPACITY, AttemptedSkills
 
 
 def futile(*steps: tuple[str, str, str]) -> set[str]:
@@ -44,7 +44,7 @@ def test_the_record_is_bounded_and_can_be_copied() -> None:
     for step in range(3 * CAPACITY):
         attempts.futile(f"world {step // 2}", "here")  # every second skill is futile
         attempts.record("open")
-    assert len(attempts._visited) == len(attempts._futile) == CAPACITY
+    assert len(attempts._futile) == CAPACITY
     before = attempts.copy()
     last = f"world {3 * CAPACITY // 2 - 1}"
     assert attempts.futile(last, "here") == before.futile(last, "here") == {"open"}

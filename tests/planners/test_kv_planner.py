@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from transformers import PreTrainedTokenizerFast as Tokens
+from transformers import Qwen2Config
 
 from eval.fidelity.deviation import Shadow
 from keep_agent.errors import ConfigError
@@ -40,19 +41,21 @@ FACTS = (
 )
 AT_TWO = FactRecord("agent", "agent", "agent", "cabinet_2", sees=("mug_1",))
 AT = "agent at cabinet_2 holding nothing there mug mug_1"
+Make = Callable[..., KVPlanner]
+Prompt = Callable[[Decision], list[str]]
 AT_START = "agent at start holding nothing\n"
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> Tokens:
     texts = ["task grounded lota next failed go to open cabinet mug agent at start holding nothing hand closed\n"] * 9
     texts += ["did finished succeeded after steps done get a the first it is\n"] * 9
     inner = train_tokenizer(texts, ["mug_1", "cabinet_1", "cabinet_2"], 400)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
+    return Tokens(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
 
 
 @pytest.fixture(scope="module")
-def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
+def engine(tokenizer: Tokens) -> Iterator[Engine]:
     config = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=900, initializer_range=0.2,
@@ -61,14 +64,16 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         yield engine
 
 
-def make(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str = "memory", goals: bool = False, **settings: object
-) -> KVPlanner:
-    stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
-    method = MemoryMethod("test", All(), *stages, Serial(), layout=layout)
-    form = PlainFormat(tokenizer, goals=goals)
-    session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
-    return KVPlanner(session, form, **settings)
+@pytest.fixture
+def make(engine: Engine, tokenizer: Tokens) -> Make:
+    def make(layout: str = "memory", goals: bool = False, **settings: object) -> KVPlanner:
+        stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
+        method = MemoryMethod("test", All(), *stages, Serial(), layout=layout)
+        form = PlainFormat(tokenizer, goals=goals)
+        session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
+        return KVPlanner(session, form, **settings)
+
+    return make
 
 
 def start(planner: KVPlanner) -> KVPlanner:
@@ -78,9 +83,15 @@ def start(planner: KVPlanner) -> KVPlanner:
     return planner
 
 
-def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
-    text = tokenizer.decode(decision.prefill.layout.token_ids.tolist())
-    return [line.strip() for line in text.removeprefix(BOS).split("\n")]
+@pytest.fixture
+def prompt(tokenizer: Tokens) -> Prompt:
+    """Return a function that reads the lines of a decision's prompt."""
+
+    def prompt(decision: Decision) -> list[str]:
+        text = tokenizer.decode(decision.prefill.layout.token_ids.tolist())
+        return [line.strip() for line in text.removeprefix(BOS).split("\n")]
+
+    return prompt
 
 
 def play(planner: KVPlanner, forced: bool = False) -> list[Decision]:
@@ -95,25 +106,25 @@ def play(planner: KVPlanner, forced: bool = False) -> list[Decision]:
     return [*decisions, planner.decide(SKILLS, {})]
 
 
-def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    first, second, last = play(make(engine, tokenizer))
+def test_golden_prompts_in_the_memory_layout(make: Make, prompt: Prompt) -> None:
+    first, second, last = play(make())
     memory = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     task, start = "task grounded get the mug", "agent at start holding nothing"
     failed = ["next open cabinet_1", "failed you are not at cabinet_1"]
-    assert prompt(tokenizer, first) == [*memory, task, start, "next"]
-    assert prompt(tokenizer, second) == [*memory, task, *failed, start, "next"]
-    assert prompt(tokenizer, last) == [*memory, task, "next go to cabinet_2", AT, "next"]
+    assert prompt(first) == [*memory, task, start, "next"]
+    assert prompt(second) == [*memory, task, *failed, start, "next"]
+    assert prompt(last) == [*memory, task, "next go to cabinet_2", AT, "next"]
 
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
 @pytest.mark.parametrize("message", ["", "  "])
 def test_a_failure_without_a_message_enters_the_prompt_but_not_the_history(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str, message: str
+    make: Make, prompt: Prompt, layout: str, message: str
 ) -> None:
-    planner = start(make(engine, tokenizer, layout))
+    planner = start(make(layout))
     planner.decide(["open cabinet 1"], {})
     planner.feedback("open cabinet 1", False, message)
-    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    lines = prompt(planner.decide(SKILLS, {}))
     failed = next(index for index, line in enumerate(lines) if line.startswith("failed"))
     assert lines[failed] == "failed it did not work" and lines[failed - 1].endswith("open cabinet_1")
     planner.finish_task(TaskResult("Get the mug", False, 1), "Open it")
@@ -125,40 +136,31 @@ def _joined(lines: list[str]) -> list[str]:
     return [line.replace(" ", "").replace("##", "") for line in lines]
 
 
-def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    first, second, last = play(make(engine, tokenizer, "append"), forced=True)
-    texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
+def test_a_transcript_only_grows(make: Make, prompt: Prompt) -> None:
+    first, second, last = play(make("append"), forced=True)
+    texts = [prompt(decision) for decision in (first, second, last)]
     expected = [
-        *texts[0][:-1],
-        f"next {first.extra['focus']} open cabinet_1",
-        "failed you are not at cabinet_1",
-        "agent at start holding nothing",
-        f"next {second.extra['focus']} go to cabinet_2",
-        AT,
-        "next",
-    ]
+        *texts[0][:-1], f"next {first.extra['focus']} open cabinet_1", "failed you are not at cabinet_1",
+        "agent at start holding nothing", f"next {second.extra['focus']} go to cabinet_2", AT, "next",
+    ]  # fmt: skip
     assert _joined(texts[2]) == _joined(expected)
     assert last.prefill.counts.hit_tokens > 0
 
 
-def test_the_turn_of_a_skill_that_the_planner_did_not_choose_has_no_focus(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    planner = start(make(engine, tokenizer, "append"))
+def test_the_turn_of_a_skill_that_the_planner_did_not_choose_has_no_focus(make: Make, prompt: Prompt) -> None:
+    planner = start(make("append"))
     for choice, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
         focus = planner.decide([choice], {}).extra["focus"]
         planner.feedback(executed, True, "")
-    turns = _joined([line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("next")])
+    turns = _joined([line for line in prompt(planner.decide(SKILLS, {})) if line.startswith("next")])
     assert turns == _joined(["next open cabinet_1", f"next {focus} go to cabinet_2", "next"])
 
 
-def test_a_finished_task_becomes_memory_and_the_next_task_starts(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    planner = make(engine, tokenizer)
+def test_a_finished_task_becomes_memory_and_the_next_task_starts(make: Make, prompt: Prompt) -> None:
+    planner = make()
     play(planner)
     planner.finish_task(TaskResult("Get the mug", True, 2), "Open it")
-    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    lines = prompt(planner.decide(SKILLS, {}))
     assert lines[3:5] == [
         "did go to cabinet_2",
         "finished get the mug succeeded after 2 steps",
@@ -166,17 +168,15 @@ def test_a_finished_task_becomes_memory_and_the_next_task_starts(
     assert lines[-3:] == ["task grounded open it", AT, "next"]
 
 
-def test_memory_is_equal_in_both_layouts_and_a_transcript_repeats_no_skill(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_memory_is_equal_in_both_layouts_and_a_transcript_repeats_no_skill(make: Make, prompt: Prompt) -> None:
     """Methods of both layouts are compared, so they choose from the same segments, without the agent's own line."""
     stores, lines = [], []
     for layout in ("memory", "append"):
-        planner = make(engine, tokenizer, layout)
+        planner = make(layout)
         play(planner)
         planner.feedback("done", True, "")
         planner.finish_task(TaskResult("Get the mug", True, 3), "Open it")
-        lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+        lines = prompt(planner.decide(SKILLS, {}))
         stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
     assert (
         stores[0] == stores[1]
@@ -188,23 +188,21 @@ def test_memory_is_equal_in_both_layouts_and_a_transcript_repeats_no_skill(
     assert lines[-4:] == ["finished get the mug succeeded after 3 steps", "task grounded open it", AT, "next"]
 
 
-def test_a_full_transcript_restarts_with_the_task_and_its_turns(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    planner = make(engine, tokenizer, "append")
+def test_a_full_transcript_restarts_with_the_task_and_its_turns(make: Make, prompt: Prompt) -> None:
+    planner = make("append")
     play(planner)
     lengths, turns = [0, 1], ["next open cabinet_1", "failed you are not at cabinet_1", "next go to cabinet_2"]
     while lengths[-1] > lengths[-2]:
         planner.feedback("go to cabinet 1", True, "")
         turns.append("next go to cabinet_1")
-        lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+        lines = prompt(planner.decide(SKILLS, {}))
         lengths.append(len(lines))
     start = lines.index("task grounded get the mug")
     assert lines[start + 1 :] == [*turns[-PROGRESS:], AT, "next"]
 
 
-def test_the_most_likely_candidate_is_chosen_repeatably(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    decisions = [play(make(engine, tokenizer, reduce=reduce))[2] for reduce in ("sum", "mean", "sum")]
+def test_the_most_likely_candidate_is_chosen_repeatably(make: Make, engine: Engine, tokenizer: Tokens) -> None:
+    decisions = [play(make(reduce=reduce))[2] for reduce in ("sum", "mean", "sum")]
     assert decisions[0].skill == decisions[2].skill == decisions[0].scores[0][0]
     assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
     ids = decisions[0].prefill.layout.token_ids
@@ -219,10 +217,8 @@ def test_the_most_likely_candidate_is_chosen_repeatably(engine: Engine, tokenize
         assert score == pytest.approx(float(expected), abs=1e-3)
 
 
-def test_generated_text_that_is_no_skill_falls_back_to_scoring(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    scoring, generation = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
+def test_generated_text_that_is_no_skill_falls_back_to_scoring(make: Make) -> None:
+    scoring, generation = (play(make(policy=policy))[0] for policy in ("score", "generate"))
     assert generation.scores == scoring.scores  # after the same prompt, without the generated text
     assert generation.score_tokens >= scoring.score_tokens  # equal where the random model ends its line at once
 
@@ -245,9 +241,7 @@ class DictatedSession:
         return [0] * tokens if keep else self._ids
 
 
-def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
-    tokenizer: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
-) -> None:
+def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(tokenizer: Tokens, chat: Tokens) -> None:
     for form, text in ((PlainFormat(tokenizer), "go to cabinet_2"), (LotaFormat(chat), " go to cabinet 2")):
         ids = form.line(text)
         planner = KVPlanner(DictatedSession(ids), form, policy="generate")
@@ -257,11 +251,9 @@ def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
         assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), tokens)
 
 
-def test_futile_skills_are_not_chosen_again_unless_retry_is_set(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_futile_skills_are_not_chosen_again_unless_retry_is_set(make: Make) -> None:
     for retry in (False, True):
-        planner = start(make(engine, tokenizer, retry=retry))
+        planner = start(make(retry=retry))
         attempts: list[str] = []
         for _ in SKILLS:
             skill = planner.decide(SKILLS, {}).skill
@@ -272,60 +264,54 @@ def test_futile_skills_are_not_chosen_again_unless_retry_is_set(
         assert planner.decide(SKILLS, {}).skill in SKILLS  # no other skill is left
 
 
-def test_a_planner_whose_focus_names_a_target_does_not_end_the_task(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    planner = start(make(engine, tokenizer))
+def test_a_planner_whose_focus_names_a_target_does_not_end_the_task(make: Make) -> None:
+    planner = start(make())
     for skill in SKILLS:
         decision = planner.decide(("done", skill), {})
         assert decision.skill == skill and not decision.extra["focus"].startswith("nothing")
     assert planner.decide(("done",), {}).skill == "done"  # no other skill is left
 
 
-def test_reset_clears_memory_and_task(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    planner = make(engine, tokenizer, style="linked")
+def test_reset_clears_memory_and_task(make: Make, prompt: Prompt) -> None:
+    planner = make(style="linked")
     first = play(planner)[2]
     planner.finish_task(TaskResult("Get the mug", False, 2), None)
-    assert prompt(tokenizer, play(planner)[2]) == prompt(tokenizer, first)
+    assert prompt(play(planner)[2]) == prompt(first)
 
 
-def test_invalid_settings_are_refused_by_value(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_invalid_settings_are_refused_by_value(make: Make) -> None:
     with pytest.raises(ConfigError, match="score, generate"):
-        make(engine, tokenizer, policy="guess")
+        make(policy="guess")
     with pytest.raises(ConfigError, match="sum, mean"):
-        make(engine, tokenizer, reduce="max")
+        make(reduce="max")
     with pytest.raises(ConfigError, match="max_new_tokens=0"):
-        make(engine, tokenizer, max_new_tokens=0)
+        make(max_new_tokens=0)
     with pytest.raises(ConfigError, match="no admissible skill"):
-        planner = make(engine, tokenizer)
+        planner = make()
         planner.reset("x", "lota")
         planner.observe(FACTS)
         planner.decide((), {})
 
 
-def test_a_query_shows_the_last_turns_of_a_long_task_and_memory_the_others(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    planner = start(make(engine, tokenizer))
+def test_a_query_shows_the_last_turns_of_a_long_task_and_memory_the_others(make: Make, prompt: Prompt) -> None:
+    planner = start(make())
     for number in range(PROGRESS + 3):
         planner.feedback("open cabinet 1" if number < 3 else "go to cabinet 2", True, "")
-    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    lines = prompt(planner.decide(SKILLS, {}))
     assert lines.count("next go to cabinet_2") == PROGRESS
     assert lines.count("did open cabinet_1") == 3 and "next open cabinet_1" not in lines
     planner.finish_task(TaskResult("Get the mug", False, PROGRESS + 3), "again")
-    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    lines = prompt(planner.decide(SKILLS, {}))
     assert lines.count("did go to cabinet_2") == PROGRESS
 
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
-def test_the_model_writes_the_goal_of_an_instruction_first(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
-) -> None:
-    planner = make(engine, tokenizer, layout, goals=True)
+def test_the_model_writes_the_goal_of_an_instruction_first(make: Make, prompt: Prompt, layout: str) -> None:
+    planner = make(layout, goals=True)
     first, second, last = play(planner, forced=True)
     goal = first.extra["understood"]
     assert goal and second.extra["understood"] == last.extra["understood"] == goal
-    (line,) = (line for line in prompt(tokenizer, first) if line.startswith("task"))
+    (line,) = (line for line in prompt(first) if line.startswith("task"))
     task = "get the mug goal" if layout == "append" else "goal"  # a transcript states both, once
     assert _joined([line]) == _joined([f"task grounded {task} {goal}"])
     counts = second.prefill.counts
@@ -335,12 +321,12 @@ def test_the_model_writes_the_goal_of_an_instruction_first(
     assert planner.state.goal == ""
     later = planner.decide(SKILLS, {})
     task = "open it goal" if layout == "append" else "goal"
-    assert any(line.startswith(f"task grounded {task} ") for line in prompt(tokenizer, later))
+    assert any(line.startswith(f"task grounded {task} ") for line in prompt(later))
 
 
-def test_planners_with_a_common_transcript_share_the_goal(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_planners_with_a_common_transcript_share_the_goal(make: Make, engine: Engine) -> None:
     def planner() -> KVPlanner:
-        return make(engine, tokenizer, "append", goals=True)
+        return make("append", goals=True)
 
     record = SimpleNamespace(add=lambda *_: None)
     shadow = Shadow(
@@ -357,9 +343,9 @@ def test_planners_with_a_common_transcript_share_the_goal(engine: Engine, tokeni
 
 
 def test_the_goal_is_the_greedy_text_after_memory_and_instruction(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
+    make: Make, engine: Engine, tokenizer: Tokens
 ) -> None:
-    planner = start(make(engine, tokenizer, goals=True))
+    planner = start(make(goals=True))
     form = PlainFormat(tokenizer, goals=True)
     lines = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
@@ -373,25 +359,23 @@ def test_the_goal_is_the_greedy_text_after_memory_and_instruction(
     assert planner.decide(SKILLS, {}).extra["understood"] == " ".join(goal.lower().split())
 
 
-def test_a_transcript_states_the_removal_of_an_entity(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_transcript_states_the_removal_of_an_entity(make: Make, prompt: Prompt) -> None:
     """The old line stays in a transcript, and is left out of a rebuilt prompt."""
     lines = {}
     for layout in ("memory", "append"):
-        planner = start(make(engine, tokenizer, layout))
+        planner = start(make(layout))
         planner.decide(SKILLS, {})
         planner.feedback("go to cabinet 2", True, "")
         planner.observe([FactRecord("mug_1", "object", "mug", gone=True)])
-        lines[layout] = [line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("mug mug_1")]
+        lines[layout] = [line for line in prompt(planner.decide(SKILLS, {})) if line.startswith("mug mug_1")]
     assert not lines["memory"]
     assert len(lines["append"]) == 2 and lines["append"][-1].replace(" ##", "").endswith("gone")
 
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
-def test_archived_turns_of_an_endless_task_are_dropped(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
-) -> None:
+def test_archived_turns_of_an_endless_task_are_dropped(make: Make, layout: str) -> None:
     """The numbering in the prompt continues."""
-    planner = start(make(engine, tokenizer, layout))
+    planner = start(make(layout))
     for number in range(12):
         planner.act()
         planner.feedback(f"go to cabinet {number % 2 + 1}", True, "")
@@ -400,7 +384,7 @@ def test_archived_turns_of_an_endless_task_are_dropped(
     assert planner._full_query() == planner._format.query(
         "grounded", "Get the mug" if layout == "append" else "get the mug", [Turn("go to cabinet 2")], AT_START, 11
     )
-    clone = make(engine, tokenizer, layout)
+    clone = make(layout)
     clone.reset("Get the mug", "grounded")
     clone.load(state)
     assert clone._full_query() == planner._full_query() and clone.state == state
@@ -415,9 +399,9 @@ def test_archived_turns_of_an_endless_task_are_dropped(
     assert len(done) == 12
 
 
-def test_a_transaction_that_fails_keeps_the_futile_skills(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_transaction_that_fails_keeps_the_futile_skills(make: Make) -> None:
     def third_skill(fails: bool) -> str:
-        planner = start(make(engine, tokenizer))
+        planner = start(make())
         for _ in range(2):  # nothing changes
             planner.feedback(planner.decide(SKILLS, {}).skill, True, "")
         if fails:

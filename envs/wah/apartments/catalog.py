@@ -47,169 +47,121 @@ def default_states(class_name: str) -> tuple[str, ...]:
     return tuple(sorted(states - {_NEVER.get(class_name)}))
 
 
-def _kind(category: str, properties: str, *size: float) -> Kind:
-    return Kind(category, tuple(properties.split()), (size[0], size[1], size[2]))
+def _kind(category: str, words: list[str]) -> Kind:
+    width, height, depth = (float(word) if "." in word else int(word) for word in words[:3])
+    return Kind(category, tuple(words[3:]), (width, height, depth))
 
 
+# Classes by category: name, size and properties. The height of seats is that of the sitting surface, so that things on
+# them touch it.
+_CLASSES: Mapping[str, str] = {
+    "Characters": "character 0.5 1.7 0.5",
+    "Rooms": "kitchen 6 2.8 6; livingroom 6 2.8 6; bedroom 6 2.8 6; bathroom 6 2.8 6",
+    "Floor": "floor 2 0.1 2 SURFACES",
+    "Walls": "wall 2 2.8 0.1",
+    "Ceiling": "ceiling 2 0.1 2",
+    "Doors": "door 0.9 2.1 0.1 CAN_OPEN; doorjamb 1 2.2 0.2",
+    "Windows": "window 1.4 1.3 0.1 CAN_OPEN",
+    "Furniture": """
+        bathroomcounter 1.4 0.85 0.55 SURFACES; bathtub 1.7 0.55 0.8 LIEABLE SITTABLE;
+        bed 1.7 0.5 2.1 LIEABLE SITTABLE SURFACES; bench 1.2 0.45 0.4 LIEABLE MOVABLE SITTABLE SURFACES;
+        bookshelf 1 1.8 0.35 CONTAINERS SURFACES; cabinet 1.2 0.9 0.45 CAN_OPEN CONTAINERS SURFACES;
+        chair 0.45 0.45 0.45 GRABBABLE MOVABLE SITTABLE SURFACES; closet 1.5 2.2 0.6 CAN_OPEN CONTAINERS;
+        coatrack 0.4 1.7 0.4 GRABBABLE HANGABLE MOVABLE; coffeetable 1.1 0.4 0.6 MOVABLE SURFACES;
+        desk 1.5 0.75 0.7 CAN_OPEN MOVABLE SURFACES; garbagecan 0.3 0.5 0.3 CAN_OPEN CONTAINERS MOVABLE;
+        kitchencounter 1.8 0.9 0.6 SURFACES; kitchentable 1.6 0.75 0.9 MOVABLE SURFACES;
+        nightstand 0.5 0.55 0.45 CAN_OPEN CONTAINERS SURFACES; sofa 2 0.45 0.9 LIEABLE MOVABLE SITTABLE SURFACES;
+        stall 0.9 2.1 0.9; standingmirror 0.6 1.7 0.3; toilet 0.45 0.75 0.7 CAN_OPEN CONTAINERS SITTABLE;
+        tvstand 1.5 0.5 0.45 MOVABLE SURFACES; bathroomcabinet 0.8 0.7 0.2 CAN_OPEN CONTAINERS SURFACES;
+        faucet 0.1 0.25 0.2 HAS_SWITCH; kitchencabinet 0.6 0.7 0.35 CAN_OPEN CONTAINERS SURFACES;
+        kitchencounterdrawer 0.45 0.2 0.5; sink 0.5 0.15 0.4 CONTAINERS RECIPIENT;
+        towelrack 0.7 0.1 0.1 GRABBABLE MOVABLE SURFACES; wallshelf 0.9 0.05 0.25
+    """,
+    "Appliances": """
+        coffeemaker 0.25 0.35 0.3 CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH MOVABLE RECIPIENT;
+        dishwasher 0.6 0.85 0.6 CAN_OPEN CONTAINERS HAS_SWITCH;
+        fridge 0.8 1.8 0.7 CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH;
+        microwave 0.5 0.3 0.4 CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH;
+        oventray 0.45 0.05 0.4 GRABBABLE MOVABLE SURFACES; stove 0.7 0.9 0.6 CAN_OPEN CONTAINERS HAS_SWITCH SURFACES;
+        stovefan 0.7 0.5 0.45; toaster 0.3 0.2 0.2 CONTAINERS HAS_PLUG HAS_SWITCH MOVABLE;
+        washingmachine 0.6 0.85 0.6 CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH RECIPIENT
+    """,
+    "Electronics": """
+        amplifier 0.5 0.5 0.3; ceilingfan 1 0.3 1; clock 0.15 0.2 0.1 GRABBABLE HAS_PLUG HAS_SWITCH LOOKABLE MOVABLE;
+        computer 0.2 0.4 0.4 HAS_SWITCH LOOKABLE; cpuscreen 0.5 0.4 0.15;
+        keyboard 0.4 0.03 0.15 GRABBABLE HAS_PLUG MOVABLE; lightswitch 0.1 0.1 0.02 HAS_PLUG HAS_SWITCH;
+        mouse 0.06 0.04 0.1 GRABBABLE HAS_PLUG MOVABLE; mousemat 0.25 0.01 0.2 MOVABLE SURFACES;
+        powersocket 0.1 0.1 0.02; radio 0.3 0.2 0.15 CAN_OPEN GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE SURFACES;
+        speaker 0.2 0.4 0.25; tv 1.1 0.65 0.1 HAS_PLUG HAS_SWITCH LOOKABLE;
+        wallphone 0.15 0.25 0.1 GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE
+    """,
+    "Lamps": "ceilinglamp 0.4 0.2 0.4; tablelamp 0.25 0.45 0.25 HAS_PLUG HAS_SWITCH; walllamp 0.15 0.25 0.15",
+    "Decor": """
+        candle 0.08 0.12 0.08 GRABBABLE HAS_SWITCH MOVABLE; curtains 1.6 1.5 0.1 CAN_OPEN COVER_OBJECT MOVABLE;
+        globe 0.3 0.4 0.3 GRABBABLE MOVABLE; orchid 0.25 0.5 0.25; pillow 0.5 0.15 0.4 GRABBABLE MOVABLE;
+        rug 2 0.02 1.4 GRABBABLE LIEABLE MOVABLE SITTABLE SURFACES; vase 0.15 0.35 0.15;
+        wallpictureframe 0.6 0.5 0.03 GRABBABLE HANGABLE HAS_PAPER MOVABLE
+    """,
+    "Props": """
+        photoframe 0.15 0.2 0.05; barsoap 0.08 0.04 0.06 CREAM GRABBABLE MOVABLE;
+        boardgame 0.4 0.08 0.3 GRABBABLE LOOKABLE MOVABLE SURFACES;
+        book 0.15 0.04 0.2 CAN_OPEN CUTTABLE GRABBABLE HAS_PAPER MOVABLE READABLE;
+        box 0.3 0.2 0.25 CAN_OPEN CONTAINERS COVER_OBJECT GRABBABLE MOVABLE RECIPIENT;
+        cellphone 0.08 0.02 0.15 GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE;
+        clothespants 0.4 0.06 0.3 CLOTHES GRABBABLE HANGABLE MOVABLE;
+        clothespile 0.4 0.1 0.3 CAN_OPEN CONTAINERS GRABBABLE MOVABLE;
+        clothesshirt 0.4 0.05 0.3 CLOTHES GRABBABLE HANGABLE MOVABLE;
+        coffeepot 0.15 0.2 0.15 CAN_OPEN GRABBABLE MOVABLE RECIPIENT;
+        condimentbottle 0.06 0.2 0.06 CREAM GRABBABLE MOVABLE POURABLE;
+        condimentshaker 0.05 0.1 0.05 EATABLE GRABBABLE MOVABLE POURABLE;
+        cookingpot 0.3 0.2 0.25 CAN_OPEN GRABBABLE MOVABLE RECIPIENT; crayons 0.12 0.03 0.1 GRABBABLE MOVABLE;
+        cutleryfork 0.03 0.02 0.2 GRABBABLE MOVABLE; cutleryknife 0.03 0.02 0.22 GRABBABLE MOVABLE;
+        cuttingboard 0.4 0.02 0.25 GRABBABLE MOVABLE SURFACES; deodorant 0.06 0.15 0.06;
+        dishbowl 0.16 0.07 0.16 GRABBABLE MOVABLE RECIPIENT;
+        dishwashingliquid 0.08 0.22 0.06 CREAM GRABBABLE MOVABLE POURABLE;
+        facecream 0.07 0.06 0.07 CREAM GRABBABLE MOVABLE POURABLE;
+        folder 0.25 0.03 0.32 CAN_OPEN CONTAINERS GRABBABLE HAS_PAPER MOVABLE READABLE;
+        fryingpan 0.3 0.06 0.45 CONTAINERS GRABBABLE MOVABLE RECIPIENT SURFACES;
+        glasses 0.14 0.05 0.05 CLOTHES GRABBABLE MOVABLE; hairproduct 0.07 0.2 0.07 CAN_OPEN GRABBABLE MOVABLE POURABLE;
+        hanger 0.4 0.2 0.03 GRABBABLE HANGABLE MOVABLE; knifeblock 0.12 0.22 0.18;
+        lotionbottle 0.07 0.18 0.07 CAN_OPEN GRABBABLE MOVABLE POURABLE;
+        magazine 0.22 0.01 0.28 CAN_OPEN COVER_OBJECT GRABBABLE HAS_PAPER MOVABLE READABLE;
+        mug 0.1 0.1 0.08 GRABBABLE MOVABLE POURABLE RECIPIENT; notes 0.1 0.02 0.1 GRABBABLE HAS_PAPER MOVABLE READABLE;
+        painkillers 0.06 0.08 0.06; paper 0.21 0.01 0.3 GRABBABLE HAS_PAPER MOVABLE READABLE; perfume 0.06 0.12 0.06;
+        plate 0.25 0.03 0.25 GRABBABLE MOVABLE RECIPIENT SURFACES;
+        remotecontrol 0.05 0.03 0.18 GRABBABLE HAS_SWITCH MOVABLE;
+        slippers 0.25 0.08 0.28 CLOTHES GRABBABLE HANGABLE MOVABLE; sportsball 0.22 0.22 0.22 GRABBABLE MOVABLE;
+        teddybear 0.25 0.3 0.2 GRABBABLE MOVABLE;
+        toiletpaper 0.12 0.1 0.12 COVER_OBJECT CUTTABLE GRABBABLE HANGABLE HAS_PAPER MOVABLE;
+        toothbrush 0.02 0.02 0.18 GRABBABLE MOVABLE RECIPIENT;
+        toothpaste 0.04 0.04 0.16 CAN_OPEN CREAM GRABBABLE MOVABLE POURABLE;
+        towel 0.35 0.06 0.25 COVER_OBJECT GRABBABLE MOVABLE; toy 0.15 0.12 0.15 GRABBABLE MOVABLE;
+        washingsponge 0.1 0.04 0.07 GRABBABLE MOVABLE; waterglass 0.07 0.12 0.07 GRABBABLE MOVABLE POURABLE RECIPIENT;
+        wineglass 0.08 0.2 0.08 GRABBABLE MOVABLE POURABLE RECIPIENT
+    """,
+    "Food": """
+        alcohol 0.08 0.3 0.08 DRINKABLE GRABBABLE MOVABLE POURABLE; apple 0.08 0.08 0.08 GRABBABLE MOVABLE;
+        bananas 0.2 0.1 0.15 GRABBABLE MOVABLE; bellpepper 0.1 0.1 0.1 GRABBABLE MOVABLE;
+        bottlewater 0.08 0.25 0.08 DRINKABLE POURABLE; breadslice 0.12 0.12 0.02 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        candybar 0.15 0.02 0.05 EATABLE GRABBABLE MOVABLE; carrot 0.2 0.04 0.04 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        cereal 0.2 0.3 0.08 EATABLE GRABBABLE MOVABLE; chicken 0.25 0.12 0.2 GRABBABLE MOVABLE;
+        chips 0.2 0.25 0.08 GRABBABLE MOVABLE; chocolatesyrup 0.08 0.2 0.08 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        crackers 0.15 0.2 0.06 GRABBABLE MOVABLE; creamybuns 0.12 0.08 0.12 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        cupcake 0.08 0.08 0.08 EATABLE GRABBABLE MOVABLE; cutlets 0.2 0.05 0.15 GRABBABLE MOVABLE;
+        juice 0.1 0.25 0.1 DRINKABLE GRABBABLE MOVABLE POURABLE; lemon 0.08 0.06 0.06 GRABBABLE MOVABLE;
+        lime 0.06 0.06 0.06 GRABBABLE MOVABLE; milk 0.1 0.25 0.1 CAN_OPEN DRINKABLE GRABBABLE MOVABLE POURABLE;
+        mincedmeat 0.2 0.06 0.15 GRABBABLE MOVABLE; pancake 0.18 0.05 0.18 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        pear 0.08 0.12 0.08 GRABBABLE MOVABLE; pie 0.25 0.06 0.25 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        plum 0.06 0.06 0.06 GRABBABLE MOVABLE; potato 0.1 0.06 0.08 GRABBABLE MOVABLE;
+        poundcake 0.25 0.1 0.12 EATABLE GRABBABLE MOVABLE; pudding 0.1 0.08 0.1 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        salad 0.2 0.1 0.2 CUTTABLE EATABLE GRABBABLE MOVABLE; salmon 0.3 0.05 0.15 GRABBABLE MOVABLE;
+        sundae 0.1 0.15 0.1 CUTTABLE EATABLE GRABBABLE MOVABLE; tomato 0.08 0.08 0.08 GRABBABLE MOVABLE;
+        whippedcream 0.07 0.2 0.07 CUTTABLE EATABLE GRABBABLE MOVABLE;
+        wine 0.08 0.32 0.08 DRINKABLE GRABBABLE MOVABLE POURABLE
+    """,
+}
 KINDS: Mapping[str, Kind] = {
-    # Rooms and parts of the building
-    "character": _kind("Characters", "", 0.5, 1.7, 0.5),
-    "kitchen": _kind("Rooms", "", 6, 2.8, 6),
-    "livingroom": _kind("Rooms", "", 6, 2.8, 6),
-    "bedroom": _kind("Rooms", "", 6, 2.8, 6),
-    "bathroom": _kind("Rooms", "", 6, 2.8, 6),
-    "floor": _kind("Floor", "SURFACES", 2, 0.1, 2),
-    "wall": _kind("Walls", "", 2, 2.8, 0.1),
-    "ceiling": _kind("Ceiling", "", 2, 0.1, 2),
-    "door": _kind("Doors", "CAN_OPEN", 0.9, 2.1, 0.1),
-    "doorjamb": _kind("Doors", "", 1, 2.2, 0.2),
-    "window": _kind("Windows", "CAN_OPEN", 1.4, 1.3, 0.1),
-    # Furniture on the floor; the height of seats is that of the sitting surface, so that things on them touch it
-    "bathroomcounter": _kind("Furniture", "SURFACES", 1.4, 0.85, 0.55),
-    "bathtub": _kind("Furniture", "LIEABLE SITTABLE", 1.7, 0.55, 0.8),
-    "bed": _kind("Furniture", "LIEABLE SITTABLE SURFACES", 1.7, 0.5, 2.1),
-    "bench": _kind("Furniture", "LIEABLE MOVABLE SITTABLE SURFACES", 1.2, 0.45, 0.4),
-    "bookshelf": _kind("Furniture", "CONTAINERS SURFACES", 1, 1.8, 0.35),
-    "cabinet": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 1.2, 0.9, 0.45),
-    "chair": _kind("Furniture", "GRABBABLE MOVABLE SITTABLE SURFACES", 0.45, 0.45, 0.45),
-    "closet": _kind("Furniture", "CAN_OPEN CONTAINERS", 1.5, 2.2, 0.6),
-    "coatrack": _kind("Furniture", "GRABBABLE HANGABLE MOVABLE", 0.4, 1.7, 0.4),
-    "coffeetable": _kind("Furniture", "MOVABLE SURFACES", 1.1, 0.4, 0.6),
-    "desk": _kind("Furniture", "CAN_OPEN MOVABLE SURFACES", 1.5, 0.75, 0.7),
-    "garbagecan": _kind("Furniture", "CAN_OPEN CONTAINERS MOVABLE", 0.3, 0.5, 0.3),
-    "kitchencounter": _kind("Furniture", "SURFACES", 1.8, 0.9, 0.6),
-    "kitchentable": _kind("Furniture", "MOVABLE SURFACES", 1.6, 0.75, 0.9),
-    "nightstand": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 0.5, 0.55, 0.45),
-    "sofa": _kind("Furniture", "LIEABLE MOVABLE SITTABLE SURFACES", 2, 0.45, 0.9),
-    "stall": _kind("Furniture", "", 0.9, 2.1, 0.9),
-    "standingmirror": _kind("Furniture", "", 0.6, 1.7, 0.3),
-    "toilet": _kind("Furniture", "CAN_OPEN CONTAINERS SITTABLE", 0.45, 0.75, 0.7),
-    "tvstand": _kind("Furniture", "MOVABLE SURFACES", 1.5, 0.5, 0.45),
-    # Furniture on walls or built into other furniture
-    "bathroomcabinet": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 0.8, 0.7, 0.2),
-    "faucet": _kind("Furniture", "HAS_SWITCH", 0.1, 0.25, 0.2),
-    "kitchencabinet": _kind("Furniture", "CAN_OPEN CONTAINERS SURFACES", 0.6, 0.7, 0.35),
-    "kitchencounterdrawer": _kind("Furniture", "", 0.45, 0.2, 0.5),
-    "sink": _kind("Furniture", "CONTAINERS RECIPIENT", 0.5, 0.15, 0.4),
-    "towelrack": _kind("Furniture", "GRABBABLE MOVABLE SURFACES", 0.7, 0.1, 0.1),
-    "wallshelf": _kind("Furniture", "", 0.9, 0.05, 0.25),
-    # Appliances and electronics
-    "coffeemaker": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH MOVABLE RECIPIENT", 0.25, 0.35, 0.3),
-    "dishwasher": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_SWITCH", 0.6, 0.85, 0.6),
-    "fridge": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH", 0.8, 1.8, 0.7),
-    "microwave": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH", 0.5, 0.3, 0.4),
-    "oventray": _kind("Appliances", "GRABBABLE MOVABLE SURFACES", 0.45, 0.05, 0.4),
-    "stove": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_SWITCH SURFACES", 0.7, 0.9, 0.6),
-    "stovefan": _kind("Appliances", "", 0.7, 0.5, 0.45),
-    "toaster": _kind("Appliances", "CONTAINERS HAS_PLUG HAS_SWITCH MOVABLE", 0.3, 0.2, 0.2),
-    "washingmachine": _kind("Appliances", "CAN_OPEN CONTAINERS HAS_PLUG HAS_SWITCH RECIPIENT", 0.6, 0.85, 0.6),
-    "amplifier": _kind("Electronics", "", 0.5, 0.5, 0.3),
-    "ceilingfan": _kind("Electronics", "", 1, 0.3, 1),
-    "clock": _kind("Electronics", "GRABBABLE HAS_PLUG HAS_SWITCH LOOKABLE MOVABLE", 0.15, 0.2, 0.1),
-    "computer": _kind("Electronics", "HAS_SWITCH LOOKABLE", 0.2, 0.4, 0.4),
-    "cpuscreen": _kind("Electronics", "", 0.5, 0.4, 0.15),
-    "keyboard": _kind("Electronics", "GRABBABLE HAS_PLUG MOVABLE", 0.4, 0.03, 0.15),
-    "lightswitch": _kind("Electronics", "HAS_PLUG HAS_SWITCH", 0.1, 0.1, 0.02),
-    "mouse": _kind("Electronics", "GRABBABLE HAS_PLUG MOVABLE", 0.06, 0.04, 0.1),
-    "mousemat": _kind("Electronics", "MOVABLE SURFACES", 0.25, 0.01, 0.2),
-    "powersocket": _kind("Electronics", "", 0.1, 0.1, 0.02),
-    "radio": _kind("Electronics", "CAN_OPEN GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE SURFACES", 0.3, 0.2, 0.15),
-    "speaker": _kind("Electronics", "", 0.2, 0.4, 0.25),
-    "tv": _kind("Electronics", "HAS_PLUG HAS_SWITCH LOOKABLE", 1.1, 0.65, 0.1),
-    "wallphone": _kind("Electronics", "GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE", 0.15, 0.25, 0.1),
-    "ceilinglamp": _kind("Lamps", "", 0.4, 0.2, 0.4),
-    "tablelamp": _kind("Lamps", "HAS_PLUG HAS_SWITCH", 0.25, 0.45, 0.25),
-    "walllamp": _kind("Lamps", "", 0.15, 0.25, 0.15),
-    # Decor
-    "candle": _kind("Decor", "GRABBABLE HAS_SWITCH MOVABLE", 0.08, 0.12, 0.08),
-    "curtains": _kind("Decor", "CAN_OPEN COVER_OBJECT MOVABLE", 1.6, 1.5, 0.1),
-    "globe": _kind("Decor", "GRABBABLE MOVABLE", 0.3, 0.4, 0.3),
-    "orchid": _kind("Decor", "", 0.25, 0.5, 0.25),
-    "photoframe": _kind("Props", "", 0.15, 0.2, 0.05),
-    "pillow": _kind("Decor", "GRABBABLE MOVABLE", 0.5, 0.15, 0.4),
-    "rug": _kind("Decor", "GRABBABLE LIEABLE MOVABLE SITTABLE SURFACES", 2, 0.02, 1.4),
-    "vase": _kind("Decor", "", 0.15, 0.35, 0.15),
-    "wallpictureframe": _kind("Decor", "GRABBABLE HANGABLE HAS_PAPER MOVABLE", 0.6, 0.5, 0.03),
-    # Food and drink
-    "alcohol": _kind("Food", "DRINKABLE GRABBABLE MOVABLE POURABLE", 0.08, 0.3, 0.08),
-    "apple": _kind("Food", "GRABBABLE MOVABLE", 0.08, 0.08, 0.08),
-    "bananas": _kind("Food", "GRABBABLE MOVABLE", 0.2, 0.1, 0.15),
-    "bellpepper": _kind("Food", "GRABBABLE MOVABLE", 0.1, 0.1, 0.1),
-    "bottlewater": _kind("Food", "DRINKABLE POURABLE", 0.08, 0.25, 0.08),
-    "breadslice": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.12, 0.12, 0.02),
-    "candybar": _kind("Food", "EATABLE GRABBABLE MOVABLE", 0.15, 0.02, 0.05),
-    "carrot": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.2, 0.04, 0.04),
-    "cereal": _kind("Food", "EATABLE GRABBABLE MOVABLE", 0.2, 0.3, 0.08),
-    "chicken": _kind("Food", "GRABBABLE MOVABLE", 0.25, 0.12, 0.2),
-    "chips": _kind("Food", "GRABBABLE MOVABLE", 0.2, 0.25, 0.08),
-    "chocolatesyrup": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.08, 0.2, 0.08),
-    "crackers": _kind("Food", "GRABBABLE MOVABLE", 0.15, 0.2, 0.06),
-    "creamybuns": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.12, 0.08, 0.12),
-    "cupcake": _kind("Food", "EATABLE GRABBABLE MOVABLE", 0.08, 0.08, 0.08),
-    "cutlets": _kind("Food", "GRABBABLE MOVABLE", 0.2, 0.05, 0.15),
-    "juice": _kind("Food", "DRINKABLE GRABBABLE MOVABLE POURABLE", 0.1, 0.25, 0.1),
-    "lemon": _kind("Food", "GRABBABLE MOVABLE", 0.08, 0.06, 0.06),
-    "lime": _kind("Food", "GRABBABLE MOVABLE", 0.06, 0.06, 0.06),
-    "milk": _kind("Food", "CAN_OPEN DRINKABLE GRABBABLE MOVABLE POURABLE", 0.1, 0.25, 0.1),
-    "mincedmeat": _kind("Food", "GRABBABLE MOVABLE", 0.2, 0.06, 0.15),
-    "pancake": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.18, 0.05, 0.18),
-    "pear": _kind("Food", "GRABBABLE MOVABLE", 0.08, 0.12, 0.08),
-    "pie": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.25, 0.06, 0.25),
-    "plum": _kind("Food", "GRABBABLE MOVABLE", 0.06, 0.06, 0.06),
-    "potato": _kind("Food", "GRABBABLE MOVABLE", 0.1, 0.06, 0.08),
-    "poundcake": _kind("Food", "EATABLE GRABBABLE MOVABLE", 0.25, 0.1, 0.12),
-    "pudding": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.1, 0.08, 0.1),
-    "salad": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.2, 0.1, 0.2),
-    "salmon": _kind("Food", "GRABBABLE MOVABLE", 0.3, 0.05, 0.15),
-    "sundae": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.1, 0.15, 0.1),
-    "tomato": _kind("Food", "GRABBABLE MOVABLE", 0.08, 0.08, 0.08),
-    "whippedcream": _kind("Food", "CUTTABLE EATABLE GRABBABLE MOVABLE", 0.07, 0.2, 0.07),
-    "wine": _kind("Food", "DRINKABLE GRABBABLE MOVABLE POURABLE", 0.08, 0.32, 0.08),
-    # Props
-    "barsoap": _kind("Props", "CREAM GRABBABLE MOVABLE", 0.08, 0.04, 0.06),
-    "boardgame": _kind("Props", "GRABBABLE LOOKABLE MOVABLE SURFACES", 0.4, 0.08, 0.3),
-    "book": _kind("Props", "CAN_OPEN CUTTABLE GRABBABLE HAS_PAPER MOVABLE READABLE", 0.15, 0.04, 0.2),
-    "box": _kind("Props", "CAN_OPEN CONTAINERS COVER_OBJECT GRABBABLE MOVABLE RECIPIENT", 0.3, 0.2, 0.25),
-    "cellphone": _kind("Props", "GRABBABLE HAS_PLUG HAS_SWITCH MOVABLE", 0.08, 0.02, 0.15),
-    "clothespants": _kind("Props", "CLOTHES GRABBABLE HANGABLE MOVABLE", 0.4, 0.06, 0.3),
-    "clothespile": _kind("Props", "CAN_OPEN CONTAINERS GRABBABLE MOVABLE", 0.4, 0.1, 0.3),
-    "clothesshirt": _kind("Props", "CLOTHES GRABBABLE HANGABLE MOVABLE", 0.4, 0.05, 0.3),
-    "coffeepot": _kind("Props", "CAN_OPEN GRABBABLE MOVABLE RECIPIENT", 0.15, 0.2, 0.15),
-    "condimentbottle": _kind("Props", "CREAM GRABBABLE MOVABLE POURABLE", 0.06, 0.2, 0.06),
-    "condimentshaker": _kind("Props", "EATABLE GRABBABLE MOVABLE POURABLE", 0.05, 0.1, 0.05),
-    "cookingpot": _kind("Props", "CAN_OPEN GRABBABLE MOVABLE RECIPIENT", 0.3, 0.2, 0.25),
-    "crayons": _kind("Props", "GRABBABLE MOVABLE", 0.12, 0.03, 0.1),
-    "cutleryfork": _kind("Props", "GRABBABLE MOVABLE", 0.03, 0.02, 0.2),
-    "cutleryknife": _kind("Props", "GRABBABLE MOVABLE", 0.03, 0.02, 0.22),
-    "cuttingboard": _kind("Props", "GRABBABLE MOVABLE SURFACES", 0.4, 0.02, 0.25),
-    "deodorant": _kind("Props", "", 0.06, 0.15, 0.06),
-    "dishbowl": _kind("Props", "GRABBABLE MOVABLE RECIPIENT", 0.16, 0.07, 0.16),
-    "dishwashingliquid": _kind("Props", "CREAM GRABBABLE MOVABLE POURABLE", 0.08, 0.22, 0.06),
-    "facecream": _kind("Props", "CREAM GRABBABLE MOVABLE POURABLE", 0.07, 0.06, 0.07),
-    "folder": _kind("Props", "CAN_OPEN CONTAINERS GRABBABLE HAS_PAPER MOVABLE READABLE", 0.25, 0.03, 0.32),
-    "fryingpan": _kind("Props", "CONTAINERS GRABBABLE MOVABLE RECIPIENT SURFACES", 0.3, 0.06, 0.45),
-    "glasses": _kind("Props", "CLOTHES GRABBABLE MOVABLE", 0.14, 0.05, 0.05),
-    "hairproduct": _kind("Props", "CAN_OPEN GRABBABLE MOVABLE POURABLE", 0.07, 0.2, 0.07),
-    "hanger": _kind("Props", "GRABBABLE HANGABLE MOVABLE", 0.4, 0.2, 0.03),
-    "knifeblock": _kind("Props", "", 0.12, 0.22, 0.18),
-    "lotionbottle": _kind("Props", "CAN_OPEN GRABBABLE MOVABLE POURABLE", 0.07, 0.18, 0.07),
-    "magazine": _kind("Props", "CAN_OPEN COVER_OBJECT GRABBABLE HAS_PAPER MOVABLE READABLE", 0.22, 0.01, 0.28),
-    "mug": _kind("Props", "GRABBABLE MOVABLE POURABLE RECIPIENT", 0.1, 0.1, 0.08),
-    "notes": _kind("Props", "GRABBABLE HAS_PAPER MOVABLE READABLE", 0.1, 0.02, 0.1),
-    "painkillers": _kind("Props", "", 0.06, 0.08, 0.06),
-    "paper": _kind("Props", "GRABBABLE HAS_PAPER MOVABLE READABLE", 0.21, 0.01, 0.3),
-    "perfume": _kind("Props", "", 0.06, 0.12, 0.06),
-    "plate": _kind("Props", "GRABBABLE MOVABLE RECIPIENT SURFACES", 0.25, 0.03, 0.25),
-    "remotecontrol": _kind("Props", "GRABBABLE HAS_SWITCH MOVABLE", 0.05, 0.03, 0.18),
-    "slippers": _kind("Props", "CLOTHES GRABBABLE HANGABLE MOVABLE", 0.25, 0.08, 0.28),
-    "sportsball": _kind("Props", "GRABBABLE MOVABLE", 0.22, 0.22, 0.22),
-    "teddybear": _kind("Props", "GRABBABLE MOVABLE", 0.25, 0.3, 0.2),
-    "toiletpaper": _kind("Props", "COVER_OBJECT CUTTABLE GRABBABLE HANGABLE HAS_PAPER MOVABLE", 0.12, 0.1, 0.12),
-    "toothbrush": _kind("Props", "GRABBABLE MOVABLE RECIPIENT", 0.02, 0.02, 0.18),
-    "toothpaste": _kind("Props", "CAN_OPEN CREAM GRABBABLE MOVABLE POURABLE", 0.04, 0.04, 0.16),
-    "towel": _kind("Props", "COVER_OBJECT GRABBABLE MOVABLE", 0.35, 0.06, 0.25),
-    "toy": _kind("Props", "GRABBABLE MOVABLE", 0.15, 0.12, 0.15),
-    "washingsponge": _kind("Props", "GRABBABLE MOVABLE", 0.1, 0.04, 0.07),
-    "waterglass": _kind("Props", "GRABBABLE MOVABLE POURABLE RECIPIENT", 0.07, 0.12, 0.07),
-    "wineglass": _kind("Props", "GRABBABLE MOVABLE POURABLE RECIPIENT", 0.08, 0.2, 0.08),
+    name: _kind(category, words)
+    for category, classes in _CLASSES.items()
+    for name, *words in map(str.split, classes.split(";"))
 }

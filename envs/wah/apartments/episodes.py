@@ -23,13 +23,11 @@ TABLEWARE = ("cutleryfork", "plate", "waterglass", "wineglass")
 GROCERIES = ("apple", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
 KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     {
-        "prepare_snack": ("on", "coffeetable", SNACKS),
-        "prepare_food": ("on", "kitchentable", MEALS),
-        "setup_table": ("on", "kitchentable", TABLEWARE),
-        "put_dishwasher": ("inside", "dishwasher", TABLEWARE),
+        "prepare_snack": ("on", "coffeetable", SNACKS), "prepare_food": ("on", "kitchentable", MEALS),
+        "setup_table": ("on", "kitchentable", TABLEWARE), "put_dishwasher": ("inside", "dishwasher", TABLEWARE),
         "put_fridge": ("inside", "fridge", GROCERIES),
     }
-)
+)  # fmt: skip
 READING = "read_book"  # sit down with a book, possibly with snacks on the table; not in LoTA-Bench
 AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # (number of classes in a goal, weight)
 LARGEST = 6  # things in a goal, copies included

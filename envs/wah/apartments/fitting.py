@@ -19,18 +19,9 @@ _TRIES = 24
 
 # Height of the middle of things on walls, in metres.
 _HEIGHTS: Mapping[str, float] = {
-    "bathroomcabinet": 1.6,
-    "kitchencabinet": 1.8,
-    "lightswitch": 1.2,
-    "powersocket": 0.3,
-    "stovefan": 1.9,
-    "towelrack": 1.2,
-    "walllamp": 1.9,
-    "wallphone": 1.5,
-    "wallpictureframe": 1.6,
-    "wallshelf": 1.5,
-    "window": 1.5,
-}
+    "bathroomcabinet": 1.6, "kitchencabinet": 1.8, "lightswitch": 1.2, "powersocket": 0.3, "stovefan": 1.9,
+    "towelrack": 1.2, "walllamp": 1.9, "wallphone": 1.5, "wallpictureframe": 1.6, "wallshelf": 1.5, "window": 1.5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +68,9 @@ def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
     x0, y0, z0 = (room.center[i] - room.size[i] / 2 for i in range(3))
     width, _, depth = room.size
     return (
-        Wall((x0, y0, z0), 0, 1, width),
-        Wall((x0, y0, z0 + depth), 0, -1, width),
-        Wall((x0, y0, z0), 2, 1, depth),
+        Wall((x0, y0, z0), 0, 1, width), Wall((x0, y0, z0 + depth), 0, -1, width), Wall((x0, y0, z0), 2, 1, depth),
         Wall((x0 + width, y0, z0), 2, -1, depth),
-    )
+    )  # fmt: skip
 
 
 def shell(room: Box) -> Iterator[Fixture]:

@@ -128,9 +128,6 @@ def _bathroom(rng: Random) -> Furnishing:
 
 
 _DRAW: Mapping[str, Callable[[Random], Furnishing]] = {
-    "kitchen": _kitchen,
-    "livingroom": _livingroom,
-    "bedroom": _bedroom,
-    "bathroom": _bathroom,
-}
+    "kitchen": _kitchen, "livingroom": _livingroom, "bedroom": _bedroom, "bathroom": _bathroom,
+}  # fmt: skip
 ROOMS = tuple(_DRAW)

@@ -24,11 +24,8 @@ SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
 # Least and most loose things in a room; copies of one class that are placed together.
 AMOUNTS: Mapping[str, tuple[int, int]] = {
-    "kitchen": (22, 44),
-    "livingroom": (16, 28),
-    "bedroom": (12, 22),
-    "bathroom": (8, 14),
-}
+    "kitchen": (22, 44), "livingroom": (16, 28), "bedroom": (12, 22), "bathroom": (8, 14),
+}  # fmt: skip
 COPIES = (1, 1, 1, 2, 2, 3, 4)
 _LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
 _PORTABLE = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # others have no copies
@@ -54,20 +51,15 @@ def apartment_seed(split: str, index: int) -> int:
     return seed_of(split, index, "apartment")
 
 
-def draw_apartment(split: str, rng: Random) -> Apartment:
-    """Draw an apartment of a split."""
-    check_split(split, "apartment")
+def draw_apartment(split: str | None, rng: Random) -> Apartment:
+    """Draw an apartment of a split (None: of any), without things of the classes ``GOAL_OBJECTS``."""
+    if split is not None:
+        check_split(split, "apartment")
     while True:
         rooms = _furnish(rng)
         signature = _signature(rooms)
-        if split_of_hash(signature) == split:
+        if split in (None, split_of_hash(signature)):
             return Apartment(_build(rooms, rng), signature)
-
-
-def generate_apartment(rng: Random) -> Apartment:
-    """Generate an apartment of any split, without things of the classes ``GOAL_OBJECTS``."""
-    rooms = _furnish(rng)
-    return Apartment(_build(rooms, rng), _signature(rooms))
 
 
 def _signature(rooms: Sequence[_Room]) -> str:

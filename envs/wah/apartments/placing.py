@@ -26,16 +26,12 @@ def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[
     node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
     nodes.append(
         {
-            "id": node_id,
-            "category": kind.category,
-            "class_name": class_name,
-            "prefab_name": f"{class_name}_01",
+            "id": node_id, "category": kind.category, "class_name": class_name, "prefab_name": f"{class_name}_01",
             "obj_transform": {"position": list(box.center), "rotation": [0.0, 0.0, 0.0, 1.0], "scale": [1.0, 1.0, 1.0]},
-            "bounding_box": {"center": list(box.center), "size": list(box.size)},
-            "properties": sorted(kind.properties),
+            "bounding_box": {"center": list(box.center), "size": list(box.size)}, "properties": sorted(kind.properties),
             "states": list(default_states(class_name)),
         }
-    )
+    )  # fmt: skip
     graph["edges"] += [{"from_id": node_id, "to_id": to, "relation_type": relation} for relation, to in links]
     return node_id
 
@@ -53,7 +49,8 @@ def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int
     Raises DataError for an unknown class or id, and for a node that is no holder.
     """
     holder, kind = _find(graph, holder_id), kind_of(class_name)
-    _check(holder)
+    if not _holds(holder) or holder["category"] == "Floor":
+        raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
     inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
     room, obstacles = _surroundings(graph, holder_id)
     box = _free_box(_box(holder), kind, inside, obstacles, rng)
@@ -69,11 +66,6 @@ def _find(graph: GraphJson, node_id: int) -> Row:
 
 def _holds(row: Row) -> bool:
     return not {"CONTAINERS", "SURFACES"}.isdisjoint(row["properties"])
-
-
-def _check(holder: Row) -> None:
-    if not _holds(holder) or holder["category"] == "Floor":
-        raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
 
 
 def _box(row: Row) -> Box:
@@ -134,19 +126,15 @@ def lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random, distractors: I
 
 def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: Random) -> None:
     rows = {row["id"]: row for row in graph["nodes"]}
-    holders = [holder for holder in likely_holders(graph["nodes"], thing) if rows[holder]["class_name"] not in banned]
-    last = {row["class_name"]: row["id"] for row in graph["nodes"]}
-    reachable = [
-        holder
-        for holder in holders
-        if "CLOSED" not in rows[holder]["states"] or last[rows[holder]["class_name"]] == holder
-    ]
+    kinds = {node_id: row["class_name"] for node_id, row in rows.items()}
+    last = {kind: node_id for node_id, kind in kinds.items()}
+    holders = [holder for holder in likely_holders(graph["nodes"], thing) if kinds[holder] not in banned]
+    reachable = [id for id in holders if "CLOSED" not in rows[id]["states"] or last[kinds[id]] == id]
     if not reachable:
         raise DataError(
             f"there is no place for a {thing} in this apartment of {len(rows)} nodes; use another apartment"
         )
     for number in range(count):
         candidates = holders if number + 1 < count else reachable
-        kind = rng.choice(sorted({rows[holder]["class_name"] for holder in candidates}))
-        same_kind = [holder for holder in candidates if rows[holder]["class_name"] == kind]
-        place(graph, thing, rng.choice(same_kind), rng)
+        kind = rng.choice(sorted({kinds[holder] for holder in candidates}))
+        place(graph, thing, rng.choice([holder for holder in candidates if kinds[holder] == kind]), rng)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import dist
 from types import MappingProxyType
 from typing import Any
 
@@ -90,13 +91,9 @@ def write_graph(graph: Graph) -> dict[str, Any]:
 
 def _row(node: Node) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "id": node.id,
-        "category": node.category,
-        "class_name": node.class_name,
-        "prefab_name": node.prefab,
-        "properties": sorted(node.properties),
-        "states": sorted(node.states),
-    }
+        "id": node.id, "category": node.category, "class_name": node.class_name, "prefab_name": node.prefab,
+        "properties": sorted(node.properties), "states": sorted(node.states),
+    }  # fmt: skip
     row["bounding_box"] = {"center": list(node.box.center), "size": list(node.box.size)} if node.box else None
     if node.transform:
         row["obj_transform"] = {key: list(value) for key, value in node.transform.items()}
@@ -107,14 +104,8 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph:
     """Convert a graph for analysis and drawing: nodes with their fields, edges keyed by relation."""
     converted = nx.MultiDiGraph()
     for node in graph.nodes.values():
-        converted.add_node(
-            node.id,
-            class_name=node.class_name,
-            category=node.category,
-            states=sorted(node.states),
-            properties=sorted(node.properties),
-            position=node.position,
-        )
+        converted.add_node(node.id, class_name=node.class_name, category=node.category, position=node.position)
+        converted.nodes[node.id].update(states=sorted(node.states), properties=sorted(node.properties))
     converted.add_edges_from((a, b, relation) for a, relation, b in graph.edges())
     return converted
 
@@ -132,5 +123,4 @@ def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
 
 
 def _straight_line(graph: Graph, a: int, b: int) -> float:
-    (ax, _, az), (bx, _, bz) = graph[a].position, graph[b].position
-    return ((ax - bx) ** 2 + (az - bz) ** 2) ** 0.5
+    return dist(graph[a].position[::2], graph[b].position[::2])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from envs.setting import Observability
 from envs.wah.action import Rules
-from envs.wah.experts.grounded import grounded_skill
-from envs.wah.experts.lota import lota_skill
+from envs.wah.experts.grounded import GroundedPlan
+from envs.wah.experts.lota import LotaPlan
 from envs.wah.goals import goal_of
 from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
@@ -27,7 +27,7 @@ class Expert:
         """Return the next skill; "done" if the goal is reached or no step helps."""
         goal = goal_of(task)
         if self._lota is not None:
-            return lota_skill(home, goal, self._lota)
+            return LotaPlan(home, goal, self._lota).next()
         if knowledge is None or self.observability == "full":
             knowledge = Knowledge(home, "full")
-        return grounded_skill(home, goal, knowledge)
+        return GroundedPlan(home, goal, knowledge).next()

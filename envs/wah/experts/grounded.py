@@ -19,12 +19,7 @@ DONE = "done"
 SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "bathroomcounter", "sofa", "bed")
 
 
-def grounded_skill(home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> str:
-    """Return the next skill towards a goal; "done" if it is reached or no step helps."""
-    return _Plan(home, goal, knowledge).next()
-
-
-class _Plan:
+class GroundedPlan:
     """Plan from the known part of one state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
@@ -40,6 +35,7 @@ class _Plan:
         return best
 
     def next(self) -> str:
+        """Return the next skill towards the goal; "done" if it is reached or no step helps."""
         classes_to_put = {predicate.thing for predicate in self.unmet if predicate.kind in RELATIONS}
         classes_to_hold = {predicate.thing for predicate in self.goal if predicate.kind == "holds"}
         kinds = {thing: self.home.graph[thing].class_name for thing in self.home.inventory}

@@ -17,18 +17,13 @@ DONE = "done"
 SPARE_PLACES = ("kitchentable", "kitchencounter", "coffeetable", "desk", "sofa", "bed", "bathroomcounter")
 
 
-def lota_skill(home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> str:
-    """Return the next skill towards a goal; "done" if it is reached or no step helps."""
-    return _Plan(home, goal, skills).next()
-
-
 def skill_text(verb: str, kind: str) -> str:
     """Return the skill with this verb and class."""
     words = spoken_name(kind)
     return f"{verb} {article(words) if verb == FIND else 'the'} {words}"
 
 
-class _Plan:
+class LotaPlan:
     """Plan from one state."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], skills: LotaSkills) -> None:
@@ -38,6 +33,7 @@ class _Plan:
         self.puts_inside = any(predicate.kind == "inside" for predicate in goal)
 
     def next(self) -> str:
+        """Return the next skill towards the goal; "done" if it is reached or no step helps."""
         has_place = bool(self.home.graph.of_class(self.kind))
         to_put = [predicate for predicate in self.unmet if predicate.kind in RELATIONS and has_place]
         classes_to_put = {predicate.thing for predicate in to_put}

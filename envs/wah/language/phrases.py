@@ -33,11 +33,9 @@ _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
 # The class that "the table" means in a task without further words.
 _THE_TABLE = {
-    "prepare_snack": "coffeetable",
-    "prepare_food": "kitchentable",
-    "setup_table": "kitchentable",
+    "prepare_snack": "coffeetable", "prepare_food": "kitchentable", "setup_table": "kitchentable",
     "read_book": "coffeetable",
-}
+}  # fmt: skip
 
 
 class Choose(Protocol):
@@ -156,13 +154,10 @@ def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choo
     single = not more and count == 1 and plural(name) != name
     slots |= _destination(task_type, parts, choose, bare=style == "bare")
     return slots | {
-        "things": _join(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)),
-        "first": things[0],
-        "rest": _join(things[1:], JOINTS[0]),
-        "items": _join(items, choose(ITEM_JOINTS)),
-        "them": "it" if single else "them",
-        "are": "is" if single else "are",
-    }
+        "things": _join(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)), "first": things[0],
+        "rest": _join(things[1:], JOINTS[0]), "items": _join(items, choose(ITEM_JOINTS)),
+        "them": "it" if single else "them", "are": "is" if single else "are",
+    }  # fmt: skip
 
 
 def _destination(task_type: str, parts: _Parts, choose: Choose, bare: bool) -> dict[str, str]:
@@ -173,11 +168,9 @@ def _destination(task_type: str, parts: _Parts, choose: Choose, bare: bool) -> d
     place = name if bare and choose((False, True)) else f"the {name}"
     words = ("in", "in", "in", "inside") if parts.inside else ("on", "on", "on", "on top of")
     return {
-        "place": place,
-        "on": f"{choose(words)} {place}",
-        "onto": f"{choose((*words, f'{words[0]}to'))} {place}",
+        "place": place, "on": f"{choose(words)} {place}", "onto": f"{choose((*words, f'{words[0]}to'))} {place}",
         "to": f"to {place}",
-    }
+    }  # fmt: skip
 
 
 def _reading(parts: _Parts, choose: Choose) -> dict[str, str]:

@@ -52,7 +52,7 @@ class SimulatedHome(HomeState):
     def act(self, action: Action) -> bool:
         """Execute an action in the simulator; return False if it failed."""
         names = (self._classes[action.thing], self._classes.get(action.place, ""))
-        done, _ = self._simulator.render_script([action.line(*names)])
+        done = self._simulator.render_script([action.line(*names)])
         if action.verb == WALK and done:
             self.at = self.fixture(action.thing)
         self._refresh()

@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
@@ -33,20 +33,23 @@ class Recording:
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
         """Create the file's folder. Raises ConfigError if the file exists or cannot be written."""
-        if Path(path).exists():
+        self.name, self._transport, self._path = transport.name, transport, Path(path)
+        if self._path.exists():
             raise ConfigError(f"{path} is there already; record in another file, or move that one away")
-        self.name = transport.name
-        self._transport, self._path = transport, Path(path)
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
-        self._count = 0
-        self._open = True
+        self._count, self._open = 0, True
         self._broken: CapacityError | None = None
+        self._closing = ExitStack()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._temporary.open("xb")
+            file = self._closing.enter_context(self._temporary.open("xb"))
         except OSError as error:
             raise ConfigError(f"{path} cannot be recorded to ({error}); name another file") from error
-        self._stream = _compressed(self._file) if self._path.suffix == ".gz" else self._file
+        self._closing.callback(lambda: os.fsync(file.fileno()))
+        self._closing.callback(file.flush)
+        self._stream: IO[bytes] = file
+        if self._path.suffix == ".gz":  # reproducible: no name and no time in the header
+            self._stream = self._closing.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
 
     def exchange(self, request: Request) -> Fields:
         """Exchange through the other transport. Raises CapacityError if the disk is full."""
@@ -74,13 +77,10 @@ class Recording:
 
     def _publish(self) -> None:
         try:
-            self._end_stream()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._open = False
+            self._closing.close()
         except OSError as error:
             self._give_up(error)
+        self._open = False
         try:
             self._rename()
         except FileExistsError as error:
@@ -103,13 +103,9 @@ class Recording:
         else:
             self._temporary.unlink()
 
-    def _end_stream(self) -> None:
-        if self._stream is not self._file:
-            self._stream.close()
-
     def _discard(self) -> None:
         self._open = False
-        for close in (self._end_stream, self._file.close, self._temporary.unlink):
+        for close in (self._closing.close, self._temporary.unlink):
             with suppress(OSError):
                 close()
 
@@ -132,8 +128,7 @@ class Replay:
         self._number = 0  # of the last line read
         self._entry: dict[str, Any] | None = None  # its content, until it is requested
         with reading(self._path, "name a recording"):
-            self._file = self._path.open("rb")
-        self._stream: IO[bytes] = gzip.GzipFile(fileobj=self._file) if self._path.suffix == ".gz" else self._file
+            self._stream: IO[bytes] = (gzip.open if self._path.suffix == ".gz" else open)(self._path, "rb")
 
     def exchange(self, request: Request) -> Fields:
         """Return the recorded answer. Raises `ReplayMismatch` for a different request, DataError for a damaged line."""
@@ -149,7 +144,6 @@ class Replay:
     def close(self) -> None:
         self._entry = {}
         self._stream.close()
-        self._file.close()
 
     def _mismatch(self, request: Request, problem: str) -> ReplayMismatch:
         error = ReplayMismatch(problem, sent=False)
@@ -172,15 +166,9 @@ class Replay:
         return DataError(f"{self._path}:{self._number} {problem}; record again")
 
 
-def _compressed(file: IO[bytes]) -> gzip.GzipFile:
-    """Compress reproducibly: no name and no time in the header."""
-    return gzip.GzipFile("", "wb", 6, file, mtime=0)
-
-
 def _is_exchange(entry: Any) -> bool:
-    if not isinstance(entry, dict) or entry.keys() != {"request", "answer"}:
-        return False
-    return all(isinstance(part, dict) for part in entry.values())
+    has_both = isinstance(entry, dict) and entry.keys() == {"request", "answer"}
+    return has_both and all(isinstance(part, dict) for part in entry.values())
 
 
 def _without_id(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,8 +209,7 @@ def _excerpt(value: Any, reference: Any) -> str:
         return "not there"
     if not isinstance(value, str):
         return repr(value)
-    start = 0
-    if isinstance(reference, str):
-        start = next(i for i, (a, b) in enumerate(zip_longest(value, reference)) if a != b) - _AROUND
-    start, stop = max(0, start), max(0, start) + 2 * _AROUND
+    pairs = enumerate(zip_longest(value, reference)) if isinstance(reference, str) else ()
+    start = max(0, next((i for i, (a, b) in pairs if a != b), 0) - _AROUND)
+    stop = start + 2 * _AROUND
     return f"{'...' if start else ''}{value[start:stop]!r}{'...' if stop < len(value) else ''}"

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Request = dict[str, Any]  # action, intParams, stringParams
 Fields = dict[str, Any]  # success, message, value, message_list
 
-IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "camera_image", "reset"})
+IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "reset"})
 TRIES = 4  # of idempotent requests; a busy simulator is retried until the deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
 LIMIT = 64 << 20  # bytes of a response; a graph has one or two million

@@ -86,13 +86,9 @@ def post(connection: socket.socket, address: Address, body: bytes, clock: Clock,
 
 def _head(address: Address, length: int) -> bytes:
     lines = (
-        f"POST {address.path} HTTP/1.1",
-        f"Host: {address.header}",
-        "Content-Type: application/json",
-        "Accept: application/json",
-        f"Content-Length: {length}",
-        "Connection: close",
-    )
+        f"POST {address.path} HTTP/1.1", f"Host: {address.header}", "Content-Type: application/json",
+        "Accept: application/json", f"Content-Length: {length}", "Connection: close",
+    )  # fmt: skip
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii")
 
 

@@ -50,12 +50,12 @@ class ArgumentMatcher:
 
     def labels(self, tokens: Sequence[int], arguments: Sequence[str]) -> torch.Tensor:
         """Return (tokens,) bool: whether the token's text is a literal part of one of the arguments."""
-        occurs = {token: self._occurs(token, arguments) for token in set(tokens)}
+        texts = {token: self._decode.get(token, "").strip() for token in set(tokens)}
+        occurs = {
+            token: len(text) >= self._shortest and any(text in argument for argument in arguments)
+            for token, text in texts.items()
+        }
         return torch.tensor([occurs[token] for token in tokens], dtype=torch.bool)
-
-    def _occurs(self, token: int, arguments: Sequence[str]) -> bool:
-        text = self._decode.get(token, "").strip()
-        return len(text) >= self._shortest and any(text in argument for argument in arguments)
 
 
 def replay(

@@ -48,10 +48,8 @@ class ToolSession:
 
 def session_line(session: ToolSession) -> dict[str, Any]:
     """Return the JSON object of a session in a session file."""
-    return {
-        "session": session.name,
-        "turns": [{key: getattr(turn, key) for key in TURN_KEYS} for turn in session.turns],
-    }
+    turns = [{key: getattr(turn, key) for key in TURN_KEYS} for turn in session.turns]
+    return {"session": session.name, "turns": turns}
 
 
 def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:

@@ -115,9 +115,8 @@ class Trainer:
         if not sessions:
             raise ConfigError(f"no session in {', '.join(args.sessions)}: write some with python -m eval.sessions")
         if not 0 <= args.held_out < len(sessions):
-            raise ConfigError(
-                f"--held-out {args.held_out} of {len(sessions)} sessions leaves none to train on: lower it"
-            )
+            held_out = f"--held-out {args.held_out} of {len(sessions)} sessions"
+            raise ConfigError(f"{held_out} leaves none to train on: lower it")
         count = len(sessions) - args.held_out
         self.sessions, self.held_out = sessions[:count], sessions[count:]
         special = set(tokenizer.all_special_ids)
@@ -125,9 +124,10 @@ class Trainer:
         self.matcher = ArgumentMatcher(texts, args.shortest)
         keys = ("model", "dtype", "lr", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in keys}
+        # the digest is of the tokenized sessions in their order
+        content = sha256("\n".join(json.dumps(session_line(session)) for session in sessions).encode()).hexdigest()
         self.settings["weights_key"] = self.engine.info.weights_key
-        self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held_out)}
-        self.settings["content"] = _digest(sessions)
+        self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held_out), "content": content}
         self.head = ResidualHead(self.engine.info.head_dim).train().to(device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
@@ -186,8 +186,7 @@ class Trainer:
     def _choose_alpha(self) -> None:
         """Publish the head with the share of its alpha that makes the held-out sessions most likely.
 
-        The loss has labels of rows, not the planner's decisions without the evicted ones: a fully trained head
-        outweighs the rule, whose scores are shares of a softmax and differ by hundredths.
+        A fully trained head outweighs the rule, whose scores are shares of a softmax and differ by hundredths.
         """
         trained = self.head.alpha.detach().clone()
         self.progress.weighed = []
@@ -195,9 +194,8 @@ class Trainer:
             self.head.alpha.data.copy_(trained * share)
             surprisals = list(self._surprisals(self.held_out))
             if not surprisals:
-                raise ConfigError(
-                    f"the held-out sessions never have more rows than --budgets {self.args.budgets}: lower them"
-                )
+                budgets = f"--budgets {self.args.budgets}"
+                raise ConfigError(f"the held-out sessions never have more rows than {budgets}: lower them")
             row = {"alpha": round(float(self.head.alpha.detach()), 5), "nats": round(fmean(surprisals), 4)}
             self.progress.weighed.append(row)
             print(json.dumps(row), flush=True)
@@ -253,11 +251,7 @@ class Trainer:
         print(json.dumps(row), flush=True)
 
     def _resume(self) -> None:
-        """Resume a run with the same settings.
-
-        :raises ConfigError: the settings of the run differ
-        :raises ModelError: the checkpoint is damaged
-        """
+        """Resume a run. Raises ConfigError if its settings differ, ModelError if the checkpoint is damaged."""
         clean(self.out)  # of partial files of a killed run
         metadata, tensors = read_state(self.out / STATE)
         with loading(self.out / STATE, RESTORE):
@@ -267,11 +261,6 @@ class Trainer:
             raise ConfigError(f"{self.out} holds a run with other settings: {', '.join(changed)}; choose another --out")
         self.progress = progress
         load_tensors(tensors, self.head, self.optimizer)
-
-
-def _digest(sessions: Sequence[ToolSession]) -> str:
-    """Return the SHA-256 of tokenized sessions in their order."""
-    return sha256("\n".join(json.dumps(session_line(session)) for session in sessions).encode()).hexdigest()
 
 
 def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:

@@ -1,12 +1,11 @@
 """Fake VirtualHome simulator: the protocol over HTTP with any home as its backend, and faults on demand.
 
 Statuses and messages: Communication.cs and TestDriver.cs of the simulator's source (xavierpuigf/virtualhome_unity).
-It knows the six actions that LoTA-Bench uses, idle and camera_image.
+It knows the six actions that LoTA-Bench uses, and idle.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import socket
 from collections import deque
@@ -15,13 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Any, Protocol, Self
 
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)  # a PNG file
-MODES = ("normal", "seg_inst", "seg_class", "depth", "flow", "albedo", "illumination", "surf_normals")
 CHUNK = b" " * (1 << 16)
 
 
@@ -87,9 +81,7 @@ class FakeSimulator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     def kill(self) -> None:
@@ -103,8 +95,7 @@ class FakeSimulator:
 
     def do(self, request: dict[str, Any]) -> Answer:
         """Execute a valid request."""
-        act = _ACTIONS.get(request.get("action", ""))
-        if act is None:
+        if (act := _ACTIONS.get(request.get("action", ""))) is None:
             return Answer(False, f"Unknown action {request.get('action')}")
         return act(self, request.get("intParams") or [], request.get("stringParams") or [])
 
@@ -137,14 +128,6 @@ def _expand(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answ
     return Answer(True, json.dumps({}))
 
 
-def _images(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    if not all(0 <= index < simulator.cameras for index in ints):
-        return Answer(False, "Invalid parameters")
-    if json.loads(texts[0])["mode"] not in MODES:
-        return Answer(False, "The current camera mode does not exist")
-    return Answer(True, None, message_list=[base64.b64encode(PIXEL).decode()] * len(ints))
-
-
 def _add_character(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
     config = json.loads(texts[0])
     added = simulator.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
@@ -161,15 +144,10 @@ def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
 
 
 _ACTIONS: dict[str, Act] = {
-    "idle": lambda simulator, ints, texts: Answer(True),
-    "reset": _reset,
-    "environment_graph": _graph,
-    "expand_scene": _expand,
-    "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
-    "camera_image": _images,
-    "add_character": _add_character,
-    "render_script": _run,
-}
+    "idle": lambda simulator, ints, texts: Answer(True), "reset": _reset, "environment_graph": _graph,
+    "expand_scene": _expand, "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
+    "add_character": _add_character, "render_script": _run,
+}  # fmt: skip
 
 
 class _Server(ThreadingHTTPServer):
@@ -210,19 +188,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         simulator, text = self.server.simulator, self.rfile.read(int(self.headers["Content-Length"] or 0))
         if not text:
-            self.answer(400, _fields("", Answer(False, "Request body is null or empty")))
-            return
+            return self.answer(400, _fields("", Answer(False, "Request body is null or empty")))
         try:
             request = json.loads(text)
             simulator.requests.append(request)
             number = request.get("id")
         except (ValueError, AttributeError) as error:
-            self.answer(400, _fields("", Answer(False, f"Invalid request format ({error})")))
-            return
+            return self.answer(400, _fields("", Answer(False, f"Invalid request format ({error})")))
         if simulator.faults:
-            FAULTS[simulator.faults.popleft()](self, request)
-        else:
-            self.answer(*self.execute(request, number))
+            return FAULTS[simulator.faults.popleft()](self, request)
+        return self.answer(*self.execute(request, number))
 
     def execute(self, request: dict[str, Any], number: Any) -> tuple[int, dict[str, Any]]:
         """Execute a request, unless another one is running, and return status and fields."""
@@ -330,28 +305,17 @@ def _not_http(handler: _Handler, request: dict[str, Any]) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "busy": _status(429, "Busy"),
-    "timeout": _status(408, "Timeout"),
+    "busy": _status(429, "Busy"), "timeout": _status(408, "Timeout"),
     "error": _status(500, "Unknown error (Object reference not set to an instance of an object)"),
-    "bad_json": _body(lambda fields: b'{"id": '),
-    "not_utf8": _body(lambda fields: b'{"id": "\xff"}'),
-    "deep": _body(lambda fields: b"[" * 100_000),
-    "not_an_object": _body(lambda fields: b"[1]"),
-    "wrong_id": _with_fields(id="another"),
-    "no_success": _with_fields(success=None),
-    "wrong_type": _with_fields(success="yes"),
-    "no_value": _with_fields(value=None, message=None, message_list=None),
+    "bad_json": _body(lambda fields: b'{"id": '), "not_utf8": _body(lambda fields: b'{"id": "\xff"}'),
+    "deep": _body(lambda fields: b"[" * 100_000), "not_an_object": _body(lambda fields: b"[1]"),
+    "wrong_id": _with_fields(id="another"), "no_success": _with_fields(success=None),
+    "wrong_type": _with_fields(success="yes"), "no_value": _with_fields(value=None, message=None, message_list=None),
     "bad_graph": _with_fields(success=True, message='{"nodes": ['),
     "no_graph": _with_fields(success=True, message='{"nodes": {}, "edges": []}'),
-    "bad_image": _with_fields(success=True, message_list=["?"]),
-    "hang": _hang,
-    "drip": _drip,
-    "close": _close,
-    "half": _cut(lambda text: (text[: len(text) // 2], len(text))),
-    "short": _cut(lambda text: (text, len(text) - 1)),
-    "huge": _huge,
-    "announced": _announced,
+    "hang": _hang, "drip": _drip, "close": _close,
+    "half": _cut(lambda text: (text[: len(text) // 2], len(text))), "short": _cut(lambda text: (text, len(text) - 1)),
+    "huge": _huge, "announced": _announced,
     "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.simulator.url),
-    "not_http": _not_http,
-    "raw": _raw,
-}
+    "not_http": _not_http, "raw": _raw,
+}  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envs.wah.action import parse_line
+from envs.wah.action import Action
 from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.home import Home
 from keep_agent.errors import KeepError
@@ -36,6 +37,12 @@ class GraphHome:
 
     def run(self, lines: list[str]) -> tuple[bool, str]:
         try:
-            return all(self._home.act(parse_line(line)) for line in lines), "it could not be done"
+            return all(self._home.act(_action(line)) for line in lines), "it could not be done"
         except KeepError as error:
             return False, str(error)
+
+
+def _action(line: str) -> Action:
+    """Parse a script line such as <char0> [walk] <fridge> (104)."""
+    verb, *ids = (part[1:-1] for part in re.findall(r"\[\w+\]|\(\d+\)", line))
+    return Action(verb, *map(int, ids))

@@ -16,32 +16,18 @@ GraphJson = dict[str, list[dict[str, Any]]]
 RELATIONS: Mapping[str, str] = MappingProxyType({"in": "INSIDE", "on": "ON", "between": "BETWEEN"})
 KITCHEN, LIVINGROOM = (3.0, 3.0), (9.2, 3.0)  # middles (x, z) of rooms of 6 m by 6 m
 FURNITURE = (
-    ("fridge", "kitchen_1", 0.4, 1.0),
-    ("dishwasher", "kitchen_1", 0.4, 5.5),
-    ("kitchentable", "kitchen_1", 3.0, 5.5),
-    ("kitchencounter", "kitchen_1", 3.0, 0.3),
-    ("kitchencabinet", "kitchen_1", 5.8, 0.5),
-    ("kitchencabinet", "kitchen_1", 5.8, 5.5),
-    ("floor", "livingroom_1", 9.2, 3.0),
-    ("coffeetable", "livingroom_1", 9.2, 1.0),
-    ("sofa", "livingroom_1", 9.2, 5.5),
-    ("bookshelf", "livingroom_1", 12.0, 1.0),
-    ("tv", "livingroom_1", 6.4, 5.8),
-)
+    ("fridge", "kitchen_1", 0.4, 1.0), ("dishwasher", "kitchen_1", 0.4, 5.5), ("kitchentable", "kitchen_1", 3.0, 5.5),
+    ("kitchencounter", "kitchen_1", 3.0, 0.3), ("kitchencabinet", "kitchen_1", 5.8, 0.5),
+    ("kitchencabinet", "kitchen_1", 5.8, 5.5), ("floor", "livingroom_1", 9.2, 3.0),
+    ("coffeetable", "livingroom_1", 9.2, 1.0), ("sofa", "livingroom_1", 9.2, 5.5),
+    ("bookshelf", "livingroom_1", 12.0, 1.0), ("tv", "livingroom_1", 6.4, 5.8),
+)  # fmt: skip
 BELONGINGS = (
-    ("apple", "on kitchentable_1"),
-    ("apple", "in fridge_1"),
-    ("juice", "in fridge_1"),
-    ("plate", "on kitchencounter_1"),
-    ("plate", "in kitchencabinet_1"),
-    ("waterglass", "in kitchencabinet_2"),
-    ("cutleryfork", "on kitchentable_1"),
-    ("box", "in bookshelf_1"),
-    ("toy", "in box_1"),
-    ("book", "on coffeetable_1"),
-    ("cupcake", "on coffeetable_1"),
-    ("slippers", "on floor_1"),
-)
+    ("apple", "on kitchentable_1"), ("apple", "in fridge_1"), ("juice", "in fridge_1"),
+    ("plate", "on kitchencounter_1"), ("plate", "in kitchencabinet_1"), ("waterglass", "in kitchencabinet_2"),
+    ("cutleryfork", "on kitchentable_1"), ("box", "in bookshelf_1"), ("toy", "in box_1"), ("book", "on coffeetable_1"),
+    ("cupcake", "on coffeetable_1"), ("slippers", "on floor_1"),
+)  # fmt: skip
 
 
 def apartment(agent_in: str = "") -> GraphJson:
@@ -66,15 +52,11 @@ def add(graph: GraphJson, kind: str, center: tuple[float, float, float], *links:
     traits = kind_of(kind)
     graph["nodes"].append(
         {
-            "id": number,
-            "category": traits.category,
-            "class_name": kind,
-            "prefab_name": f"{kind}_a",
-            "properties": list(traits.properties),
-            "states": list(default_states(kind)),
+            "id": number, "category": traits.category, "class_name": kind, "prefab_name": f"{kind}_a",
+            "properties": list(traits.properties), "states": list(default_states(kind)),
             "bounding_box": {"center": list(center), "size": list(traits.size)},
         }
-    )
+    )  # fmt: skip
     for link in links:
         relation, target = link.split()
         join(graph, number, RELATIONS[relation], row(graph, target)["id"])

@@ -28,12 +28,9 @@ _FOLDER = "virtualhome/simulation/evolving_graph"
 _NAME = "evolving_graph_of_virtualhome"
 # Checks by executor; "" is the module itself. The check of grabbing is left out: our world refuses the same.
 _CHECKS = (
-    ("WalkExecutor", "check_walk"),
-    ("SitExecutor", "check_sittable"),
-    ("OpenExecutor", "check_openable"),
-    ("SwitchExecutor", "check_switchable"),
-    ("", "_check_puttable"),
-)
+    ("WalkExecutor", "check_walk"), ("SitExecutor", "check_sittable"), ("OpenExecutor", "check_openable"),
+    ("SwitchExecutor", "check_switchable"), ("", "_check_puttable"),
+)  # fmt: skip
 
 
 def require_oracle() -> None:

@@ -15,7 +15,7 @@ from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.apartments.catalog import KINDS, default_states, kind_of
 from envs.wah.apartments.fitting import overlap
 from envs.wah.apartments.furniture import ROOMS
-from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment, generate_apartment
+from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment
 from envs.wah.apartments.placing import likely_holders, place
 from envs.wah.data.formats import read_graph
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
@@ -24,7 +24,7 @@ from keep_agent.errors import ConfigError, DataError
 
 @cache
 def apartments() -> list[Apartment]:
-    return [generate_apartment(Random(seed)) for seed in range(200)]
+    return [draw_apartment(None, Random(seed)) for seed in range(200)]
 
 
 REQUIRED = ("fridge", "dishwasher", "kitchentable", "coffeetable", "kitchencabinet", "cabinet", "sofa", "bookshelf")
@@ -64,7 +64,7 @@ def _within(inner: Box, outer: Box, slack: float = ROUNDING) -> bool:
 
 
 def test_same_seed_same_apartment_and_different_seed_different_apartment() -> None:
-    assert generate_apartment(Random(7)) == apartments()[7]
+    assert draw_apartment(None, Random(7)) == apartments()[7]
     assert len({apartment.signature for apartment in apartments()}) == len(apartments())
 
 
@@ -173,7 +173,7 @@ def test_every_loose_thing_has_a_place(class_name: str) -> None:
 @pytest.mark.parametrize("class_name", GOAL_OBJECTS)
 def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> None:
     for seed in range(10):
-        apartment = generate_apartment(Random(seed))
+        apartment = draw_apartment(None, Random(seed))
         assert apartment == apartments()[seed]
         holders = likely_holders(apartment.graph["nodes"], class_name)
         assert len(holders) >= 3
@@ -188,7 +188,7 @@ def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> N
 
 
 def test_placing_avoids_overlaps() -> None:
-    graph = generate_apartment(Random(3)).graph
+    graph = draw_apartment(None, Random(3)).graph
     bed = next(row["id"] for row in graph["nodes"] if row["class_name"] == "bed")
     ids = {place(graph, "book", bed, Random(seed)) for seed in range(8)}
     boxes = [_box(row) for row in graph["nodes"] if row["id"] in ids]
@@ -196,7 +196,7 @@ def test_placing_avoids_overlaps() -> None:
 
 
 def test_placing_refuses_nodes_that_are_no_holders() -> None:
-    graph = generate_apartment(Random(3)).graph
+    graph = draw_apartment(None, Random(3)).graph
     by_class = {row["class_name"]: row["id"] for row in graph["nodes"]}
     for kind in ("floor", "wall", "kitchen", "toothbrush"):
         if kind in by_class:
@@ -231,18 +231,11 @@ def test_unknown_splits_and_seeds_are_refused() -> None:
 @pytest.mark.parametrize(
     ("class_name", "states"),
     [
-        ("fridge", ("CLOSED",)),
-        ("coffeemaker", ("OFF",)),
-        ("dishwasher", ("CLOSED", "OFF")),
-        ("kitchencabinet", ("CLOSED",)),
-        ("door", ("OPEN",)),
-        ("lightswitch", ("ON",)),
-        ("tablelamp", ("ON",)),
-        ("tv", ("OFF",)),
-        ("sofa", ()),
-        ("plate", ()),
+        ("fridge", ("CLOSED",)), ("coffeemaker", ("OFF",)), ("dishwasher", ("CLOSED", "OFF")),
+        ("kitchencabinet", ("CLOSED",)), ("door", ("OPEN",)), ("lightswitch", ("ON",)), ("tablelamp", ("ON",)),
+        ("tv", ("OFF",)), ("sofa", ()), ("plate", ()),
     ],
-)
+)  # fmt: skip
 def test_default_states(class_name: str, states: tuple[str, ...]) -> None:
     assert default_states(class_name) == states
 

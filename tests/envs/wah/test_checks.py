@@ -27,14 +27,12 @@ def situation(
     traits = frozenset(filter(None, properties)), frozenset(filter(None, states))
     graph = Graph(
         (
-            Node(ME, "character", CHARACTERS),
-            Node(ROOM, "kitchen", ROOMS),
-            Node(THING, "box", "Props", *traits),
+            Node(ME, "character", CHARACTERS), Node(ROOM, "kitchen", ROOMS), Node(THING, "box", "Props", *traits),
             Node(OUTER, "cabinet", "Furniture", frozenset(("CONTAINERS", "CAN_OPEN")), frozenset((outer,))),
             Node(PLACE, "stove", "Furniture", *traits),
             *(Node(number, "plate", "Props", frozenset(("GRABBABLE",))) for number in FILLERS),
         )
-    )
+    )  # fmt: skip
     for number in (ME, THING, OUTER, PLACE, *FILLERS):
         graph.link(number, INSIDE, ROOM)
     house = Home(graph)

@@ -24,12 +24,9 @@ from keep_agent.errors import ConfigError
 from tests.envs.wah.homes import GraphJson, add, apartment, do, home, node_id, put
 
 SETTINGS: list[tuple[str, Observability, Rules]] = [
-    ("lota", "full", "lota"),
-    ("lota", "full", "strict"),
-    ("lota", "partial", "lota"),
-    ("grounded", "full", "strict"),
+    ("lota", "full", "lota"), ("lota", "full", "strict"), ("lota", "partial", "lota"), ("grounded", "full", "strict"),
     ("grounded", "partial", "strict"),
-]
+]  # fmt: skip
 settings = pytest.mark.parametrize(("skills", "observability", "rules"), SETTINGS)
 
 

@@ -29,14 +29,9 @@ def record(number: int = 0, **more: Any) -> dict[str, Any]:
     if all(node["class_name"] != "apple" for node in graph["nodes"]):
         lay_out(graph, [(("on_apple_coffeetable", 1),)], Random(number))
     return {
-        "task_id": number,
-        "task_name": "prepare_snack",
-        "env_id": 3,
-        "init_graph": graph,
-        "init_room": "bedroom",
-        "task_goal": GOAL,
-        "nl_instructions": ["An apple for the coffee table.", "Apple, coffee table!"],
-    } | more
+        "task_id": number, "task_name": "prepare_snack", "env_id": 3, "init_graph": graph, "init_room": "bedroom",
+        "task_goal": GOAL, "nl_instructions": ["An apple for the coffee table.", "Apple, coffee table!"],
+    } | more  # fmt: skip
 
 
 def write(path: Path, content: Any) -> Path:

@@ -177,12 +177,10 @@ def test_seeds_and_splits_share_no_episode() -> None:
     ("choices", "message"),
     [
         ({"split": "dev"}, "unknown split 'dev' of the embedded apartments; choose one of train, valid, test"),
-        ({"stream": 0}, "a stream of 0 tasks; it needs at least 1"),
-        ({"limit": 0}, "a limit of 0 episodes"),
-        ({"seed": LAST_SEED + 1}, "is beyond the split; use 0 to 99999"),
-        ({"seed": -1}, "is beyond the split"),
+        ({"stream": 0}, "a stream of 0 tasks; it needs at least 1"), ({"limit": 0}, "a limit of 0 episodes"),
+        ({"seed": LAST_SEED + 1}, "is beyond the split; use 0 to 99999"), ({"seed": -1}, "is beyond the split"),
     ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_errors(choices: dict[str, int | str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_episodes(None, **{"split": "test", **choices})

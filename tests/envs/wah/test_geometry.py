@@ -53,12 +53,9 @@ def test_the_middle_of_a_long_thing_must_be_within_the_candidate_range(metres: f
     ("kind", "category"),
     [
         *((kind, "Decor") for kind in ("curtains", "floor", "wall", "ceiling", "ceilinglamp", "walllamp", "doorjamb")),
-        ("kitchen", ROOMS),
-        ("door", "Doors"),
-        ("gate", "Doors"),
-        ("character", CHARACTERS),
+        ("kitchen", ROOMS), ("door", "Doors"), ("gate", "Doors"), ("character", CHARACTERS),
     ],
-)
+)  # fmt: skip
 def test_parts_of_the_building_are_never_close(kind: str, category: str) -> None:
     assert not close(POINT, cube(0.5, 0.0), kind, category)
 

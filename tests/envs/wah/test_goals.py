@@ -32,20 +32,13 @@ SNACK = goal(on_apple_coffeetable=1, on_plate_coffeetable=1)
 
 def test_every_kind_of_predicate_is_parsed() -> None:
     counts = {
-        "inside_plate_dishwasher": 2,
-        "turnOn_dishwasher": 1,
-        "holds_book": 1,
-        "sit_sofa": 1,
-        "on_pie_dishwasher": 3,
-    }
+        "inside_plate_dishwasher": 2, "turnOn_dishwasher": 1, "holds_book": 1, "sit_sofa": 1, "on_pie_dishwasher": 3,
+    }  # fmt: skip
     parsed = goal(**counts)
     assert parsed == (
-        Predicate("inside", "plate", "dishwasher", 2),
-        Predicate("turnOn", "", "dishwasher", 1),
-        Predicate("holds", "book", "", 1),
-        Predicate("sit", "", "sofa", 1),
-        Predicate("on", "pie", "dishwasher", 3),
-    )
+        Predicate("inside", "plate", "dishwasher", 2), Predicate("turnOn", "", "dishwasher", 1),
+        Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "dishwasher", 3),
+    )  # fmt: skip
 
 
 def test_class_names_of_the_older_simulator_are_replaced() -> None:
@@ -81,15 +74,12 @@ def test_a_switch_and_a_seat_have_the_count_one() -> None:
     ("text", "count", "message"),
     [
         ("near_apple_sofa", 1, "goal 'near_apple_sofa' is no predicate; use on_CLASS_PLACE, inside_CLASS_PLACE"),
-        ("on_apple", 1, "is no predicate"),
-        ("on_apple_on_sofa", 1, "is no predicate"),
-        ("turnOn_tv_on", 1, "is no predicate"),
-        ("", 1, "goal '' is no predicate"),
+        ("on_apple", 1, "is no predicate"), ("on_apple_on_sofa", 1, "is no predicate"),
+        ("turnOn_tv_on", 1, "is no predicate"), ("", 1, "goal '' is no predicate"),
         ("on_apple_sofa", -1, "goal 'on_apple_sofa' has the count -1; give a whole number"),
-        ("on_apple_sofa", 1.5, "has the count 1.5"),
-        ("on_apple_sofa", "1", "has the count '1'"),
+        ("on_apple_sofa", 1.5, "has the count 1.5"), ("on_apple_sofa", "1", "has the count '1'"),
     ],
-)
+)  # fmt: skip
 def test_invalid_goals_are_errors(text: str, count: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         parse_goal([(text, count)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from envs.wah.action import Action, parse_line
-from envs.wah.graph import HANDS, INSIDE, ON, Graph, Node
+from envs.wah.action import Action
+from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, Graph, Node
 from envs.wah.home import Home
 from envs.wah.state import Focus
 from keep_agent.errors import ConfigError, DataError, SkillError
@@ -26,31 +27,22 @@ def room_of(house: Home) -> str:
     return "" if house.room is None else house.graph[house.room].class_name
 
 
-# start
+@pytest.mark.parametrize(("room", "middle"), [("kitchen", (3.0, 0.0, 3.0)), ("livingroom", (9.2, 0.0, 3.0))])
+def test_the_agent_starts_in_the_middle_of_its_start_room(room: str, middle: tuple[float, float, float]) -> None:
+    house = home(room=room)
+    assert (room_of(house), house.at, house.inventory) == (room, None, ())
+    assert house.graph[house.agent].position == middle
+    assert place(house, "character_1") == {f"INSIDE {room}_1"}
 
 
-def test_the_agent_starts_in_the_middle_of_its_start_room() -> None:
-    for room, middle in (("kitchen", (3.0, 0.0, 3.0)), ("livingroom", (9.2, 0.0, 3.0))):
-        house = home(room=room)
-        assert (room_of(house), house.at, house.inventory) == (room, None, ())
-        assert house.graph[house.agent].position == middle
-        assert place(house, "character_1") == {f"INSIDE {room}_1"}
-
-
-def test_the_default_start_room_is_the_first() -> None:
+def test_the_default_start_room_is_that_of_the_graphs_character_or_the_first() -> None:
     assert room_of(home(room=None)) == "kitchen"
-
-
-def test_the_graphs_own_character_stays_where_it_is() -> None:
     house = home(apartment(agent_in="livingroom_1"), room=None)
     assert room_of(house) == "livingroom"
     assert house.graph[house.agent].position == (10.2, 0.85, 3.0)
     assert close(house) == {"slippers_1"}
     do(house, "walk coffeetable_1", "grab cupcake_1")
     assert place(house, "cupcake_1") == {"INSIDE livingroom_1", "character_1 HOLDS_RH"}
-
-
-def test_a_start_room_moves_the_graphs_own_character() -> None:
     house = home(apartment(agent_in="livingroom_1"), room="kitchen")
     assert room_of(house) == "kitchen" and place(house, "character_1") == {"INSIDE kitchen_1"}
 
@@ -71,19 +63,14 @@ def test_a_missing_start_room_is_an_error() -> None:
         home(room="attic")
 
 
-# walking
-
-
 @pytest.mark.parametrize(
     ("target", "at", "room"),
     [
-        ("sofa_1", "sofa_1", "livingroom"),
-        ("apple_1", "kitchentable_1", "kitchen"),
-        ("toy_1", "bookshelf_1", "livingroom"),
-        ("slippers_1", "slippers_1", "livingroom"),
+        ("sofa_1", "sofa_1", "livingroom"), ("apple_1", "kitchentable_1", "kitchen"),
+        ("toy_1", "bookshelf_1", "livingroom"), ("slippers_1", "slippers_1", "livingroom"),
         ("livingroom_1", "livingroom_1", "livingroom"),
     ],
-)
+)  # fmt: skip
 def test_walking_leads_to_the_furniture_that_holds_a_thing(house: Home, target: str, at: str, room: str) -> None:
     do(house, f"walk {target}")
     assert house.at == node_id(house, at) and room_of(house) == room
@@ -109,12 +96,66 @@ def test_closeness_ignores_walls(house: Home) -> None:
     assert close(house) == {"kitchencabinet_2", "waterglass_1", "tv_1"}
 
 
-def test_walking_moves_the_inventory(house: Home) -> None:
-    do(house, "walk fridge_1", "grab apple_2", "grab juice_1", "walk sofa_1")
-    for thing, hand in (("apple_2", "HOLDS_RH"), ("juice_1", "HOLDS_LH")):
-        assert place(house, thing) == {"INSIDE livingroom_1", f"character_1 {hand}"}
-        assert house.graph[node_id(house, thing)].position == house.graph[house.agent].box.center
-    assert close(house) == {"sofa_1", "slippers_1", "apple_2", "juice_1"}
+# By behaviour: things added to the apartment, actions, and relations afterwards.
+EFFECTS = {
+    "a grabbed thing loses its edges to a container": (
+        (), "walk fridge_1, grab apple_2", {"apple_2": "INSIDE kitchen_1, character_1 HOLDS_RH"}
+    ),
+    "a grabbed thing loses its edges to furniture": (
+        (), "walk kitchentable_1, grab apple_1", {"apple_1": "INSIDE kitchen_1, character_1 HOLDS_RH"}
+    ),
+    "a grabbed thing loses its edges to the floor": (
+        (), "walk slippers_1, grab slippers_1", {"slippers_1": "INSIDE livingroom_1, character_1 HOLDS_RH"}
+    ),
+    "walking moves the inventory": (
+        (), "walk fridge_1, grab apple_2, grab juice_1, walk sofa_1",
+        {f"{thing}_{number}": f"INSIDE livingroom_1, character_1 {hand}"
+         for thing, number, hand in (("apple", 2, "HOLDS_RH"), ("juice", 1, "HOLDS_LH"))},
+    ),
+    "the content of a grabbed box stays in the room": (
+        (), "walk bookshelf_1, grab box_1", {"toy_1": "INSIDE livingroom_1"}
+    ),
+    "the content of a grabbed plate stays in the room": (
+        ("pancake on plate_1",), "walk kitchencounter_1, grab plate_1", {"pancake_1": "INSIDE kitchen_1"}
+    ),
+    "a thing put into a box": (
+        (), "walk coffeetable_1, grab cupcake_1, walk bookshelf_1, putin cupcake_1 box_1", {"cupcake_1": "INSIDE box_1"}
+    ),
+    "a thing put into a box stays in the room when the box is grabbed": (
+        (), "walk coffeetable_1, grab cupcake_1, walk bookshelf_1, putin cupcake_1 box_1, grab box_1, walk kitchen_1",
+        {"cupcake_1": "INSIDE livingroom_1"},
+    ),
+    "a thing put into a container is inside it only": (
+        (), "walk kitchentable_1, grab apple_1, walk dishwasher_1, putin apple_1 dishwasher_1",
+        {"apple_1": "INSIDE dishwasher_1"},
+    ),
+    "a thing put on a surface is inside its room": (
+        (), "walk kitchentable_1, grab apple_1, walk sofa_1, putback apple_1 sofa_1",
+        {"apple_1": "ON sofa_1, INSIDE livingroom_1"},
+    ),
+    "sitting": ((), "walk sofa_1, sit sofa_1", {"character_1": "INSIDE livingroom_1, SITTING sofa_1"}),
+    "walking ends sitting": (
+        (), "walk sofa_1, sit sofa_1, walk coffeetable_1", {"character_1": "INSIDE livingroom_1"}
+    ),
+    "the agent sits on one seat at a time": (
+        ("chair in livingroom_1",), "walk sofa_1, sit sofa_1, sit chair_1",
+        {"sofa_1": "INSIDE livingroom_1", "character_1": "INSIDE livingroom_1, SITTING chair_1"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("behaviour", EFFECTS)
+def test_relations_after_actions(behaviour: str) -> None:
+    things, steps, relations = EFFECTS[behaviour]
+    content = apartment()
+    for thing in things:
+        put(content, *thing.split(" ", 1))
+    house = home(content)
+    do(house, *steps.split(", "))
+    assert {name: place(house, name) for name in relations} == {name: {*r.split(", ")} for name, r in relations.items()}
+    for thing in house.inventory:
+        assert house.graph[thing].position == house.graph[house.agent].box.center
+        assert house.graph.linked(house.agent, CLOSE, thing) and house.graph.room(thing) == house.room
 
 
 def test_walking_to_a_thing_in_no_room_keeps_the_room() -> None:
@@ -125,90 +166,44 @@ def test_walking_to_a_thing_in_no_room_keeps_the_room() -> None:
     assert room_of(house) == "kitchen" and place(house, "apple_1") == {"INSIDE kitchen_1", "character_1 HOLDS_RH"}
 
 
-# grabbing
-
-
-@pytest.mark.parametrize(
-    ("furniture", "thing"), [("fridge_1", "apple_2"), ("kitchentable_1", "apple_1"), ("slippers_1", "slippers_1")]
-)
-def test_a_grabbed_thing_loses_its_other_edges(house: Home, furniture: str, thing: str) -> None:
-    do(house, f"walk {furniture}", f"grab {thing}")
-    assert place(house, thing) == {f"INSIDE {room_of(house)}_1", "character_1 HOLDS_RH"}
-    assert house.inventory == (node_id(house, thing),) and thing in close(house)
-    assert house.graph[node_id(house, thing)].position == house.graph[house.agent].box.center
-
-
 def test_the_right_hand_is_filled_first_then_the_left(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab cutleryfork_1", "grab apple_1")
     assert house.inventory == (node_id(house, "cutleryfork_1"), node_id(house, "apple_1"))
     assert "character_1 HOLDS_LH" in place(house, "apple_1")
-    before = house.graph.copy()
-    assert not house.act(action(house, "grab plate_1")), "both hands are full"
-    assert house.graph == before
     do(house, "putback cutleryfork_1 kitchentable_1", "grab cutleryfork_1")
     assert "character_1 HOLDS_RH" in place(house, "cutleryfork_1"), "the free hand"
 
 
-def test_a_thing_in_hand_cannot_be_grabbed_again(house: Home) -> None:
-    do(house, "walk kitchentable_1", "grab apple_1")
-    assert not house.act(action(house, "grab apple_1"))
-    assert len(house.inventory) == 1
-
-
-def test_the_content_of_a_grabbed_thing_stays_in_the_room() -> None:
-    content = apartment()
-    put(content, "pancake", "on plate_1")
-    house = home(content)
-    do(house, "walk bookshelf_1", "grab box_1")
-    assert place(house, "toy_1") == {"INSIDE livingroom_1"}
-    do(house, "walk kitchencounter_1", "grab plate_1")
-    assert place(house, "pancake_1") == {"INSIDE kitchen_1"}
-
-
-def test_a_thing_put_into_a_box_stays_in_the_room_when_the_box_is_grabbed(house: Home) -> None:
-    do(house, "walk coffeetable_1", "grab cupcake_1", "walk bookshelf_1", "putin cupcake_1 box_1")
-    assert place(house, "cupcake_1") == {"INSIDE box_1"}
-    do(house, "grab box_1", "walk kitchen_1")
-    assert place(house, "cupcake_1") == {"INSIDE livingroom_1"}
-
-
-# putting
-
-
-def test_a_thing_put_into_a_container_is_inside_it_only(house: Home) -> None:
+def test_a_put_thing_is_moved(house: Home) -> None:
     do(house, "walk kitchentable_1", "grab apple_1", "walk dishwasher_1", "putin apple_1 dishwasher_1")
-    assert place(house, "apple_1") == {"INSIDE dishwasher_1"}
     assert house.graph.room(node_id(house, "apple_1")) == node_id(house, "kitchen_1")
     assert house.graph[node_id(house, "apple_1")].position == house.graph[node_id(house, "dishwasher_1")].position
     assert house.inventory == () and "apple_1" in close(house)
-
-
-def test_a_thing_put_on_a_surface_is_on_it_and_inside_its_room(house: Home) -> None:
-    do(house, "walk kitchentable_1", "grab apple_1", "walk sofa_1", "putback apple_1 sofa_1")
-    assert place(house, "apple_1") == {"ON sofa_1", "INSIDE livingroom_1"}
-    x, y, z = house.graph[node_id(house, "apple_1")].position
+    do(house, "grab apple_1", "walk sofa_1", "putback apple_1 sofa_1")
     sofa, apple = (house.graph[node_id(house, name)].box for name in ("sofa_1", "apple_1"))
-    assert (x, z) == (sofa.center[0], sofa.center[2]) and y == pytest.approx(sofa.top + apple.size[1] / 2)
+    assert apple.center == (sofa.center[0], pytest.approx(sofa.top + apple.size[1] / 2), sofa.center[2])
 
 
-def test_only_things_in_hand_can_be_put(house: Home) -> None:
-    before = house.graph.copy()
-    assert not house.act(action(house, "putback apple_1 sofa_1"))
-    assert house.graph == before
-
-
-def test_nothing_can_be_put_on_a_thing_in_hand() -> None:
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ((), "putback apple_1 sofa_1"),  # not in hand
+        (("grab plate_3", "grab apple_1"), "putback apple_1 plate_3"),  # on a thing in hand
+        (("grab plate_3", "grab apple_1"), "putback plate_3 plate_3"),
+        (("grab apple_1",), "grab apple_1"),  # in hand
+        (("grab cutleryfork_1", "grab apple_1"), "grab plate_1"),  # both hands are full
+        *(((), f"{verb} fridge_1") for verb in ("close", "switchon")),  # no such state before
+        *(((), words) for words in ("switchoff tv_1", "open sofa_1", "switchon sofa_1", "open tv_1")),
+    ],
+)
+def test_an_impossible_action_has_no_effect(before: tuple[str, ...], words: str) -> None:
     content = apartment()
     put(content, "plate", "on kitchentable_1")
     house = home(content)
-    do(house, "walk kitchentable_1", "grab plate_3", "grab apple_1")
-    before = house.graph.copy()
-    assert not house.act(action(house, "putback apple_1 plate_3"))
-    assert not house.act(action(house, "putback plate_3 plate_3"))
-    assert house.graph == before
-
-
-# states
+    do(house, "walk kitchentable_1", *before)
+    graph = house.graph.copy()
+    assert not house.act(action(house, words))
+    assert house.graph == graph
 
 
 def test_doors_and_switches(house: Home) -> None:
@@ -223,38 +218,9 @@ def test_doors_and_switches(house: Home) -> None:
         assert states(house, "dishwasher_1") == after
 
 
-@pytest.mark.parametrize(
-    "words", ["close fridge_1", "switchon fridge_1", "switchoff tv_1", "open sofa_1", "switchon sofa_1", "open tv_1"]
-)
-def test_an_action_without_its_start_state_has_no_effect(house: Home, words: str) -> None:
-    before = house.graph.copy()
-    assert not house.act(action(house, words))
-    assert house.graph == before
-
-
-def test_sitting_lasts_until_the_agent_walks(house: Home) -> None:
-    do(house, "walk sofa_1", "sit sofa_1")
-    assert house.sitting == node_id(house, "sofa_1")
-    assert place(house, "character_1") == {"INSIDE livingroom_1", "SITTING sofa_1"}
-    do(house, "walk coffeetable_1")
-    assert house.sitting is None and place(house, "character_1") == {"INSIDE livingroom_1"}
-
-
-def test_the_agent_sits_on_one_seat_at_a_time() -> None:
-    content = apartment()
-    add(content, "chair", (9.2, 0.2, 5.0), "in livingroom_1")
-    house = home(content)
-    do(house, "walk sofa_1", "sit sofa_1", "sit chair_1")
-    assert house.sitting == node_id(house, "chair_1")
-    assert place(house, "sofa_1") == {"INSIDE livingroom_1"}
-
-
 def test_an_unknown_verb_is_an_error(house: Home) -> None:
     with pytest.raises(SkillError, match="'juggle' is no verb"):
         house.act(Action("juggle", node_id(house, "apple_1")))
-
-
-# copies, tasks, changes
 
 
 def test_copies_are_independent(house: Home) -> None:
@@ -295,9 +261,6 @@ def test_changed_collects_the_nodes_that_an_action_touches(
     house.changed = set()
     do(house, words)
     assert house.changed == {node_id(house, name) for name in changed}
-
-
-# queries
 
 
 def test_holders_contents_and_fixtures(house: Home) -> None:
@@ -362,25 +325,9 @@ def test_distance_includes_height() -> None:
     assert house.distance(node_id(house, "kitchen_1")) == pytest.approx((6.2**2 + 1.4**2) ** 0.5)
 
 
-# script lines and the simulator's trace
-
-
-@pytest.mark.parametrize(
-    ("parsed", "line"),
-    [
-        (Action("walk", 104), "<char0> [walk] <fridge> (104)"),
-        (Action("putin", 380, 104), "<char0> [putin] <apple> (380) <fridge> (104)"),
-    ],
-)
-def test_script_lines_survive_a_round_trip(parsed: Action, line: str) -> None:
-    assert parsed.line("fridge" if parsed.verb == "walk" else "apple", "fridge") == line
-    assert parse_line(f" {line} ") == parsed
-
-
-@pytest.mark.parametrize("line", ["", "walk fridge", "<char0> [walk] fridge (104)", "<char0> [dance] <fridge> (104)"])
-def test_invalid_script_lines_are_errors(line: str) -> None:
-    with pytest.raises(SkillError, match="is no script line; write <char0>"):
-        parse_line(line)
+def test_script_lines() -> None:
+    assert Action("walk", 104).line("fridge") == "<char0> [walk] <fridge> (104)"
+    assert Action("putin", 380, 104).line("apple", "fridge") == "<char0> [putin] <apple> (380) <fridge> (104)"
 
 
 def hand_of(graph: Graph) -> dict[int, str]:
@@ -392,25 +339,14 @@ def links(graph: Graph, thing: int) -> set[tuple[str, int]]:
     return {(relation, place) for relation in (INSIDE, ON) for place in graph.targets(thing, relation)}
 
 
-def test_edges_after_grabbing_agree_with_the_simulator(trace: Trace) -> None:
-    count = 0
+def test_edges_after_grabbing_and_putting_agree_with_the_simulator(trace: Trace) -> None:
+    counts = Counter[str]()
     for before, after in pairwise(trace.graphs):
-        for thing, hand in hand_of(after).items():
-            if thing not in hand_of(before):
-                house = Home(before.copy(), None)
-                assert house.act(Action("grab", thing))
-                assert links(house.graph, thing) == links(after, thing) and hand_of(house.graph)[thing] == hand
-                count += 1
-    assert count >= 4
-
-
-def test_edges_after_putting_agree_with_the_simulator(trace: Trace) -> None:
-    count = 0
-    for before, after in pairwise(trace.graphs):
-        for thing in hand_of(before).keys() - hand_of(after).keys():
-            house = Home(before.copy(), None)
-            (table,) = after.targets(thing, ON)
-            assert house.act(Action("putback", thing, table))
+        held, holds = hand_of(before), hand_of(after)
+        for thing in held.keys() ^ holds.keys():
+            house, table = Home(before.copy(), None), next(iter(after.targets(thing, ON)), 0)
+            assert house.act(Action("grab", thing) if thing in holds else Action("putback", thing, table))
             assert links(house.graph, thing) == links(after, thing)
-            count += 1
-    assert count >= 4
+            assert hand_of(house.graph).get(thing) == holds.get(thing)
+            counts["grab" if thing in holds else "put"] += 1
+    assert min(counts["grab"], counts["put"]) >= 4

@@ -171,13 +171,11 @@ def test_the_right_hand_is_reported_first(house: Home) -> None:
 @pytest.mark.parametrize(
     ("words", "place", "sees"),
     [
-        ("walk livingroom_1", "livingroom_1", ()),
-        ("walk fridge_1", "fridge_1", ()),
+        ("walk livingroom_1", "livingroom_1", ()), ("walk fridge_1", "fridge_1", ()),
         ("walk coffeetable_1", "coffeetable_1", ("book_1", "cupcake_1")),
-        ("walk kitchencounter_1", "kitchencounter_1", ("plate_1", "pancake_1")),
-        ("walk slippers_1", "slippers_1", ()),
+        ("walk kitchencounter_1", "kitchencounter_1", ("plate_1", "pancake_1")), ("walk slippers_1", "slippers_1", ()),
     ],
-)
+)  # fmt: skip
 def test_the_agent_sees_the_things_at_its_place(words: str, place: str, sees: tuple[str, ...]) -> None:
     content = apartment()
     put(content, "pancake", "on plate_1")

@@ -96,14 +96,10 @@ def test_sitting_is_admissible_if_a_task_requires_it(house: Home) -> None:
 @pytest.mark.parametrize(
     ("skill", "closest"),
     [
-        ("find an aple", "find an apple"),
-        ("open fridge", "open the fridge"),
-        ("find a kitchentable", "find a kitchen table"),
-        ("find a salmon", ""),
-        ("find a user", "find a"),
-        ("", ""),
+        ("find an aple", "find an apple"), ("open fridge", "open the fridge"),
+        ("find a kitchentable", "find a kitchen table"), ("find a salmon", ""), ("find a user", "find a"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_unknown_skills_are_errors_with_a_suggestion(house: Home, skills: LotaSkills, skill: str, closest: str) -> None:
     with pytest.raises(SkillError, match=f"unknown skill '{skill}'; did you mean '{closest}"):
         skills.execute(house, skill)

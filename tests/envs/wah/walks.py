@@ -33,15 +33,11 @@ SUITABLE = 0.7  # share of the others with a suitable thing
 # By verb, the things that it suits; for putting, the places.
 SUITS: Mapping[str, Callable[[Node], bool]] = {
     WALK: lambda node: node.grabbable or node.openable or node.container or node.surface or node.switchable,
-    GRAB: lambda node: node.grabbable,
-    OPEN: lambda node: node.openable,
-    SHUT: lambda node: node.openable,
-    SWITCH_ON: lambda node: node.switchable,
-    SWITCH_OFF: lambda node: node.switchable,
-    PUT_IN: lambda node: node.container,
-    PUT_ON: lambda node: node.surface,
+    GRAB: lambda node: node.grabbable, OPEN: lambda node: node.openable, SHUT: lambda node: node.openable,
+    SWITCH_ON: lambda node: node.switchable, SWITCH_OFF: lambda node: node.switchable,
+    PUT_IN: lambda node: node.container, PUT_ON: lambda node: node.surface,
     SIT: lambda node: "SITTABLE" in node.properties,
-}
+}  # fmt: skip
 
 
 def wander(home: Home, rng: Random, steps: int, tally: Tally) -> None:

@@ -38,11 +38,8 @@ def test_linked_members_follow_their_header() -> None:
     book = FactRecord("book_1", "object", "book", "shelf_1")
     edits = style.edits([OPEN_CABINET, shelf, MUG, book])
     assert texts(edits) == [
-        "cabinet cabinet_1 open\n",
-        "there mug mug_1 clean\n",
-        "shelf shelf_1\n",
-        "there book book_1\n",
-    ]
+        "cabinet cabinet_1 open\n", "there mug mug_1 clean\n", "shelf shelf_1\n", "there book book_1\n",
+    ]  # fmt: skip
     assert edits[1].parent == "cabinet_1"
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from planners.train_retention import RANGES, check_options, main, parser
 from planners.training.retention.replay import ArgumentMatcher, Example, replay
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
+
+Arguments = Callable[..., Namespace]
 
 
 @pytest.fixture
@@ -36,20 +39,23 @@ def sessions(tmp_path: Path) -> Path:
     return file
 
 
-def arguments(model: Path, sessions: Path, out: Path, *more: str) -> Namespace:
-    options = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--budgets", "12", "20"]
-    options += ["--save", "1", "--shortest", "1", "--held-out", "0", "--dtype", "float32"]
-    return parser().parse_args([*options, *more])
+@pytest.fixture
+def arguments(tiny_model: Path, sessions: Path, tmp_path: Path) -> Arguments:
+    """Return a function that parses the options of a run in a folder."""
+
+    def parse(out: str = "run", *more: str) -> Namespace:
+        options = ["--sessions", str(sessions), "--out", str(tmp_path / out), "--model", str(tiny_model)]
+        options += ["--budgets", "12", "20", "--save", "1", "--shortest", "1", "--held-out", "0", "--dtype", "float32"]
+        return parser().parse_args([*options, *more])
+
+    return parse
 
 
 def train(args: Namespace) -> Trainer:
-    trainer = Trainer(args)
-    trainer.matcher = ArgumentMatcher({token: f"w{token}" for token in range(100)}, 2)  # artificial words
-    try:
+    with closing(Trainer(args)) as trainer:
+        trainer.matcher = ArgumentMatcher({token: f"w{token}" for token in range(100)}, 2)  # artificial words
         trainer.run()
-    finally:
-        trainer.close()
-    return trainer
+        return trainer
 
 
 def test_positive_tokens_are_literal_parts_of_an_argument() -> None:
@@ -58,36 +64,33 @@ def test_positive_tokens_are_literal_parts_of_an_argument() -> None:
     assert ArgumentMatcher({3: "a"}, 1).labels([3], ["take"]).tolist() == [True]
 
 
-def test_a_head_is_trained_and_can_be_loaded(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    trainer = train(arguments(tiny_model, sessions, tmp_path / "run"))
+def test_a_head_is_trained_and_can_be_loaded(arguments: Arguments, tmp_path: Path) -> None:
+    trainer = train(arguments())
     progress = json.loads((tmp_path / "run" / PROGRESS).read_text())
     assert progress["epoch"] == 2 and progress["rows"] > 8 and progress["steps"] > 0
     assert float(load_head(str(tmp_path / "run" / HEAD)).out.weight.detach().abs().max()) > 0
     assert trainer.progress.curve[-1]["loss"] > 0
 
 
-def test_sessions_are_replayed_under_the_budget(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    trainer = Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
-    try:
+def test_sessions_are_replayed_under_the_budget(arguments: Arguments, sessions: Path) -> None:
+    with closing(Trainer(arguments())) as trainer:
         (session, *_) = trainer.sessions
         protected = replace(session, turns=(replace(session.turns[0], protected=3), *session.turns[1:]))
         examples = [
             [moment.example for moment in replay(trainer.engine, item, trainer.matcher, trainer.head, 12, 0.5)]
             for item in (session, protected)
         ]
-    finally:
-        trainer.close()
     (first, *later), (first_protected, *_) = examples
     assert first.labels.numel() == 30 - 4 and first_protected.labels.numel() == 30 - 4 - 3
     assert [example.labels.numel() for example in later] == [12 + 8 - 4 - 2] * 3  # kept rows, new rows, less the span
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: Arguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupt one run between epochs and another within one; the settings must stay the same."""
-    train(arguments(tiny_model, sessions, tmp_path / "whole"))
-    train(arguments(tiny_model, sessions, tmp_path / "epochs", "--epochs", "1"))
+    train(arguments("whole"))
+    train(arguments("epochs", "--epochs", "1"))
     learn, names = Trainer._learn, []
 
     def interrupt(self: Trainer, session: ToolSession) -> None:
@@ -98,56 +101,49 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Trainer, "_learn", interrupt)
-        train(arguments(tiny_model, sessions, tmp_path / "parts"))
+        train(arguments("parts"))
     (tmp_path / "parts" / HEAD).unlink()  # as if killed before it was written
     whole = load_head(str(tmp_path / "whole" / HEAD)).state_dict()
     for name in ("epochs", "parts"):
-        train(arguments(tiny_model, sessions, tmp_path / name))
+        train(arguments(name))
         resumed = load_head(str(tmp_path / name / HEAD)).state_dict()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     with pytest.raises(ConfigError, match=r"decay=0.25 \(was 0.5\)"):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "parts", "--decay", "0.25"))
+        Trainer(arguments("parts", "--decay", "0.25"))
 
 
 @pytest.mark.parametrize("damage", ["tensor", "number", "name", "cut", "empty"])
-def test_a_damaged_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp_path: Path, damage: str) -> None:
-    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+def test_a_damaged_checkpoint_is_refused(arguments: Arguments, tmp_path: Path, damage: str) -> None:
+    train(arguments("run", "--epochs", "1"))
     file = tmp_path / "run" / STATE
     raw = file.read_bytes()
     file.write_bytes(
         {
             "tensor": raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:],
-            "number": raw.replace(b'\\"steps\\": ', b'\\"steps\\":1', 1),
-            "name": raw.replace(b"sha256", b"sha257", 1),
-            "cut": raw[: len(raw) // 2],
-            "empty": b"",
+            "number": raw.replace(b'\\"steps\\": ', b'\\"steps\\":1', 1), "name": raw.replace(b"sha256", b"sha257", 1),
+            "cut": raw[: len(raw) // 2], "empty": b"",
         }[damage]
-    )
+    )  # fmt: skip
     assert file.read_bytes() != raw
     with pytest.raises(ModelError, match=rf"{STATE}.*; restore it, or train again"):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+        Trainer(arguments())
 
 
-def test_a_checkpoint_without_checksum_is_resumed(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
-    metadata, tensors = read_state(tmp_path / "run" / STATE)
+def test_a_checkpoint_without_checksum_is_resumed_unless_it_is_damaged(arguments: Arguments, tmp_path: Path) -> None:
+    train(arguments("run", "--epochs", "1"))
+    file = tmp_path / "run" / STATE
+    metadata, tensors = read_state(file)
     del metadata["sha256"]
-    save_file(tensors, tmp_path / "run" / STATE, metadata)
-    assert train(arguments(tiny_model, sessions, tmp_path / "run")).progress.epoch == 2
+    for part in ("settings", "progress"):
+        save_file(tensors, file, metadata | {part: "{"})
+        with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train again"):
+            Trainer(arguments())
+    save_file(tensors, file, metadata)
+    assert train(arguments()).progress.epoch == 2
 
 
-@pytest.mark.parametrize("part", ["settings", "progress"])
-def test_damage_without_a_checksum_is_named(tiny_model: Path, sessions: Path, tmp_path: Path, part: str) -> None:
-    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
-    metadata, tensors = read_state(tmp_path / "run" / STATE)
-    del metadata["sha256"]
-    save_file(tensors, tmp_path / "run" / STATE, metadata | {part: "{"})
-    with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train again"):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
-
-
-def test_alpha_is_chosen_by_the_held_out_sessions(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    trainer = train(arguments(tiny_model, sessions, tmp_path / "run", "--held-out", "1"))
+def test_alpha_is_chosen_by_the_held_out_sessions(arguments: Arguments, sessions: Path, tmp_path: Path) -> None:
+    trainer = train(arguments("run", "--held-out", "1"))
     assert len(trainer.sessions) == 2 and [session.name for session in trainer.held_out] == ["s2"]
     candidates = json.loads((tmp_path / "run" / PROGRESS).read_text())["weighed"]
     trained, best = trainer.head.alpha.item(), min(candidates, key=lambda row: row["nats"])
@@ -156,42 +152,38 @@ def test_alpha_is_chosen_by_the_held_out_sessions(tiny_model: Path, sessions: Pa
     assert head.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
     assert head.about["held_out"] == 1 and head.about["weighed"] == candidates
     with pytest.raises(ConfigError, match="--held-out 3 of 3 sessions leaves none"):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "all", "--held-out", "3"))
+        Trainer(arguments("all", "--held-out", "3"))
 
 
-def test_surprisal_is_of_the_tokens_between_two_queries(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    trainer = Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
-    first, second, third, fourth = trainer.sessions[0].turns
-    restart = replace(third, begins=True)
-    try:
+def test_surprisal_is_of_the_tokens_between_two_queries(arguments: Arguments, sessions: Path) -> None:
+    with closing(Trainer(arguments())) as trainer:
+        first, second, third, fourth = trainer.sessions[0].turns
+        restart, silent = replace(third, begins=True), replace(second, query=8)
         (surprisal,) = trainer._surprisals([ToolSession("s", (first, second))])
         moment = next(trainer._replay(ToolSession("s", (first, second)), 12))
         expected = -float(trainer.engine.score(moment.cache, [list(second.ids[:4])]).scores[0])
-        silent = replace(second, query=8)
         assert list(trainer._surprisals([ToolSession("silent", (first, silent))])) == []
         assert list(trainer._surprisals([ToolSession("restart", (first, restart, fourth))])) == []
-    finally:
-        trainer.close()
     assert surprisal == pytest.approx(expected, rel=1e-6) and surprisal > 0
     assert moment.following == second and moment.cache.positions.numel() == 12
 
 
-def test_the_scale_of_the_features_is_set_before_training(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    head = train(arguments(tiny_model, sessions, tmp_path / "run")).head
+def test_the_scale_of_the_features_is_set_before_training(arguments: Arguments) -> None:
+    head = train(arguments()).head
     assert bool((head.center != 0).any()) and bool((head.spread != 1).any())
     with pytest.raises(ConfigError, match="--budgets"):
-        train(arguments(tiny_model, sessions, tmp_path / "never", "--budgets", "1000"))
+        train(arguments("never", "--budgets", "1000"))
 
 
-def test_files_without_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_files_without_sessions_are_refused(arguments: Arguments, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="no session in"):
-        Trainer(arguments(tiny_model, tmp_path / "none.jsonl", tmp_path / "run"))
+        Trainer(arguments("run", "--sessions", str(tmp_path / "none.jsonl")))
 
 
-def test_a_missing_tokenizer_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_named(arguments: Arguments) -> None:
     with pytest.raises(ModelError, match=r"the tokenizer of '/no/where'.*--tokenizer"):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--tokenizer", "/no/where"))
+        Trainer(arguments("run", "--tokenizer", "/no/where"))
 
 
 def test_the_loss_has_the_papers_terms() -> None:
@@ -207,29 +199,29 @@ def test_the_loss_has_the_papers_terms() -> None:
     assert loss_of(ResidualHead(4), example).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_run_is_not_resumed_with_other_sessions(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_with_other_sessions(arguments: Arguments, sessions: Path) -> None:
     """Another order is refused as well: held-out sessions, which choose alpha, would be trained on."""
-    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    train(arguments("run", "--epochs", "1"))
     lines = sessions.read_text().splitlines()
     sessions.write_text("\n".join(reversed(lines)) + "\n")
     with pytest.raises(ConfigError, match=r"a run with other settings: content="):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+        Trainer(arguments())
     with pytest.raises(ConfigError, match=r"lr=0.1 \(was "):
-        Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--lr", "0.1"))
+        Trainer(arguments("run", "--lr", "0.1"))
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(
-    tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: Arguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "planners.training.retention.trainer.loss_of", lambda head, example: head.out.weight.sum() * float("nan")
     )
     with pytest.raises(ModelError, match=r"the loss is nan in session s\d after 0 steps.*smaller --lr than 0.001"):
-        train(arguments(tiny_model, sessions, tmp_path / "run"))
+        train(arguments())
     assert not (tmp_path / "run" / HEAD).exists()
     for rate in ("0", "nan", "1e38"):
         with pytest.raises(ConfigError, match=f"--lr {rate} is no learning rate|--lr 1e\\+38 is no learning rate"):
-            Trainer(arguments(tiny_model, sessions, tmp_path / "other", "--lr", rate))
+            Trainer(arguments("other", "--lr", rate))
 
 
 def test_the_default_model_is_in_the_package() -> None:

@@ -26,7 +26,6 @@ from tests.envs.wah.fake_simulator import FAULTS, FakeSimulator
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.virtualhome.toy import NOTHING_LEFT_OPEN
 
-HARMLESS = {"bad_image"}  # no image is requested
 SHORT = 0.5  # seconds, for calls that can only fail
 SETTINGS = [("lota", "full", "lota"), ("lota", "full", "strict"), ("grounded", "partial", "strict")]
 
@@ -130,7 +129,7 @@ def test_ids_of_added_things_are_renumbered() -> None:
     assert renumber_added(graph, 12) == graph
 
 
-@pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("during", [pytest.param("reset", marks=pytest.mark.slow), "step"])
 def test_every_fault_is_a_simulator_error(fault: str, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
     episode = first_scene(7)

@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 
 from envs.wah.virtualhome.client import Simulator
-from envs.wah.virtualhome.errors import (
-    ReplayMismatch,
-    SimulatorAnswer,
-    SimulatorGone,
-)
+from envs.wah.virtualhome.errors import ReplayMismatch, SimulatorAnswer, SimulatorGone
 from envs.wah.virtualhome.recording import Recording, Replay, first_difference
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from tests.envs.wah.fake_simulator import FakeSimulator
-from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, http
+from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, connected, http
 
 pytestmark = NOTHING_LEFT_OPEN
 
@@ -27,18 +23,18 @@ pytestmark = NOTHING_LEFT_OPEN
 def converse(simulator: Simulator) -> list[Any]:
     simulator.reset(1)
     simulator.add_character()
-    return [simulator.environment_graph(), simulator.render_script([LINE]), simulator.camera_image([0])]
+    return [simulator.environment_graph(), simulator.render_script([LINE]), simulator.camera_count()]
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "deep/er/talk.jsonl.gz"])
 def test_a_replay_is_identical(server: FakeSimulator, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    with Simulator(http(server), record=path) as simulator:
+    with connected(http(server), record=path) as simulator:
         answers = converse(simulator)
         assert not path.exists()
     server.kill()
     second = path.with_name(f"second-{path.name}")
-    with Simulator(Replay(path), record=second) as simulator:
+    with connected(Replay(path), record=second) as simulator:
         assert converse(simulator) == answers
     assert second.read_bytes() == path.read_bytes()
     assert sorted(file.name for file in path.parent.iterdir()) == sorted([path.name, second.name])
@@ -47,30 +43,24 @@ def test_a_replay_is_identical(server: FakeSimulator, tmp_path: Path, name: str)
 @pytest.fixture
 def recorded(server: FakeSimulator, tmp_path: Path) -> Path:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(server), record=path) as simulator:
+    with connected(http(server), record=path) as simulator:
         converse(simulator)
     return path
 
 
 def test_a_different_request_is_a_mismatch(recorded: Path) -> None:
-    with Simulator(Replay(recorded)) as simulator:
+    with connected(Replay(recorded)) as simulator:
+        with pytest.raises(ReplayMismatch, match=r"intParams\[0\] was 1, is 0"):
+            simulator.reset(0)
+        with pytest.raises(ReplayMismatch, match=r"action was 'reset', is 'idle'"):
+            simulator.check()
         simulator.reset(1)
-        with pytest.raises(ReplayMismatch, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
-            simulator.add_character("Chars/Male2")
-    with (
-        Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayMismatch, match=r"intParams\[0\] was 1, is 0"),
-    ):
-        simulator.reset(0)
-    with (
-        Simulator(Replay(recorded)) as simulator,
-        pytest.raises(ReplayMismatch, match=r"action was 'reset', is 'idle'"),
-    ):
-        simulator.check()
+        with pytest.raises(ReplayMismatch, match=r"add_character at recording .*line 2: stringParams\[0\] was .*fix_r"):
+            simulator.add_character("kitchen")
 
 
 def test_a_request_after_the_end_is_a_mismatch(recorded: Path) -> None:
-    with Simulator(Replay(recorded)) as simulator:
+    with connected(Replay(recorded)) as simulator:
         converse(simulator)
         for _ in range(2):
             with pytest.raises(ReplayMismatch, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
@@ -79,9 +69,9 @@ def test_a_request_after_the_end_is_a_mismatch(recorded: Path) -> None:
 
 def test_a_recorded_refusal_is_replayed(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(server), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
+    with connected(http(server), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
         simulator.reset(9)
-    with Simulator(Replay(path)) as simulator, pytest.raises(SimulatorAnswer, match="at recording .*Invalid scene"):
+    with connected(Replay(path)) as simulator, pytest.raises(SimulatorAnswer, match="at recording .*Invalid scene"):
         simulator.reset(9)
 
 
@@ -89,13 +79,13 @@ def test_ids_are_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     line = {"request": {"id": "7", "action": "idle"}, "answer": {"id": "8", "success": True}}
     path.write_text(json.dumps(line) + '\n{"end": 1}\n')
-    with Simulator(Replay(path)) as simulator:
+    with connected(Replay(path)) as simulator:
         simulator.check()
 
 
 def test_lines_after_the_end_are_errors(recorded: Path) -> None:
     recorded.write_bytes(recorded.read_bytes() * 2)
-    with Simulator(Replay(recorded)) as simulator:
+    with connected(Replay(recorded)) as simulator:
         converse(simulator)
         with pytest.raises(DataError, match="talk.jsonl:6 is"):
             simulator.check()
@@ -106,10 +96,8 @@ def test_recordings_cut_between_lines_are_errors(recorded: Path, count: int) -> 
     lines = recorded.read_text().splitlines(keepends=True)
     assert len(lines) == 6
     recorded.write_text("".join(lines[:count]))
-    with (
-        Simulator(Replay(recorded)) as simulator,
-        pytest.raises(DataError, match=rf"talk.jsonl:{count + 1} is damaged"),
-    ):
+    message = rf"talk.jsonl:{count + 1} is damaged"
+    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match=message):
         converse(simulator)
         simulator.check()
 
@@ -121,19 +109,19 @@ def test_recordings_cut_between_lines_are_errors(recorded: Path, count: int) -> 
 def test_damaged_lines_are_errors(recorded: Path, line: str) -> None:
     lines = recorded.read_text().splitlines()
     recorded.write_text("\n".join([lines[0], line, *lines[2:]]))
-    with Simulator(Replay(recorded)) as simulator, pytest.raises(DataError, match="talk.jsonl:2 is"):
+    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match="talk.jsonl:2 is"):
         converse(simulator)
 
 
 def test_damaged_archives_are_errors(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl.gz"
-    with Simulator(http(server), record=path) as simulator:
+    with connected(http(server), record=path) as simulator:
         converse(simulator)
     intact = path.read_bytes()
     flipped = intact[:40] + bytes([intact[40] ^ 255]) + intact[41:]
     for damaged in (b"", b"no gzip", intact[: len(intact) // 2], intact[:-9], flipped):
         path.write_bytes(damaged)
-        with Simulator(Replay(path)) as simulator, pytest.raises(DataError, match=r"talk.jsonl.gz:\d+ is"):
+        with connected(Replay(path)) as simulator, pytest.raises(DataError, match=r"talk.jsonl.gz:\d+ is"):
             converse(simulator)
             simulator.check()
     assert gzip.decompress(intact).count(b"\n") == 6
@@ -158,7 +146,7 @@ def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path) -> None:
 def test_without_exchanges_there_is_no_file(server: FakeSimulator, tmp_path: Path) -> None:
     Simulator(http(server), record=tmp_path / "talk.jsonl").close()
     server.kill()
-    with pytest.raises(SimulatorGone), Simulator(http(server), record=tmp_path / "talk.jsonl") as simulator:
+    with pytest.raises(SimulatorGone), connected(http(server), record=tmp_path / "talk.jsonl") as simulator:
         simulator.check()
     assert not list(tmp_path.iterdir())
 
@@ -174,14 +162,14 @@ def test_a_recording_closes_once(server: FakeSimulator, tmp_path: Path) -> None:
 
 def test_a_failed_request_fails_in_the_replay_which_continues(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with Simulator(http(server), record=path) as simulator:
+    with connected(http(server), record=path) as simulator:
         first = simulator.environment_graph()
         server.faults.append("bad_json")
         with pytest.raises(SimulatorAnswer):
             simulator.render_script([LINE])
         simulator.reset(1)
         last = simulator.environment_graph()
-    with Simulator(Replay(path)) as simulator:
+    with connected(Replay(path)) as simulator:
         assert simulator.environment_graph() == first
         with pytest.raises(ReplayMismatch):
             simulator.render_script([LINE])
@@ -191,7 +179,7 @@ def test_a_failed_request_fails_in_the_replay_which_continues(server: FakeSimula
 
 def test_failed_calls_are_not_recorded(server: FakeSimulator, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
-    with pytest.raises(SimulatorAnswer), Simulator(http(server), record=path) as simulator:
+    with pytest.raises(SimulatorAnswer), connected(http(server), record=path) as simulator:
         simulator.check()
         server.faults.append("bad_json")
         simulator.check()
@@ -206,9 +194,11 @@ def test_a_path_that_cannot_be_written_is_an_error(server: FakeSimulator, tmp_pa
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
 def test_a_full_disk(server: FakeSimulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulator = Simulator(http(server), record=tmp_path / name)
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(CapacityError, match="free some room"), simulator:
+    with (
+        pytest.raises(CapacityError, match="free some room"),
+        connected(http(server), record=tmp_path / name) as simulator,
+    ):
         simulator.check()
     assert not list(tmp_path.iterdir())
     requests = len(server.requests)
@@ -223,10 +213,10 @@ def test_a_file_that_cannot_be_renamed_is_preserved(
     with monkeypatch.context() as patch, pytest.raises(CapacityError, match="renamed by hand"):
         patch.setattr(os, "link", full)
         patch.setattr(Path, "replace", full)
-        with Simulator(http(server), record=tmp_path / "talk.jsonl") as simulator:
+        with connected(http(server), record=tmp_path / "talk.jsonl") as simulator:
             simulator.check()
     (partial_file,) = tmp_path.iterdir()
-    with Simulator(Replay(partial_file)) as simulator:
+    with connected(Replay(partial_file)) as simulator:
         simulator.check()
 
 
@@ -253,13 +243,16 @@ def full(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_differences() -> None:
-    assert first_difference({"a": [1, "x"]}, {"a": [1, "x"]}) is None
-    assert first_difference({"a": [1, "x"]}, {"a": [1, "y"]}) == "a[1] was 'x', is 'y'"
-    assert first_difference({"a": []}, {"a": {}}) == "a was [], is {}"
-    assert first_difference({"a": 1}, {"b": 1}) == "a was 1, is not there"
-    assert (
-        first_difference({"a": "x" * 99 + "y"}, {"a": "x" * 100}) == f"a was ...{'x' * 40 + 'y'!r}, is ...{'x' * 41!r}"
-    )
-    assert first_difference({"a": 1}, {"a": 1, "b": "z" * 99}) == f"b was not there, is {'z' * 80!r}..."
-    assert first_difference({"a.b": 1}, {"a": {"b": 1}}) == "the same values are nested otherwise"
+@pytest.mark.parametrize(
+    ("recorded", "current", "difference"),
+    [
+        ({"a": [1, "x"]}, {"a": [1, "x"]}, None),
+        ({"a": [1, "x"]}, {"a": [1, "y"]}, "a[1] was 'x', is 'y'"),
+        ({"a": []}, {"a": {}}, "a was [], is {}"), ({"a": 1}, {"b": 1}, "a was 1, is not there"),
+        ({"a": "x" * 99 + "y"}, {"a": "x" * 100}, f"a was ...{'x' * 40 + 'y'!r}, is ...{'x' * 41!r}"),
+        ({"a": 1}, {"a": 1, "b": "z" * 99}, f"b was not there, is {'z' * 80!r}..."),
+        ({"a.b": 1}, {"a": {"b": 1}}, "the same values are nested otherwise"),
+    ],
+)  # fmt: skip
+def test_differences(recorded: Any, current: Any, difference: str | None) -> None:
+    assert first_difference(recorded, current) == difference

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envs.wah.virtualhome.client import Simulator
-from envs.wah.virtualhome.transport import IDEMPOTENT, HttpTransport
+from envs.wah.virtualhome.transport import IDEMPOTENT, HttpTransport, Transport
 from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.waiting import PATIENCE
 
@@ -60,7 +62,6 @@ CALLS: dict[str, Call] = {
     "reset": lambda simulator: simulator.reset(1),
     "environment_graph": lambda simulator: simulator.environment_graph(),
     "camera_count": lambda simulator: simulator.camera_count(),
-    "camera_image": lambda simulator: simulator.camera_image([0]),
     "expand_scene": lambda simulator: simulator.expand_scene({"nodes": [], "edges": []}),
     "add_character": lambda simulator: simulator.add_character(room="kitchen"),
     "render_script": lambda simulator: simulator.render_script([LINE]),
@@ -70,3 +71,7 @@ CHANGING = sorted(CALLS.keys() - IDEMPOTENT)
 
 def http(server: FakeSimulator, timeout: float = PATIENCE, deadline: float = PATIENCE) -> HttpTransport:
     return HttpTransport(server.url, timeout, deadline, LIMIT)
+
+
+def connected(transport: Transport, record: Path | None = None) -> closing[Simulator]:
+    return closing(Simulator(transport, record))
