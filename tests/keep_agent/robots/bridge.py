@@ -1,7 +1,7 @@
-"""A rosbridge without ROS: protocol v2 over a real websocket, as rosbridge_suite documents it.
+"""Simulated rosbridge: protocol v2 of rosbridge_suite over a websocket, without ROS.
 
-Topics between clients and the robot that a test plays, services of clients and of the robot, and a ROS 2 action server.
-What a bridge would refuse is noted in ``complaints``; tests look that there is none.
+Topics between clients and the robot that a test plays, services of both, and a ROS 2 action server. A message that a
+rosbridge would refuse becomes a complaint; the fixture `robot` checks that there is none.
 """
 
 from __future__ import annotations
@@ -26,119 +26,115 @@ WAIT = PATIENCE
 Action = Callable[[dict, Callable[[dict], None], Event], tuple[int, dict]]
 
 
+def _start(function: Callable[..., object], *arguments: Any) -> None:
+    Thread(target=function, args=arguments, daemon=True).start()
+
+
 class StandIn:
-    """``heard`` keeps what was published, by topic; `until` waits for something."""
+    """Rosbridge with a robot behind it. ``messages`` holds the published messages by topic."""
 
     def __init__(self) -> None:
         self.port = 0
-        self.open = Event()  # for new connections; the others stay
+        self.open = Event()  # set: new connections are accepted
         self.open.set()
-        self.heard: dict[str, list[dict]] = defaultdict(list)
+        self.messages: dict[str, list[dict]] = defaultdict(list)
         self.complaints: list[str] = []
         self.actions: dict[str, Action] = {}
         self.services: dict[str, Callable[[dict], dict]] = {}
         self.listeners: dict[str, Callable[[dict], None]] = {}
+        self.advertised: list[str] = []  # every advertisement of a service
         self._lock = RLock()
         self._clients: list[ServerConnection] = []
         self._subscribers: dict[str, list[ServerConnection]] = defaultdict(list)
         self._types: dict[str, str] = {}
         self._latched: dict[str, dict] = {}
         self._providers: dict[str, ServerConnection] = {}
-        self.offered: list[str] = []  # services, as often as they were advertised
         self._calls: dict[str, tuple[ServerConnection, str | None]] = {}
         self._goals: dict[str, Event] = {}
-        self._answers: dict[str, dict] = {}
+        self._responses: dict[str, dict] = {}
         self._number = count(1)
 
-    # what a test does -------------------------------------------------------------------------------------------
+    # calls of a test --------------------------------------------------------------------------------------------
 
-    def until(self, found: Callable[[], Any]) -> Any:
-        """Asked again and again: some of what is waited for, as that a server closes, nobody tells the robot."""
-        answer: Any = None
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait for a true value of ``condition``, evaluated under the lock, and return it."""
+        values: list[Any] = []
 
-        def asked() -> Any:
-            nonlocal answer
+        def check() -> Any:
             with self._lock:
-                answer = found()
-            return answer
+                values.append(condition())
+            return values[-1]
 
-        until(asked, lambda: f"{dict(self.heard)} {self.complaints}")
-        return answer
+        until(check, lambda: f"{dict(self.messages)} {self.complaints}")
+        return values[-1]
 
     def publish(self, topic: str, message: dict, latch: bool = False) -> None:
-        """As a node of the robot."""
         with self._lock:
             if latch:
                 self._latched[topic] = message
-            receivers = list(self._subscribers[topic])
-        for client in receivers:
+            subscribers = list(self._subscribers[topic])
+        for client in subscribers:
             self._send(client, {"op": "publish", "topic": topic, "msg": message})
 
     def call(self, service: str, args: dict) -> dict:
-        """A service that a client offers, called by a node of the robot."""
-        name = self.request(service, args)
-        return self.until(lambda: self._answers.get(name))
+        """Call a client's service and return its response."""
+        id = self.request(service, args)
+        return self.until(lambda: self._responses.get(id))
 
     def request(self, service: str, args: dict) -> str:
-        """The same without waiting for the answer, whose name is returned."""
+        """Call a client's service without waiting for the response; return its id."""
         provider = self.until(lambda: self._providers.get(service))
-        name = f"robot:{next(self._number)}"
-        self._send(provider, {"op": "call_service", "id": name, "service": service, "args": args})
-        return name
+        id = f"robot:{next(self._number)}"
+        self._send(provider, {"op": "call_service", "id": id, "service": service, "args": args})
+        return id
 
     def subscribed(self, *topics: str) -> None:
+        """Wait for a subscriber to each topic."""
         self.until(lambda: all(self._subscribers[topic] for topic in topics))
 
     def cut(self) -> None:
-        """Pull the cable of everybody."""
+        """Break all connections."""
         with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
             self._forget(client)
-            with suppress(OSError):  # gone already
+            with suppress(OSError):  # closed already
                 client.socket.shutdown(SHUT_RDWR)
 
-    def admit(self, *_: object) -> None:
-        """Let a client in as soon as it is `open`."""
-        assert self.open.wait(WAIT)
+    # operations of the protocol ---------------------------------------------------------------------------------
 
-    # what a bridge does -----------------------------------------------------------------------------------------
+    def admit(self, *_: object) -> None:
+        assert self.open.wait(WAIT)
 
     def handle(self, client: ServerConnection) -> None:
         with self._lock:
             self._clients.append(client)
-        try:
+        with suppress(ConnectionClosed):
             for text in client:
-                self._take(client, json.loads(text))
-        except ConnectionClosed:
-            pass
-        finally:
-            self._forget(client)
+                message = json.loads(text)
+                getattr(self, f"_op_{message.get('op')}", self._op_unknown)(client, message)
+        self._forget(client)
 
-    def _take(self, client: ServerConnection, message: dict) -> None:
-        handler = getattr(self, f"_op_{message.get('op')}", None)
-        if handler is None:
-            self._complain(f"unknown op {message}")
-        else:
-            handler(client, message)
+    def _op_unknown(self, client: ServerConnection, message: dict) -> None:
+        self.complaints.append(f"unknown op {message}")
 
     def _op_advertise(self, client: ServerConnection, message: dict) -> None:
-        known = self._types.setdefault(message["topic"], message["type"])
-        if known != message["type"]:
-            self._complain(f"{message['topic']} is {known}, not {message['type']}")
+        kind = self._types.setdefault(message["topic"], message["type"])
+        if kind != message["type"]:
+            self.complaints.append(f"{message['topic']} is {kind}, not {message['type']}")
 
     def _op_unadvertise(self, client: ServerConnection, message: dict) -> None:
         pass
 
     def _op_publish(self, client: ServerConnection, message: dict) -> None:
-        topic = message["topic"]
+        topic, content = message["topic"], message["msg"]
         if topic not in self._types:
-            self._complain(f"{topic} was not advertised")
+            self.complaints.append(f"{topic} was not advertised")
         with self._lock:
-            self.heard[topic].append(message["msg"])
+            self.messages[topic].append(content)
         if topic in self.listeners:
-            Thread(target=self.listeners[topic], args=(message["msg"],), daemon=True).start()
-        self.publish(topic, message["msg"], message.get("latch", False))
+            _start(self.listeners[topic], content)
+        self.publish(topic, content, message.get("latch", False))
 
     def _op_subscribe(self, client: ServerConnection, message: dict) -> None:
         topic = message["topic"]
@@ -155,16 +151,16 @@ class StandIn:
     def _op_advertise_service(self, client: ServerConnection, message: dict) -> None:
         with self._lock:
             self._providers[message["service"]] = client
-            self.offered.append(message["service"])
+            self.advertised.append(message["service"])
 
     def _op_call_service(self, client: ServerConnection, message: dict) -> None:
         name = message["service"]
         if name in self.services:
-            Thread(target=self._serve, args=(client, message), daemon=True).start()
+            _start(self._serve, client, message)
         elif name in self._providers:
-            inner = f"call:{next(self._number)}"
-            self._calls[inner] = client, message.get("id")
-            self._send(self._providers[name], message | {"id": inner})
+            id = f"call:{next(self._number)}"
+            self._calls[id] = client, message.get("id")
+            self._send(self._providers[name], message | {"id": id})
         else:
             self._respond(client, message, f"Service {name} does not exist", False)
 
@@ -182,35 +178,35 @@ class StandIn:
 
     def _op_service_response(self, client: ServerConnection, message: dict) -> None:
         if message["id"] in self._calls:
-            caller, name = self._calls.pop(message["id"])
-            self._send(caller, message | {"id": name})
+            caller, id = self._calls.pop(message["id"])
+            self._send(caller, message | {"id": id})
         with self._lock:
-            self._answers[message["id"]] = message["values"]
+            self._responses[message["id"]] = message["values"]
 
     def _op_send_action_goal(self, client: ServerConnection, message: dict) -> None:
         if not message.get("action_type"):
-            self._complain(f"no type: {message}")
+            self.complaints.append(f"no type: {message}")
         self._goals[message["id"]] = Event()
-        Thread(target=self._act, args=(client, message), daemon=True).start()
+        _start(self._act, client, message)
 
     def _op_cancel_action_goal(self, client: ServerConnection, message: dict) -> None:
         if message["id"] in self._goals:
             self._goals[message["id"]].set()
 
     def _act(self, client: ServerConnection, message: dict) -> None:
-        name, action = message["id"], message["action"]
-        told = {"id": name, "action": action}
+        goal = {"id": message["id"], "action": message["action"]}
 
         def feedback(values: dict) -> None:
             if message.get("feedback"):
-                self._send(client, {"op": "action_feedback", "values": values, **told})
+                self._send(client, {"op": "action_feedback", "values": values, **goal})
 
+        result: dict[str, Any] = {"op": "action_result", "result": True}
         try:
-            status, values = self.actions[action](message["args"], feedback, self._goals[name])
+            action = self.actions[message["action"]]
+            result["status"], result["values"] = action(message["args"], feedback, self._goals[message["id"]])
         except Exception as error:
-            self._send(client, {"op": "action_result", "values": str(error), "status": 0, "result": False, **told})
-        else:
-            self._send(client, {"op": "action_result", "values": values, "status": status, "result": True, **told})
+            result |= {"status": 0, "values": str(error), "result": False}
+        self._send(client, result | goal)
 
     def _send(self, client: ServerConnection, message: dict) -> None:
         try:
@@ -220,18 +216,14 @@ class StandIn:
 
     def _forget(self, client: ServerConnection) -> None:
         with self._lock:
-            for subscribers in self._subscribers.values():
-                subscribers[:] = [other for other in subscribers if other is not client]
-            self._providers = {name: other for name, other in self._providers.items() if other is not client}
-
-    def _complain(self, text: str) -> None:
-        with self._lock:
-            self.complaints.append(text)
+            for clients in self._subscribers.values():
+                clients[:] = [subscriber for subscriber in clients if subscriber is not client]
+            self._providers = {name: owner for name, owner in self._providers.items() if owner is not client}
 
 
 @contextmanager
 def stand_in(port: int = 0) -> Iterator[StandIn]:
-    """A bridge on a free port, as long as the block lasts."""
+    """Run a simulated rosbridge during the block."""
     bridge = StandIn()
     with serve(bridge.handle, "127.0.0.1", port, process_request=bridge.admit) as server:
         bridge.port = server.socket.getsockname()[1]

@@ -1,13 +1,13 @@
-"""Robots and planners that do what a test says, and keep what was asked of them."""
+"""Scripted planners and robots that record their calls, and sessions of both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from threading import Event, Thread, current_thread
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 import pytest
@@ -22,78 +22,116 @@ from tests.waiting import PATIENCE
 
 T = TypeVar("T")
 WAIT = PATIENCE
+QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
+
+
+@dataclass
+class Gate:
+    """Function that blocks its caller until the test opens the gate."""
+
+    result: Any = "wave"
+    entered: Event = field(default_factory=Event)
+    open: Event = field(default_factory=Event)
+
+    def __call__(self, *_: object) -> Any:
+        self.entered.set()
+        assert self.open.wait(WAIT)
+        return self.result
+
+
+def fail(*_: object) -> None:
+    raise ZeroDivisionError("broken")
 
 
 @dataclass
 class ScriptPlanner:
-    """Decides what its script says, then "done". Notes every call, and whether two of them overlapped."""
+    """Planner that decides as ``script`` says, then "done". ``hooks`` run in calls of a name, with the arguments."""
 
     script: Sequence[str | Exception | Callable[[], str]] = ()
+    hooks: dict[str, Callable[..., object]] = field(default_factory=dict)
     calls: list[tuple] = field(default_factory=list)
-    overlaps: int = 0
-    returned: int = 0  # decisions that it made
-    _working: list[str] = field(default_factory=list)
-    _decided: int = 0
+    overlaps: int = 0  # calls that began during another one
+    decisions: int = 0  # that `plan` returned
+    _active: int = 0
 
-    def _enter(self, *call: object) -> None:
-        self.overlaps += bool(self._working)
-        self._working.append(current_thread().name)
+    @contextmanager
+    def _call(self, *call: Any) -> Iterator[None]:
+        self.overlaps += self._active > 0
+        self._active += 1
         self.calls.append(call)
+        try:
+            if call[0] in self.hooks:
+                self.hooks[call[0]](*call[1:])
+            yield
+        finally:
+            self._active -= 1
 
     def observe(self, facts: Iterable[Fact]) -> None:
-        self._enter("observe", tuple(facts))
-        self._working.pop()
+        with self._call("observe", tuple(facts)):
+            pass
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        self._enter("plan", instruction, tuple(skills))
-        try:
-            choice = self.script[self._decided] if self._decided < len(self.script) else "done"
-            self._decided += 1
+        with self._call("plan", instruction, tuple(skills)):
+            number = self.count("plan")
+            choice = self.script[number - 1] if number <= len(self.script) else "done"
             if isinstance(choice, Exception):
                 raise choice
-            decision = Decision(choice() if callable(choice) else choice, number=self._decided)
-            self.returned += 1
+            decision = Decision(choice() if callable(choice) else choice, number=number)
+            self.decisions += 1
             return decision
-        finally:
-            self._working.pop()
 
     def report(self, outcome: Outcome) -> None:
-        self._enter("report", outcome)
-        self._working.pop()
+        with self._call("report", outcome):
+            pass
 
     def finish(self, success: bool) -> None:
-        self._enter("finish", success)
-        self._working.pop()
+        with self._call("finish", success):
+            pass
 
-    def named(self, name: str) -> list[tuple]:
-        return [call[1:] for call in self.calls if call[0] == name]
+    @property
+    def names(self) -> list[str]:
+        """The names of all calls."""
+        return [call[0] for call in self.calls]
+
+    @property
+    def reports(self) -> list[Outcome]:
+        return [call[1] for call in self.calls if call[0] == "report"]
+
+    @property
+    def facts(self) -> list[tuple[Fact, ...]]:
+        """The facts of each call of `observe`."""
+        return [call[1] for call in self.calls if call[0] == "observe"]
+
+    def count(self, *names: str) -> int | list[int]:
+        counts = [self.names.count(name) for name in names]
+        return counts[0] if len(counts) == 1 else counts
 
 
 @dataclass
 class ScriptRobot:
-    """``deeds`` says what a skill does; others work at once. `begun` and `cancelled` tell a test how far it is."""
+    """Robot with a function per skill; other skills succeed at once."""
 
     names: Sequence[str] = ("wave", "nod")
     deeds: dict[str, Callable[[ScriptRobot], Outcome]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     running: int = 0
     executed: list[str] = field(default_factory=list)
-    begun: Event = field(default_factory=Event)
+    started: Event = field(default_factory=Event)
     cancelled: Event = field(default_factory=Event)
-    release: Event = field(default_factory=Event)  # lets go of what hangs
+    release: Event = field(default_factory=Event)  # ends `until_released`
 
     def skills(self) -> Sequence[str]:
         return self.names
 
     def observe(self) -> Iterable[Fact]:
-        seen, self.facts = self.facts, []
-        return seen
+        facts, self.facts = self.facts, []
+        return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         self.running += 1
         self.executed.append(skill)
         self.cancelled.clear()
-        self.begun.set()
+        self.started.set()
         try:
             feedback(f"{skill} begins")
             return self.deeds.get(skill, lambda robot: Outcome(True))(self)
@@ -110,84 +148,79 @@ def until_cancelled(robot: ScriptRobot) -> Outcome:
 
 
 def until_released(robot: ScriptRobot) -> Outcome:
-    """Does not care about being cancelled."""
+    """Ignore cancellations."""
     assert robot.release.wait(WAIT)
-    return failed("let go at last")
+    return failed("released")
 
 
 def fact(number: int) -> Fact:
     return Fact(f"mug_{number}", "object", "mug", place="table_1")
 
 
-QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
-
-
 def limits(**seconds: float) -> Limits:
-    return Limits(**{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__} | seconds)
+    return Limits(**asdict(QUICK) | seconds)
 
 
 def change(limits: Limits, **seconds: float) -> None:
-    """For the task as well that is on with these limits."""
+    """Change limits in place, also for the running task."""
     for name, value in seconds.items():
         object.__setattr__(limits, name, value)
 
 
 @contextmanager
 def limited(*names: str, hangs: Event) -> Iterator[None]:
-    """Limits hold for calls of these ``names`` alone, and only when ``hangs`` says that the test has come so far.
-
-    A limit of a session is for many calls, and those that a test wants answered may take as long as they need.
-    """
+    """Apply limits to calls of these ``names`` alone, after ``hangs`` is set; other calls take the time they need."""
     wait = Call.wait
 
-    def patient(call: Call[Any], seconds: float, *others: Future[Any]) -> bool:
+    def patient(call: Call[Any], seconds: float, *futures: Future[Any]) -> bool:
         if call.name in names:
             assert hangs.wait(WAIT)
-            return wait(call, seconds, *others)
-        return wait(call, WAIT, *others)
+            return wait(call, seconds, *futures)
+        return wait(call, WAIT, *futures)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Call, "wait", patient)
         yield
 
 
-def thinking() -> tuple[ScriptPlanner, Event, Event]:
-    """A planner that thinks until it gets its answer; it was asked, and the answer is there."""
-    asked, answer = Event(), Event()
-
-    def think() -> str:
-        asked.set()
-        return str(answer.wait(WAIT))
-
-    return ScriptPlanner([think]), asked, answer
-
-
 def later(call: Callable[[], T]) -> Future[T]:
-    """What a call gives that is made beside the test."""
+    """Return the future result of a call on another thread."""
     future: Future[T] = Future()
     Thread(target=lambda: future.set_result(call()), daemon=True).start()
     return future
 
 
 def scripted(
-    script: Sequence[str] = (), limits: Limits = QUICK, facts: Sequence[Fact] = (), **deeds: Callable[..., Outcome]
-) -> tuple[RobotSession, ScriptPlanner, ScriptRobot]:
-    """A session of a planner and a robot with what they do."""
-    planner, robot = ScriptPlanner(script), ScriptRobot(deeds=deeds, facts=[*facts])
-    return RobotSession(planner, robot, limits=limits), planner, robot
+    script: Sequence[Any] = (),
+    facts: Sequence[Fact] = (),
+    *,
+    hooks: dict[str, Callable[..., object]] | None = None,
+    robot: ScriptRobot | None = None,
+    wave: Callable[[ScriptRobot], Outcome] | None = None,
+    nod: Callable[[ScriptRobot], Outcome] | None = None,
+    kind: type[Any] = RobotSession,
+    **options: Any,
+) -> tuple[Any, ScriptPlanner, ScriptRobot]:
+    """Make a session, or a service, of a planner and a robot whose skills are the functions ``wave`` and ``nod``."""
+    planner, robot = ScriptPlanner(script, hooks or {}), robot or ScriptRobot()
+    robot.deeds |= {name: deed for name, deed in (("wave", wave), ("nod", nod)) if deed}
+    robot.facts += facts
+    return kind(planner, robot, **{"limits": QUICK} | options), planner, robot
 
 
-def greeted(script: Sequence[str], **choices: Any) -> tuple[TaskReport, ScriptPlanner, ScriptRobot]:
-    """The end of a task of `scripted`."""
-    session, planner, robot = scripted(script, **choices)
+service_of = partial(scripted, kind=RobotService)
+
+
+def greet(script: Sequence[Any] = (), *values: Any, **options: Any) -> tuple[TaskReport, ScriptPlanner, ScriptRobot]:
+    """Run a task of `scripted`."""
+    session, planner, robot = scripted(script, *values, **options)
     return session.run("greet"), planner, robot
-
-
-def offered(script: Sequence[Any], **choices: Any) -> tuple[RobotService, ScriptPlanner]:
-    """The same planner and robot as a service."""
-    session, planner, robot = scripted(script, **choices)
-    return RobotService(planner, robot, limits=session.limits), planner
 
 
 def in_background(session: RobotSession, instruction: str = "do it") -> Future[TaskReport]:
     return later(partial(session.run, instruction))
+
+
+def all_return(session: RobotSession) -> bool:
+    """Wait for every call that the session began."""
+    return all(call.wait(WAIT) for call in session._calls)

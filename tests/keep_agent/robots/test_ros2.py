@@ -12,19 +12,12 @@ from typing import Any
 
 import pytest
 
-from envs.outcome import Outcome, failed
+from envs.outcome import Outcome
 from keep_agent.robots import NotInstalled, ros2
 from tests.keep_agent.robots import rclpy_standin
-from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot
+from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, until_cancelled
 from tests.keep_agent.robots.ros import ROOT
 from tests.waiting import until
-
-
-def patient(robot: ScriptRobot) -> Outcome:
-    """A skill that only a cancellation ends."""
-    robot.begun.set()
-    robot.cancelled.wait(WAIT)
-    return failed("cancelled")
 
 
 @pytest.fixture
@@ -35,7 +28,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[ros2.R
     monkeypatch.setattr(ros2, "time", SimpleNamespace(sleep=rclpy_standin.sleep))
 
     def make(*script: str) -> tuple[ros2.Ros2Node, ScriptRobot]:
-        robot = ScriptRobot(deeds={"wave": patient})
+        robot = ScriptRobot(deeds={"wave": until_cancelled})
         return ros2.Ros2Node(ScriptPlanner(script), robot, limits=QUICK), robot
 
     return make
@@ -52,13 +45,13 @@ def test_a_goal_that_is_cancelled_ends_as_that(made: Callable[..., Any]) -> None
 
     def wave(robot: ScriptRobot) -> Outcome:
         """Until the cancellation is noted, too."""
-        outcome = patient(robot)
+        outcome = until_cancelled(robot)
         until(lambda: goal.is_cancel_requested)
         return outcome
 
     robot.deeds["wave"] = wave
     goal = node.server.send("greet")
-    assert robot.begun.wait(WAIT)
+    assert robot.started.wait(WAIT)
     node.server.cancel(goal)
     result = goal.result.result(WAIT)
     assert (goal.status, result.success) == ("canceled", False) and "the goal was cancelled" in result.report
@@ -77,7 +70,7 @@ def test_a_goal_that_is_cancelled_before_its_run_has_begun_moves_nothing(made: C
 def test_a_new_goal_takes_the_place_of_the_old(made: Callable[..., Any]) -> None:
     node, robot = made("wave", "nod")
     first = node.server.send("greet")
-    assert robot.begun.wait(WAIT)
+    assert robot.started.wait(WAIT)
     second = node.server.send("nod to her")
     assert ros2.REPLACED in first.result.result(WAIT).report and first.status == "aborted"
     assert second.result.result(WAIT).success and second.status == "succeeded"
@@ -96,7 +89,7 @@ def test_cancelling_a_goal_that_was_replaced_leaves_the_new_one_alone(made: Call
 def test_closing_tells_the_client_before_the_server_is_gone(made: Callable[..., Any]) -> None:
     node, robot = made("wave")
     goal = node.server.send("greet")
-    assert robot.begun.wait(WAIT)
+    assert robot.started.wait(WAIT)
     node.server.sends.clear()
     node.close()
     assert goal.status == "aborted" and "shut down" in goal.result.result(WAIT).report
@@ -107,11 +100,11 @@ def test_closing_tells_the_client_before_the_server_is_gone(made: Callable[..., 
 def test_an_interrupt_ends_the_command_in_the_same_order(
     made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    robot, goals = ScriptRobot(deeds={"wave": patient}), []
+    robot, goals = ScriptRobot(deeds={"wave": until_cancelled}), []
 
     def interrupted(spinning: Any, timeout: float | None = None) -> None:
         goals.append(rclpy_standin.Node.server.send("greet"))
-        assert robot.begun.wait(WAIT)
+        assert robot.started.wait(WAIT)
         rclpy_standin.Node.server.sends.clear()
         raise KeyboardInterrupt
 

@@ -1,9 +1,8 @@
-"""The service that all wires share: single plans, facts as JSON, the status, and who may talk to the planner."""
+"""Service for all transports: single plans, facts as JSON, the status, and one task at a time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,6 +10,7 @@ from threading import Event
 
 import pytest
 
+from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import read_facts
@@ -18,134 +18,127 @@ from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,
+    Gate,
     ScriptPlanner,
-    ScriptRobot,
+    all_return,
     fact,
+    fail,
     later,
     limited,
     limits,
-    offered,
+    service_of,
     until_cancelled,
 )
 from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
+OVERTAKEN = failed("something else was begun")
 
 
-def test_a_plan_nobody_reported_on_was_carried_out() -> None:
-    service, planner = offered(["wave", "nod"])
+def ids(planner: ScriptPlanner) -> list[str]:
+    return [fact.id for facts in planner.facts for fact in facts]
+
+
+def test_plan_without_a_report_counts_as_carried_out() -> None:
+    service, planner, _ = service_of(["wave", "nod"])
     assert [service.plan("greet", SKILLS).skill for _ in range(3)] == ["wave", "nod", "done"]
-    assert [call[0] for call in planner.calls] == ["plan", "report"] * 3
-    assert planner.named("finish") == [], "done was reported, and that ends a task"
+    assert planner.names == ["plan", "report"] * 3, "the report on done ends a task"
 
 
-def test_a_plan_is_reported_on_once() -> None:
-    service, planner = offered(["wave"])
+def test_plan_has_one_report() -> None:
+    service, planner, _ = service_of(["wave"])
     assert not service.report(True, "").ok
     service.plan("greet", SKILLS)
     assert service.report(False, "no arm") == Answer(True)
     assert not service.report(True, "").ok
-    assert planner.named("report") == [(failed("no arm"),)]
+    assert planner.reports == [failed("no arm")]
 
 
 @pytest.mark.parametrize(("instruction", "skills"), [("", SKILLS), (" ", SKILLS), ("greet", [])])
-def test_nonsense_is_answered(instruction: str, skills: list[str]) -> None:
-    planner = ScriptPlanner(["wave"])
-    answer = RobotService(planner, ScriptRobot(), limits=QUICK).plan(instruction, skills)
+def test_plan_needs_instruction_and_skills(instruction: str, skills: list[str]) -> None:
+    service, planner, _ = service_of(["wave"])
+    answer = service.plan(instruction, skills)
     assert not answer.ok and "instruction and skills" in answer.report
     assert planner.calls == []
 
 
-def test_a_planner_that_fails_is_answered_for() -> None:
-    service = RobotService(ScriptPlanner([ValueError("no idea"), "wave"]), ScriptRobot(), limits=QUICK)
+def test_error_of_the_planner_becomes_an_answer() -> None:
+    service, _, _ = service_of([ValueError("no idea"), "wave"])
     assert service.plan("greet", SKILLS) == Answer(False, "ValueError: no idea")
     assert service.plan("greet", SKILLS) == Answer(True, skill="wave")
 
 
-def slow(asked: Event, answer: Event) -> Callable[[], str]:
-    """A decision that comes with ``answer``."""
-
-    def think() -> str:
-        asked.set()
-        return "wave" if answer.wait(WAIT) else ""
-
-    return think
-
-
-def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
-    asked, answer = Event(), Event()
-    service, planner = offered([slow(asked, answer), "wave"], limits=limits(answer=0.05))
-    with limited("plan", hangs=asked):
+def test_planner_that_answers_too_late_receives_the_end_of_its_task() -> None:
+    think = Gate()
+    service, planner, _ = service_of([think, "wave"], limits=limits(answer=0.05))
+    with limited("plan", hangs=think.entered):
         assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
     service.session.limits = QUICK
     assert "still at work" in service.plan("greet", SKILLS).report
     assert "no plan" in service.report(True, "").report
-    answer.set()
-    assert all(call.wait(WAIT) for call in service.session._calls)
-    assert "no plan" in service.report(True, "").report, "its caller never got the decision"
+    think.open.set()
+    assert all_return(service.session)
+    assert "no plan" in service.report(True, "").report, "the caller never received the decision"
     assert service.plan("greet", SKILLS).skill == "wave"
-    assert planner.named("report") == [(failed("the answer came too late"),)]
-    assert planner.named("finish") == [(False,)]
+    assert planner.reports == [failed("the answer came too late")]
+    assert planner.calls[2] == ("finish", False) and planner.count("finish") == 1
 
 
-def test_a_task_ends_what_single_plans_began() -> None:
-    service, planner = offered(["wave", "nod"])
+def test_task_ends_single_plans() -> None:
+    service, planner, _ = service_of(["wave", "nod"])
     service.plan("greet", SKILLS)
     assert service.run("bow").success
-    said = [call for call in planner.calls if call[0] in ("report", "finish")]
-    assert said[:2] == [("report", failed("something else was begun")), ("finish", False)]
+    assert planner.calls[1:3] == [("report", OVERTAKEN), ("finish", False)]
     assert not service.report(True, "").ok
 
 
-def test_two_tasks_do_not_mix() -> None:
-    body = ScriptRobot(deeds={"wave": until_cancelled})
-    service = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK)
-    future = later(lambda: service.run("greet"))
-    assert body.begun.wait(WAIT)
+def test_second_task_or_plan_is_refused_during_a_task() -> None:
+    service, _, robot = service_of(["wave"], wave=until_cancelled)
+    task = later(lambda: service.run("greet"))
+    assert robot.started.wait(WAIT)
     assert service.run("another").stop == "busy"
     assert not service.plan("greet", SKILLS).ok
     service.stop("enough")
-    assert future.result(WAIT).stop == "stopped"
+    assert task.result(WAIT).stop == "stopped"
 
 
-def test_a_goal_that_was_cancelled_before_it_began_does_nothing() -> None:
-    body = ScriptRobot()
-    report = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK).run("greet", stopped=lambda: True)
-    assert report.stop == "stopped"
-    assert body.executed == []
+def test_goal_cancelled_before_it_began_does_nothing() -> None:
+    """A failing watcher hides the status from no other watcher."""
+    statuses = []
+    service, _, robot = service_of(["wave"], watch=fail, tell=statuses.append)
+    assert service.run("greet", stopped=lambda: True).stop == "stopped"
+    assert robot.executed == []
+    assert json.loads(statuses[-1])["stop"] == "stopped"
 
 
-def test_facts_from_outside_join_those_of_the_robot() -> None:
-    service, planner = offered((), facts=[fact(1)])
+def test_facts_as_json_join_those_of_the_robot() -> None:
+    service, planner, _ = service_of((), [fact(1)])
     service.facts(json.dumps([{"id": "cup_2", "place": "sink_1", "states": ["dirty"]}]))
     service.facts("nonsense")
     service.run("greet")
-    [(facts,)] = planner.named("observe")
-    assert [(one.id, one.type, one.states) for one in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
+    [facts] = planner.facts
+    assert [(fact.id, fact.type, fact.states) for fact in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
 
 
-def test_a_failure_without_a_reason_is_said_and_reported_as_one() -> None:
-    planner, said = ScriptPlanner(["nod"]), list[str]()
-    service = RobotService(planner, ScriptRobot(deeds={"nod": lambda robot: failed("")}), limits=QUICK)
-    service.run("greet", said.append)
-    assert "nod: failed: it did not work" in said
-    assert [outcome for (outcome,) in planner.named("report")] == [failed(""), Outcome(True)]
+def test_failure_without_a_reason_has_a_feedback_text() -> None:
+    service, planner, _ = service_of(["nod"], nod=lambda robot: failed(""))
+    feedback = list[str]()
+    service.run("greet", feedback.append)
+    assert "nod: failed: it did not work" in feedback
+    assert planner.reports == [failed(""), Outcome(True)]
 
 
-def test_the_status_tells_where_a_task_stands() -> None:
-    told: list[dict] = []
-    body = ScriptRobot(deeds={"nod": lambda robot: failed("stiff")})
-    service = RobotService(
-        ScriptPlanner(["wave", "nod"]), body, limits=QUICK, tell=lambda text: told.append(json.loads(text))
-    )
+def test_status_follows_the_task() -> None:
+    texts: list[str] = []
+    service, _, _ = service_of(["wave", "nod"], nod=lambda robot: failed("stiff"), tell=texts.append)
     service.announce()
-    assert told[0]["state"] == "idle"
     service.run("greet")
-    story = [(one["state"], one["step"], one["skill"], one["ok"]) for one in told[1:]]
-    assert story == [
+    first, *statuses = map(json.loads, texts)
+    assert first["state"] == "idle"
+    assert [(status["state"], status["step"], status["skill"], status["ok"]) for status in statuses] == [
         ("planning", 0, "", None),
         ("executing", 1, "wave", None),
-        ("executing", 1, "wave", None),  # what the robot says
+        ("executing", 1, "wave", None),  # feedback of the robot
         ("planning", 1, "wave", True),
         ("executing", 2, "nod", True),
         ("executing", 2, "nod", True),
@@ -153,174 +146,151 @@ def test_the_status_tells_where_a_task_stands() -> None:
         ("planning", 2, "done", False),
         ("idle", 2, "done", False),
     ]
-    assert told[-3]["message"] == "stiff"
-    assert (told[-1]["success"], told[-1]["stop"]) == (True, "done")
+    assert statuses[-3]["message"] == "stiff"
+    assert (statuses[-1]["success"], statuses[-1]["stop"]) == (True, "done")
 
 
-@pytest.mark.parametrize("wrong", ["nonsense", "error", "late"])
-def test_facts_are_not_lost_with_a_plan_that_went_wrong(wrong: str) -> None:
-    asked, answer = Event(), Event()
-    planner = ScriptPlanner([slow(asked, answer), "nod"] if wrong == "late" else ["wave"])
-    observe = planner.observe
-    service = RobotService(planner, ScriptRobot(), limits=limits(answer=0.05 if wrong == "late" else WAIT))
+@pytest.mark.parametrize("fault", ["nonsense", "error", "late"])
+def test_facts_wait_after_a_failed_plan(fault: str) -> None:
+    think = Gate()
+    service, planner, _ = service_of([think, "nod"] if fault == "late" else ["wave"])
+    service.session.limits = limits(answer=0.05 if fault == "late" else WAIT)
     service.facts('{"id": "mug_1"}')
-    if wrong == "error":
-        planner.observe = lambda facts: 1 / 0
-    with limited("plan", hangs=asked) if wrong == "late" else nullcontext():
-        assert not service.plan("" if wrong == "nonsense" else "greet", SKILLS).ok
-    planner.observe, service.session.limits = observe, QUICK
-    answer.set()
-    assert all(call.wait(WAIT) for call in service.session._calls)
+    if fault == "error":
+        planner.hooks["observe"] = fail
+    with limited("plan", hangs=think.entered) if fault == "late" else nullcontext():
+        assert not service.plan("" if fault == "nonsense" else "greet", SKILLS).ok
+    planner.hooks.clear()
+    service.session.limits = QUICK
+    think.open.set()
+    assert all_return(service.session)
     assert service.plan("greet", SKILLS).ok
-    assert [fact.id for facts in planner.named("observe") for fact in facts[0]] == ["mug_1"]
+    assert ids(planner) == ["mug_1"] * (1 + (fault == "error"))
 
 
-def test_a_fact_that_the_planner_refuses_does_not_stop_the_others() -> None:
-    class Picky(ScriptPlanner):
-        def observe(self, facts) -> None:
-            if any(one.id == "mug_13" for one in facts):
-                raise DataError("mug_13 was a receptacle before")
-            super().observe(facts)
-
-    planner = Picky()
-    service = RobotService(planner, ScriptRobot(facts=[fact(number) for number in range(250)]), limits=QUICK)
+def test_facts_wait_after_a_failed_task() -> None:
+    service, planner, _ = service_of((), [fact(1)], hooks={"observe": fail})
+    assert service.run("greet").stop == "planner_error"
+    planner.hooks.clear()
     assert service.run("greet").success
-    told = [one.id for facts in planner.named("observe") for one in facts[0]]
-    assert told == [f"mug_{number}" for number in range(250) if number != 13]
+    assert planner.facts == [(fact(1),)] * 2
 
 
-def test_what_is_gone_makes_room_for_what_did_not_fit() -> None:
+def test_waiting_fact_does_not_replace_a_newer_one() -> None:
+    service, planner, _ = service_of((), [fact(1)], hooks={"observe": fail})
+    service.run("greet")
+    service.facts('{"id": "mug_1", "place": "sink_1"}')
+    planner.hooks.clear()
+    service.run("greet")
+    assert [[fact.place for fact in facts] for facts in planner.facts] == [["table_1"], ["sink_1"]]
+
+
+def test_refused_fact_does_not_block_the_others() -> None:
+    accepted: list[str] = []
+
+    def refuse(facts: tuple[Fact, ...]) -> None:
+        if any(fact.id == "mug_13" for fact in facts):
+            raise DataError("mug_13 was a receptacle before")
+        accepted.extend(fact.id for fact in facts)
+
+    service, _, _ = service_of((), [fact(number) for number in range(250)], hooks={"observe": refuse})
+    assert service.run("greet").success
+    assert accepted == [f"mug_{number}" for number in range(250) if number != 13]
+
+
+def test_facts_without_room_follow_after_removed_things() -> None:
     known = {"mug_8", "mug_9"}
 
-    class Small(ScriptPlanner):
-        def observe(self, facts) -> None:
-            if len(known | {one.id for one in facts}) > 2:
-                raise CapacityError("2 things are allowed")
-            known.update(one.id for one in facts)
-            known.difference_update(one.id for one in facts if one.gone)
+    def observe(facts: tuple[Fact, ...]) -> None:
+        if len(known | {fact.id for fact in facts}) > 2:
+            raise CapacityError("2 things are allowed")
+        known.update(fact.id for fact in facts)
+        known.difference_update(fact.id for fact in facts if fact.gone)
 
-    planner = Small()
-    new, left = [fact(1), fact(2)], [replace(fact(8), gone=True), replace(fact(9), gone=True)]
-    service = RobotService(planner, ScriptRobot(facts=[*new, *left]), limits=QUICK)
+    removed = [replace(fact(8), gone=True), replace(fact(9), gone=True)]
+    service, _, _ = service_of((), [fact(1), fact(2), *removed], hooks={"observe": observe})
     report = service.run("greet")
     assert report.stop == "planner_error" and "2 things are allowed" in report.message
     assert service.run("greet").success
     assert known == {"mug_1", "mug_2"}
 
 
-def test_an_older_fact_that_waited_does_not_take_the_place_of_a_newer_one() -> None:
-    planner = ScriptPlanner()
-    observe, planner.observe = planner.observe, lambda facts: 1 / 0
-    body = ScriptRobot(facts=[fact(1)])
-    service = RobotService(planner, body, limits=QUICK)
-    service.run("greet")
-    service.facts('{"id": "mug_1", "place": "sink_1"}')
-    planner.observe = observe
-    service.run("greet")
-    assert [one.place for facts in planner.named("observe") for one in facts[0]] == ["sink_1"]
-
-
-def thinking(answer: Event) -> tuple[RobotService, ScriptPlanner, Future[Answer]]:
-    """A service with a plan under way, whose decision comes with ``answer``."""
-    asked = Event()
-    service, planner = offered([slow(asked, answer), "nod"])
+def thinking() -> tuple[RobotService, ScriptPlanner, Future[Answer], Event]:
+    """Make a service during a plan, which returns after the event."""
+    think = Gate()
+    service, planner, _ = service_of([think, "nod"])
     plan = later(lambda: service.plan("greet", SKILLS))
-    assert asked.wait(WAIT)
-    return service, planner, plan
+    assert think.entered.wait(WAIT)
+    return service, planner, plan, think.open
 
 
-def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
-    """Else the robot would be moved by two."""
-    answer = Event()
-    service, planner, plan = thinking(answer)
+def test_plan_that_a_task_overtakes_is_not_returned() -> None:
+    """Otherwise caller and task would both move the robot."""
+    service, planner, plan, answer = thinking()
     task = later(lambda: service.run("bow"))
     until(lambda: len(service.session._calls) > 1)
     until(lambda: service.session._plans._dialogue is None)
     answer.set()
     assert not plan.result(WAIT).ok
     assert task.result(WAIT).success
-    assert planner.named("report")[0] == (failed("something else was begun"),)
+    assert planner.reports[0] == OVERTAKEN
 
 
-def test_a_plan_whose_caller_is_late_is_not_handed_out_behind_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner, decided, over = ScriptPlanner(["wave"]), Event(), Event()
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
-    bounded = service.session._bounded
+def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, planner, _ = service_of(["wave"])
+    bounded, late = service.session._bounded, Gate()
 
-    def late(*given: object) -> object:
-        decision = bounded(*given)
-        decided.set()
-        assert over.wait(WAIT)
-        return decision
+    def delayed(*arguments: object) -> object:
+        late.result = bounded(*arguments)
+        return late()
 
-    monkeypatch.setattr(service.session, "_bounded", late)
+    monkeypatch.setattr(service.session, "_bounded", delayed)
     plan = later(lambda: service.plan("greet", SKILLS))
-    assert decided.wait(WAIT)
+    assert late.entered.wait(WAIT)
     assert service.run("bow").success
-    over.set()
+    late.open.set()
     assert not plan.result(WAIT).ok
-    assert planner.named("report")[0] == (failed("something else was begun"),)
+    assert planner.reports[0] == OVERTAKEN
 
 
-def test_closing_ends_a_plan_as_well() -> None:
-    answer = Event()
-    service, planner, plan = thinking(answer)
+def test_closing_ends_a_plan() -> None:
+    service, planner, plan, answer = thinking()
     closed = later(service.session.close)
     until(lambda: len(service.session._calls) > 1)
     assert not closed.done()
     answer.set()
     assert closed.result(WAIT) and not plan.result(WAIT).ok
-    assert planner.named("finish") == [(False,)]
+    assert planner.calls[-1] == ("finish", False) and planner.count("finish") == 1
 
 
-def test_a_plan_of_another_task_that_came_too_late_is_not_reported_as_carried_out() -> None:
-    """While the planner still hears how the last one ended."""
-    told, hear, bowing = Event(), Event(), []
-    planner = ScriptPlanner(["wave", "nod", "wave"])
-    report = planner.report
+def test_late_plan_of_another_task_is_not_reported_as_carried_out() -> None:
+    """The planner still takes the last report of the task before."""
+    dialogues = []
+    service, planner, _ = service_of(["wave", "nod", "wave"])
+    report = Gate()
 
-    def hears(outcome: Outcome) -> None:
-        bowing.append(service.session._plans._dialogue)
-        told.set()
-        assert hear.wait(WAIT)
-        report(outcome)
+    def slow_report(outcome: Outcome) -> None:
+        dialogues.append(service.session._plans._dialogue)
+        report()
 
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
     assert service.plan("greet", SKILLS).ok
-    planner.report, service.session.limits = hears, limits(answer=0.05)
-    with limited("plan", hangs=told):
+    planner.hooks["report"], service.session.limits = slow_report, limits(answer=0.05)
+    with limited("plan", hangs=report.entered):
         second = later(lambda: service.plan("bow", SKILLS))
-        assert told.wait(WAIT)
+        assert report.entered.wait(WAIT)
         assert not second.result(WAIT).ok
-    until(lambda: bowing[0]._ending is not None)  # else the planner would still be asked
-    hear.set()
-    assert all(call.wait(WAIT) for call in service.session._calls)
-    planner.report, service.session.limits = report, QUICK
+    until(lambda: dialogues[0]._ending is not None)  # before that, the planner would still plan
+    report.open.set()
+    assert all_return(service.session)
+    planner.hooks.clear()
+    service.session.limits = QUICK
     assert service.plan("bow", SKILLS).ok
-    assert [outcome.ok for (outcome,) in planner.named("report")] == [True]
-    assert len(planner.named("plan")) == 2
+    assert planner.reports == [Outcome(True)]
+    assert planner.count("plan") == 2
 
 
-def test_a_watcher_that_fails_hides_nothing_from_the_others() -> None:
-    body, told = ScriptRobot(), []
-    service = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK, watch=lambda event: 1 / 0, tell=told.append)
-    assert service.run("greet", stopped=lambda: True).stop == "stopped"
-    assert body.executed == []
-    assert json.loads(told[-1])["stop"] == "stopped"
-
-
-def test_a_planner_that_breaks_on_facts_hears_of_them_again() -> None:
-    planner = ScriptPlanner()
-    observe, planner.observe = planner.observe, lambda facts: 1 / 0
-    service = RobotService(planner, ScriptRobot(facts=[fact(1)]), limits=QUICK)
-    assert service.run("greet").stop == "planner_error"
-    planner.observe = observe
-    assert service.run("greet").success
-    assert planner.named("observe") == [((fact(1),),)]
-
-
-def test_nothing_begins_when_the_service_is_closed() -> None:
-    service, planner = offered(["wave"])
+def test_closed_service_refuses_calls() -> None:
+    service, planner, _ = service_of(["wave"])
     service.close()
     assert str(service.run("greet")).endswith("stopped (the planner is shut down)")
     assert service.plan("greet", SKILLS) == Answer(False, "the planner is shut down")
@@ -330,11 +300,11 @@ def test_nothing_begins_when_the_service_is_closed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "3", '["mug"]', "[{}]", '[{"id": 3}]', '[{"id": "a", "colour": "red"}]', "[" * 100_000]
 )
-def test_facts_that_are_none_are_named(text: str) -> None:
+def test_invalid_facts_are_refused(text: str) -> None:
     with pytest.raises(DataError):
         read_facts(text)
 
 
-def test_one_fact_needs_no_array() -> None:
-    [one] = read_facts('{"id": "fridge_1", "category": "receptacle", "states": ["open"]}')
-    assert (one.type, one.category, one.states) == ("fridge", "receptacle", ("open",))
+def test_single_fact_needs_no_array() -> None:
+    [fridge] = read_facts('{"id": "fridge_1", "category": "receptacle", "states": ["open"]}')
+    assert (fridge.type, fridge.category, fridge.states) == ("fridge", "receptacle", ("open",))
