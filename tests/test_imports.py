@@ -22,7 +22,9 @@ ALLOWED = {
 }
 LEAVES = {f"keep_agent.{name}" for name in ("errors", "files", "options", "startup")}
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
-STAGE_MAY = tuple(f"memory.{name}" for name in ("stages", "segments", "kv_cache", "files", "prompt", "engine"))
+STAGE_MAY = tuple(
+    f"memory.{name}" for name in ("stages", "segments", "kv_cache", "files", "prompt", "engine", "config.choices")
+)
 MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # map files
 
 

@@ -264,5 +264,5 @@ def test_static_groups_are_one_unit_and_dynamic_segments_their_own() -> None:
     store.graph.update(store)
     after = plan(StaticDynamic(), store)
     single = {span.segment for unit in after if unit.kind == "segment" for span in unit.spans}
-    assert single == {"agent", *store.graph.group_of("mug_1").members}
+    assert single == {"agent", *store.graph.group_of["mug_1"].members}
     assert {unit for unit in units if unit.kind == "static_group"} > {u for u in after if u.kind == "static_group"}
