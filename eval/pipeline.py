@@ -34,8 +34,8 @@ from eval.loading.workload import METHODS, NARROW_OF, read_times
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.config.choices import SCHEDULES
 from memory.engine.models.model_shapes import SHAPES
+from memory.stages import SCHEDULES
 
 SCHEDULE_METHODS = ("keep", "cacheblend")  # recompute a share of the memory, which may fall from layer to layer
 SCHEDULE_OPTIONS = ("schedule", "average", "seed")

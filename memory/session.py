@@ -92,7 +92,7 @@ class MemorySession:
 
         :param lasting: False: nothing is kept of this prompt: no rows are harvested, no transcript gets it
         :param whole: reuse no isolated unit, for a single important question. Rows that earlier prompts computed are
-            reused, and this prompt's are kept, whatever ``lasting`` is. A transcript ignores it
+            reused, and this prompt's are kept, whatever ``lasting`` is. Transcripts and latent retrievals ignore it
         :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
         :param budget: segments of this prompt at most, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
 
+SCHEDULES = ("linear", "cosine", "step")  # falls of a recomputed share over the layers
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Effects of a stage on exactness and rows, by which laws and compositions are checked."""

@@ -14,7 +14,6 @@ RENAMED = {  # settings, and options of config groups, of earlier versions, and 
     "memory=keep_lean": "memory=keep_contextual",
     "memory/recompute=multi_hop_lean": "memory/recompute=multi_hop_limited",
 }
-SCHEDULES = ("linear", "cosine", "step")  # fall of the recomputed share over the layers
 REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
 
 

@@ -31,8 +31,4 @@ class LayerBalanced:
             self._requests = layout.block_of < 0  # rows without a block never move
         inactive = ~self._requests
         inactive[active.cpu().numpy()] = False
-        if not inactive.any():  # as at most layers
-            return []
-        runs = layout.runs(inactive, self._requests)
-        self._requests |= layout.covered(runs)
-        return [Transfer(place, layer, layers, rows) for place, rows in runs]
+        return layout.transfers(inactive, layer, layers, self._requests)

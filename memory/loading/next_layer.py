@@ -31,10 +31,8 @@ class NextLayer:
         inactive[active.cpu().numpy()] = False
         if layer == 0:
             self._loaded = np.zeros(layout.rows, bool)
-        runs = layout.runs(inactive & ~self._loaded, self._loaded)
-        transfers = [Transfer(place, layer, layer + 1, rows) for place, rows in runs]
+        transfers = layout.transfers(inactive & ~self._loaded, layer, layer + 1, self._loaded)
         if layer + 1 < layers:
-            runs = layout.runs(inactive)
-            transfers += [Transfer(place, layer + 1, layer + 2, rows) for place, rows in runs]
-            self._loaded = layout.covered(runs)
+            self._loaded = np.zeros(layout.rows, bool)
+            transfers += layout.transfers(inactive, layer + 1, layer + 2, self._loaded)
         return transfers

@@ -24,4 +24,4 @@ class Serial:
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         inactive = np.ones(layout.rows, bool)
         inactive[active.cpu().numpy()] = False
-        return [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(inactive)]
+        return layout.transfers(inactive, layer, layer + 1)

@@ -162,6 +162,15 @@ class Layout:
             runs.append((index, (start, stop)))
         return runs
 
+    def transfers(
+        self, rows: NDArray[np.bool_], first: int, last: int, loaded: NDArray[np.bool_] | None = None
+    ) -> list[Transfer]:
+        """Make transfers of layers ``[first, last)`` for the `runs` of ``rows``, which are ``loaded`` from now on."""
+        runs = self.runs(rows, loaded) if rows.any() else []
+        if loaded is not None:
+            loaded |= self.covered(runs)
+        return [Transfer(place, first, last, span) for place, span in runs]
+
     def covered(self, runs: Iterable[tuple[int, tuple[int, int]]]) -> NDArray[np.bool_]:
         """Return (rows,) bool: the rows of such runs."""
         mask = np.zeros(self.rows, bool)

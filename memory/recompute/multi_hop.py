@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.config.choices import SCHEDULES
 from memory.prompt.layout import Layout
-from memory.stages import Capabilities, Probe
+from memory.stages import SCHEDULES, Capabilities, Probe
 
 DIRECTIONS = ("causal", "both")
 Array = NDArray[np.float64]

@@ -67,7 +67,7 @@ class QuantizedCacheProvider(CacheProvider):
 
 @torch.inference_mode()
 def compact(decoder: Decoder, cache: PagedCache) -> None:
-    """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+    """Give the live rows of ``cache`` the positions 0, 1, ..., and rotate their keys to them."""
     rows = torch.arange(cache.length, device=decoder.device)
     displaced = rows[cache.positions != rows]
     if not displaced.numel():
@@ -76,18 +76,13 @@ def compact(decoder: Decoder, cache: PagedCache) -> None:
     old, new = cache.positions[first:], rows[first:]
     top = int(old[-1]) + 1
     keys = torch.stack([cache.keys(layer)[:, first:] for layer in range(decoder.spec.layers)])
-    bare = decoder.rope.rotate_layers(keys.double(), _back(decoder.rope.at(old, top)))
+    back = {}
+    for key, (cos, sin) in _doubled(decoder.rope.at(old, top)).items():
+        factor = cos.square() + sin.square()  # not 1 with yarn
+        back[key] = cos / factor, -sin / factor
+    bare = decoder.rope.rotate_layers(keys.double(), back)
     rotated = decoder.rope.rotate_layers(bare, _doubled(decoder.rope.at(new, top)))
     cache.renumber(first, rotated.to(keys.dtype))
-
-
-def _back(angles: Angles) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The inverse rotation: cos and sin may carry a factor (yarn), which has to go as well."""
-    inverse = {}
-    for key, (cos, sin) in _doubled(angles).items():
-        factor = cos.square() + sin.square()
-        inverse[key] = cos / factor, -sin / factor
-    return inverse
 
 
 def _doubled(angles: Angles) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

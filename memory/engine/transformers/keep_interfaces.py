@@ -99,11 +99,10 @@ class KeepInterfaces:
     def _load(self, number: int, layer: int) -> KV:
         layout, loader = self._run.layout, self._run.loader
         span = layout.segments[number]
-        mask = (layout.segment_of == number).cpu().numpy()
-        runs = layout.runs(mask)
-        if not runs:
+        transfers = layout.transfers((layout.segment_of == number).cpu().numpy(), layer, layer + 1)
+        if not transfers:
             raise ConfigError(f"memory {span.segment!r} has no block to load: its rows are fresh.")
-        loader.submit(layer, [Transfer(place, layer, layer + 1, rows) for place, rows in runs])
+        loader.submit(layer, transfers)
         loader.wait(layer, None)
         k, v = self.cache.read(layer, span.stop)
         return k[0, :, span.start :], v[0, :, span.start :]

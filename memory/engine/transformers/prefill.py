@@ -124,10 +124,10 @@ class LayerwisePrefill:
         check_ids(layout.token_ids, decoder.spec.vocab)
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
-        self._visible = self.cache.end_at(layout.rows)
         self._fused = FusedEncoding(decoder, fused, self.cache, self._angles, unit_context) if fused else None
         if context is not None:
             decoder.rope.place_block(self.cache, context, 0)
+        self._visible = self.cache.end_at(layout.rows)
         self._probed = ProbedPrompt(decoder, layout, self.cache, self.trace, self._fused)
         mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
         self.loader, self._side = TransferExecutor(mover, self._layers, transport, present), transport.beside
@@ -283,9 +283,9 @@ class LayerwisePrefill:
         """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
         check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
-        self.loader.finish()
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
+        self.loader.finish()
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         trace, load_seconds = self.trace, self.loader.wait_seconds

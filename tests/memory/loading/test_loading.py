@@ -54,12 +54,8 @@ def test_every_inactive_row_is_loaded_once(data: st.DataObject) -> None:
         assert np.array_equal(loaded, again)
 
 
-@pytest.fixture
-def layout() -> Layout:
-    return make_layout([2, 3])
-
-
-def test_schedules_of_the_stages(layout: Layout) -> None:
+def test_schedules_of_the_stages() -> None:
+    layout = make_layout([2, 3])
     _, calls = follow(Serial(), layout, [[6, 7, 8]] * LAYERS)
     assert calls[3] == [Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
     active = [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2)
@@ -80,7 +76,7 @@ def test_small_gaps_are_loaded_along(gap: int, runs: list[tuple[int, int]]) -> N
     assert calls[0] == [Transfer(0, 0, 1, rows) for rows in runs]
 
 
-def test_a_gap_that_was_loaded_is_not_loaded_again(layout: Layout) -> None:
+def test_a_gap_that_was_loaded_is_not_loaded_again() -> None:
     """Row 5 was loaded a layer ahead; rows 4 and 6, of the same unit, are dropped later."""
     layout, actives = make_layout([2, 3]), [[1, 2, 3, 5, 6, 7, 8], *[[6, 7, 8]] * (LAYERS - 1)]
     loaded, calls = follow(NextLayer(), layout, actives)

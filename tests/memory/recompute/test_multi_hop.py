@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.config.choices import SCHEDULES
 from memory.prompt.layout import Layout
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
+from memory.stages import SCHEDULES
 from tests.memory.layouts import MatrixProbe, make_layout, mark_exact
 from tests.references.multi_hop import choose
 
