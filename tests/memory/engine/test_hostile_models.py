@@ -71,7 +71,7 @@ def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> N
     if model_type is None:  # of a family that transformers knows: its own code is enough
         load_model(folder, "float32")
     else:
-        refusal("", folder, "float32")
+        refusal(".", folder, "float32")
 
 
 @pytest.mark.parametrize("kind", ["Evil", "PreTrainedTokenizerFast"])

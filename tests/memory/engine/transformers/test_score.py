@@ -23,7 +23,7 @@ def prefilled(engine: Engine) -> PrefillResult:
 
 def plain(engine: Engine, ids: list[int]) -> torch.Tensor:
     """Logits of transformers' forward of the prompt and ``ids``, from the prompt's last row on."""
-    return engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(ids)]))[PROMPT.ids.numel() - 1 :]
+    return engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(ids, dtype=torch.long)]))[PROMPT.ids.numel() - 1 :]
 
 
 def one_by_one(engine: Engine, candidate: list[int]) -> torch.Tensor:
