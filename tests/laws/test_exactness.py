@@ -27,10 +27,7 @@ EXACT, BFLOAT16 = 1e-5, 5e-2  # EXACT is for float32
 
 @contextmanager
 def routing_of(model: torch.nn.Module, forced: Routes | None = None) -> Iterator[Routes]:
-    """Record the outputs of the expert routers of ``model``, or replace them by ``forced`` outputs.
-
-    A router with fewer rows than its forced output uses the last rows of that output.
-    """
+    """Record the outputs of the expert routers of ``model``, or replace them by the last rows of ``forced`` outputs."""
     routes: Routes = {}
 
     def record(name: str, output: tuple[torch.Tensor, ...]) -> object:

@@ -123,10 +123,7 @@ class Session:
         self.transcript += turn.answer
 
     def dense(self, more: list[int] | None = None) -> torch.Tensor:
-        """Return the logits (rows, vocab) of transformers' own forward; each row sees the rows live at its computation.
-
-        ``more`` tokens follow the rows that are live now.
-        """
+        """Return (rows, vocab) logits of transformers' own forward; ``more`` tokens follow the rows live now."""
         ids, rows = [*self.ids, *(more or ())], torch.arange(len(self.ids) + len(more or ()))
         visible = extend_mask(self.visible, self.cache.positions.cpu(), rows.numel())
         mask = dense_mask(self.engine.plain, visible, rows, rows)

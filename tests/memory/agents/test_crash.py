@@ -35,22 +35,15 @@ PROBE = "\nlook at table_1\ngo to"
 
 @dataclass(frozen=True)
 class Life:
-    """Sizes of the agents' turns.
-
-    :param lines: number of lines in an agent's first turn; later turns have fewer than ``more``
-    :param whole: number of rows computed in one pass, and stored in one extent
-    :param longest: number of characters after which an agent starts again
-    :param host_bytes: limit of all agents' rows in memory
-    :param pause: seconds between the writes of two tensors
-    """
+    """Sizes of the agents' turns."""
 
     agents: tuple[str, ...] = ("kitchen", "garden", "cellar", "roof")
-    lines: int = 0
-    more: int = 30
-    whole: int = 100
-    longest: int = 4000
+    lines: int = 0  # in an agent's first turn
+    more: int = 30  # lines that no later turn reaches
+    whole: int = 100  # rows computed in one pass, and stored in one extent
+    longest: int = 4000  # characters after which an agent starts again
     host_bytes: int | None = 120_000  # small, so that agents are also read from the disk
-    pause: float = 0.0
+    pause: float = 0.0  # seconds between the writes of two tensors
 
 
 def make_engine() -> Engine:
@@ -123,10 +116,7 @@ class Parent:
     newest: dict[str, int] = field(default_factory=dict)  # number of the state, by agent
 
     def run(self, seed: int, turns: float) -> None:
-        """Run one child and kill it after ``turns`` turns: within the last turn, or while that is written.
-
-        The duration is counted in turns and a share of one, so that a slow machine sees as many states as a fast one.
-        """
+        """Run one child and kill it after ``turns`` turns and a share of one, on a slow machine as on a fast one."""
         receiver, sender = FORK.Pipe(duplex=False)
         child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), sender))
         child.start()
@@ -209,10 +199,7 @@ def test_killed_two_hundred_times_while_agents_grow(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
-    """Turns are faster than the disk: each extends the blocks that are being written.
-
-    About 1,800 rows lie in one extent with room for another 250; soon afterwards the agent starts again.
-    """
+    """Each turn extends blocks that are being written: 1,800 rows in one extent with room for another 250."""
     rooms = ("attic", "kitchen")
     life = Life(rooms, lines=200, more=6, whole=2048, longest=7800, host_bytes=None, pause=0.02)
     chance, warm = random.Random(7), 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,9 @@ from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import Engine
 from memory.files import agent_files as disk
-from memory.files import atomic
 from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.reference import Make, ReferenceMemories, answer, cold, lines, say
+from tests.memory.storage.disks import full_disk
 
 
 @pytest.fixture
@@ -81,16 +79,6 @@ def test_an_intact_file_with_unexpected_content_is_ignored(make: Make, engine: E
     for wrong in ({}, header | {"told": None}, header | {"told": {"text": 3}}, header | {"format": {"bits": 5}}):
         disk.save_agent(path.parent, "a", engine.model_key, 3, {}, wrong)
         check_damaged(make, path, text)
-
-
-@contextmanager
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def full(_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic.os, "fsync", full)
-        yield
 
 
 def test_failed_writes_are_repeated(

@@ -29,10 +29,7 @@ from tests.references.sparsex_cache import Part, SegmentCache
 
 
 def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
-    """Return the units of a prompt: its segments, or with a ``store`` its static groups and single segments.
-
-    The lines before a line of the log are part of its identity.
-    """
+    """Return a prompt's segments, or with a ``store`` its static groups and segments, each behind its log lines."""
     ids, spans = prefill.layout.token_ids.tolist(), prefill.layout.segments
     log = store.log if store else []
 

@@ -125,10 +125,7 @@ class Flat:
         assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), before, strict=True))
 
     def abort(self, watched: Watched, number: int) -> None:
-        """Fail a prefill in some layer: the rows with which its prompt begins stay.
-
-        Neither new rows nor their attention records remain.
-        """
+        """Fail a prefill in some layer: only the rows with which its prompt begins stay."""
         tokens = list(watched.cache.tokens)
         self.fail(watched, number)
         cache, observer = watched.cache, watched.cache.observer

@@ -22,6 +22,7 @@ from memory.kv_cache.quantized_file import header_of, tensors_of
 from tests.laws.prompts import relative, tokens
 from tests.memory.kv_cache import pairs
 from tests.memory.kv_cache.pairs import GetEngine, Pair, bits_of, fail, filled, load, packed, same, save
+from tests.memory.storage.disks import flip
 from tests.references.packed import Dense
 
 
@@ -262,10 +263,8 @@ def test_writing_to_a_restored_cache_never_changes_its_file(engine_of: GetEngine
 def damage(path: Path, block: int) -> None:
     codes = open_blocks(path).tensor("k.codes")
     place = codes[block].data_ptr() - codes.data_ptr()
-    raw = bytearray(path.read_bytes())
-    at = raw.index(bytes(codes.flatten()[:64].tolist())) + place + 1000
-    raw[at] ^= 4
-    path.write_bytes(raw)
+    at = path.read_bytes().index(bytes(codes.flatten()[:64].tolist())) + place + 1000
+    flip(path, 8 * at + 2)
 
 
 @pytest.mark.parametrize("position", [256 + 64, 256 + 70, 256 + 255])

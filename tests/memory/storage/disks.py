@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
+from memory.files import atomic
 from memory.kv_cache.block import KVBlock
 from memory.storage.disk import Disk
 
@@ -43,6 +48,16 @@ def filled(folder: Path, count: int = 40, **knobs: object) -> dict[str, KVBlock]
         disk.put(blocks[str(number)])
     disk.flush()
     return blocks
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        yield
 
 
 def only_file(folder: Path) -> Path:

@@ -20,14 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError, DataError
-from memory.files import atomic
 from memory.files import block_file as blockhead
 from memory.kv_cache.block import identity
 from memory.kv_cache.packed_rows import DamagedError, PackedRows
 from memory.storage.block_pages import PAGE
 from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
-from tests.memory.storage.disks import block, filled, flip, only_file, open_disk, same
+from tests.memory.storage.disks import block, filled, flip, full_disk, only_file, open_disk, same
 from tests.waiting import PATIENCE
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
@@ -352,12 +351,7 @@ def test_a_truncated_file_is_ignored(tmp_path: Path, length: int) -> None:
 def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, disk = filled(tmp_path), open_disk(tmp_path)
     disk.put(block("new"))
-
-    def full(number: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch, pytest.raises(CapacityError, match="No space left"):
-        patch.setattr(atomic.os, "fsync", full)
+    with full_disk(monkeypatch), pytest.raises(CapacityError, match="No space left"):
         disk.flush()
     assert same(disk.get("new"), block("new")) and same(disk.get("7"), blocks["7"])
     assert not open_disk(tmp_path).contains("new")
