@@ -38,9 +38,13 @@ def test_the_catalogue_is_lota_benchs() -> None:
     assert expected <= set(LOTA_SKILLS)
 
 
-def test_an_unknown_skill_names_the_closest_one(world: World) -> None:
+def test_all_skills_are_admissible_done_does_nothing_and_unknown_ones_are_errors(world: World) -> None:
     with pytest.raises(SkillError, match="unknown skill 'find a aple'; did you mean 'find an apple'"):
         LOTA.execute(world, "find a aple")
+    before = world.copy()
+    assert LOTA.admissible(world) == LOTA_SKILLS
+    run(world, "done")
+    assert world == before
 
 
 def test_find_prefers_instances_not_behind_a_door_and_free_burners(world: World) -> None:
@@ -169,10 +173,3 @@ def test_two_objects_reach_the_same_shelf() -> None:
     for _ in range(2):
         run(world, "find a book", "pick up the book", "find a shelf", "put down the book")
     assert succeeded(world, Task("pick_two_obj_and_place", "Book", "Shelf"))
-
-
-def test_all_skills_are_admissible_and_done_does_nothing(world: World) -> None:
-    before = world.copy()
-    assert LOTA.admissible(world) == LOTA_SKILLS
-    run(world, "done")
-    assert world == before

@@ -183,7 +183,7 @@ def test_the_table_has_the_counted_number_of_types(receptacle: str, count: int) 
     assert len(accepts(receptacle)) == count
 
 
-def test_classes_are_consistent() -> None:
+def test_classes_and_names_are_consistent() -> None:
     assert len(objects.LOTA_PICKUPABLE) == 53
     assert objects.MOVABLE_RECEPTACLES <= objects.PICKUPABLE & objects.RECEPTACLES
     assert not objects.FIXTURES & objects.PICKUPABLE
@@ -191,14 +191,10 @@ def test_classes_are_consistent() -> None:
     treatable = objects.HEATABLE | objects.COOLABLE | objects.CLEANABLE
     assert treatable <= objects.PICKUPABLE
     assert (len(objects.HEATABLE), len(objects.COOLABLE), len(objects.CLEANABLE)) == (12, 18, 25)
-
-
-def test_other_types_accept_nothing() -> None:
     assert accepts("DeskLamp") == frozenset() and not may_hold("Apple", "Knife")
-
-
-def test_a_container_never_goes_in_a_container() -> None:
     assert "Mug" in accepts("Box") and not may_hold("Box", "Mug") and may_hold("Cabinet", "Mug")
+    assert whole("AppleSliced") == "Apple" and whole("Plate") == "Plate"
+    assert say("applesliced_2") == "applesliced 2"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +206,3 @@ def test_a_container_never_goes_in_a_container() -> None:
 )  # fmt: skip
 def test_lota_words(kind: str, words: str) -> None:
     assert lota_words(kind) == words
-
-
-def test_names_of_slices_and_instances() -> None:
-    assert whole("AppleSliced") == "Apple" and whole("Plate") == "Plate"
-    assert say("applesliced_2") == "applesliced 2"

@@ -128,10 +128,15 @@ def test_carrying(sim: Sim) -> None:
     assert "Nothing is in the agent's hand" in sim.refusal("DropHeldObject")
 
 
-def test_refusals_of_the_symbolic_world_are_passed_on(sim: Sim) -> None:
+def test_knobs_turn_burners_on_and_symbolic_refusals_are_passed_on(sim: Sim) -> None:
     holding(sim, sim.id("Plate"))
     assert "no container goes in another" in sim.refusal("PutObject", objectId=sim.id("Box"), forceAction=True)
     assert "another object's collision" in sim.refusal("PutObject", objectId=sim.id("StoveBurner"), forceAction=True)
+    burner, knob = sim.id("StoveBurner"), sim.id("StoveKnob")
+    assert sim.entry("StoveKnob")["controlledObjects"] == [burner]
+    assert "controlled by another" in sim.refusal("ToggleObjectOn", objectId=burner, forceAction=True)
+    sim.insist("ToggleObjectOn", objectId=knob, forceAction=True)
+    assert sim.entry("StoveBurner")["isToggled"] and not sim.entry("StoveBurner", 1)["isToggled"]
 
 
 def test_doors_and_switches(sim: Sim) -> None:
@@ -151,14 +156,6 @@ def test_doors_and_switches(sim: Sim) -> None:
     assert sim.entry("Potato")["temperature"] == "Hot" and sim.entry("Potato")["isCooked"]
     assert "not an Openable" in sim.refusal("OpenObject", objectId=sim.id("Mug"), forceAction=True)
     assert "not toggleable" in sim.refusal("ToggleObjectOn", objectId=sim.id("Mug"), forceAction=True)
-
-
-def test_knobs_turn_burners_on(sim: Sim) -> None:
-    burner, knob = sim.id("StoveBurner"), sim.id("StoveKnob")
-    assert sim.entry("StoveKnob")["controlledObjects"] == [burner]
-    assert "controlled by another" in sim.refusal("ToggleObjectOn", objectId=burner, forceAction=True)
-    sim.insist("ToggleObjectOn", objectId=knob, forceAction=True)
-    assert sim.entry("StoveBurner")["isToggled"] and not sim.entry("StoveBurner", 1)["isToggled"]
 
 
 def test_dirt_and_liquids(sim: Sim) -> None:
