@@ -218,15 +218,12 @@ def test_missing_episodes_are_errors(world: World) -> None:
 # ALFRED
 
 
-def test_reset_reports_everything_known() -> None:
+def test_reset_reports_everything_known_failures_no_facts_and_knowledge_persists_in_a_stream() -> None:
     observation, info = make().reset(options={"episode": 1})
     assert observation == {"instruction": CLOTH.instruction, "feedback": ""}
     assert {fact.id for fact in info["facts"]} == info["world"].things.keys() | {"agent"}
     assert (info["task"], info["task_index"], info["goal"], info["success"]) == (CLOTH, 0, (0, 1), False)
     assert len(info["skills"]) == 214 and info["task_done"] is None
-
-
-def test_failures_change_no_facts_and_knowledge_persists_in_a_stream() -> None:
     env = make()
     env.reset(options={"episode": 0})
     observation, reward, _, _, info = env.step("pick up the vase")

@@ -84,13 +84,17 @@ def test_tasks_of_a_stream_differ(room: str) -> None:
             assert not task.sliced or task.object_target not in {later.object_target for later in tasks[index + 1 :]}
 
 
-def test_splits_share_no_seed_and_no_house() -> None:
+def test_splits_share_no_seed_and_no_house_and_bad_ones_are_errors() -> None:
     houses = {}
     for split in ("train", "valid", "test"):
         seeds = [house_seed(split, index) for index in range(60)]
         assert {split_of(seed) for seed in seeds} == {split}
         houses[split] = {_fixtures(generate_episode(seed)) for seed in seeds}
     assert len(set.union(*houses.values())) == sum(len(part) for part in houses.values())
+    with pytest.raises(ConfigError, match="unseen"):
+        house_seed("unseen", 0)
+    with pytest.raises(DataError, match="outside"):
+        house_seed("test", 10**9)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +107,3 @@ def test_splits_share_no_seed_and_no_house() -> None:
 def test_bad_choices_name_the_remedy(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         generate_episode(0, **choices)
-
-
-def test_bad_splits_and_numbers_of_houses_are_errors() -> None:
-    with pytest.raises(ConfigError, match="unseen"):
-        house_seed("unseen", 0)
-    with pytest.raises(DataError, match="outside"):
-        house_seed("test", 10**9)

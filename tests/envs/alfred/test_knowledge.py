@@ -76,16 +76,13 @@ def test_the_agent_fact_lists_visible_objects(world: World) -> None:
         assert changed_facts(knowledge)["agent"].sees == visible
 
 
-def test_knowledge_persists_after_leaving(world: World) -> None:
+def test_knowledge_persists_after_leaving_and_carrying_changes_two_facts(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     do(world, "goto countertop_1")
     knowledge.update()
     do(world, "goto fridge_1")
     assert knowledge.update() == [Fact("agent", "agent", "agent", place="fridge_1")]
     assert knowledge.facts["apple_1"].place == "countertop_1"
-
-
-def test_carrying_changes_two_facts(world: World) -> None:
     knowledge = Knowledge(world)
     knowledge.update()
     do(world, "pick potato_1")

@@ -117,10 +117,13 @@ def test_the_target_lasts_until_the_next_find(world: World) -> None:
     assert world["apple_1"].parent == "microwave_1"
 
 
-def test_pick_up_prefers_objects_in_the_target(world: World) -> None:
+def test_pick_up_prefers_objects_in_the_target_and_open_the_container_that_hides_it(world: World) -> None:
     do(world, "open fridge_1")
     run(world, "find a fridge", "pick up the apple")
     assert world.holding == "apple_2"
+    do(world, "goto cabinet_2")
+    run(world, "find a mug", "open the cabinet")
+    assert world["cabinet_1"].is_open
 
 
 def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World) -> None:
@@ -129,12 +132,6 @@ def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World)
     run(world, "close the drawer", "close the drawer")
     assert not world["drawer_1"].is_open and not world["drawer_2"].is_open
     assert refusal(world, "close the drawer") == "Close action failed: drawer 2 is already closed"
-
-
-def test_open_prefers_the_container_that_hides_the_target(world: World) -> None:
-    do(world, "goto cabinet_2")
-    run(world, "find a mug", "open the cabinet")
-    assert world["cabinet_1"].is_open
 
 
 def test_a_repeated_find_reaches_the_next_instance(world: World) -> None:

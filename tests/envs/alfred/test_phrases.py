@@ -39,7 +39,7 @@ def test_every_object_has_a_name_and_sentences_are_clean() -> None:
         phrase(Task("juggle", "Mug"), Random(0))
 
 
-def test_same_rng_same_sentence_and_many_sentences() -> None:
+def test_same_rng_same_sentence_many_sentences_and_no_shared_names() -> None:
     task = Task("pick_heat_then_place_in_recep", "Mug", "Fridge")
     assert phrase(task, Random(5)) == phrase(task, Random(5))
     sentences = {phrase(task, Random(seed)) for seed in range(200)}
@@ -47,9 +47,6 @@ def test_same_rng_same_sentence_and_many_sentences() -> None:
     assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in sentences)} == {
         "fridge", "refrigerator", "warm", "microwave",
     }  # fmt: skip
-
-
-def test_shared_names_are_avoided_where_both_types_are_present() -> None:
     assert "table" in names_for("SideTable", frozenset({"SideTable", "Desk"}))
     assert "table" not in names_for("SideTable", frozenset({"SideTable", "DiningTable"}))
     task = Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp")
