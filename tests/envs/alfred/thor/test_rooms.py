@@ -272,6 +272,5 @@ def test_a_build_without_the_action_gets_it_once_and_far_things_the_nearest_poin
     source = Poses(ThorOptions(), build, POINTS)
     for _ in range(3):
         source.towards("Mug|1", TARGET)
-    assert len(build.requests) == 1
-    assert len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
+    assert len(build.requests) == 1 and len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
     assert poses(Build(value=[]), []) == []
