@@ -34,9 +34,6 @@ def test_same_seed_same_episode_different_seed_different_house_of_a_fitting_size
     assert min(objects) >= 6 and max(objects) <= 30 and 13 < sum(objects) / len(EPISODES) < 19
     several = [max(Counter(i.type for i in e.scene.items if i.type in PICKUPABLE).values()) > 1 for e in EPISODES]
     assert sum(several) > 0.8 * len(EPISODES)
-
-
-def test_does_not_depend_on_the_hash_seed() -> None:
     code = "from envs.alfred.houses.generator import generate_episode as g; print([g(i, stream=4) for i in range(12)])"
     digests = set()
     for hash_seed in ("1", "2"):

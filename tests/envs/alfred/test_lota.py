@@ -158,14 +158,11 @@ def test_find_prefers_the_cleaned_object(world: World) -> None:
     assert world.holding == "apple_1" and world.cleaned == {"apple_1"}
 
 
-def test_turn_on_prefers_the_faucet_of_the_target_sink() -> None:
+def test_turn_on_prefers_the_faucet_of_the_target_sink_and_two_objects_reach_a_shelf() -> None:
     world = World(bedroom())
     run(world, "find a bathtub")
     assert LOTA.choose(world, "turn on the faucet") == "faucet_1"
     run(world, "turn on the faucet")
-
-
-def test_two_objects_reach_the_same_shelf() -> None:
     world = World(bedroom())
     for _ in range(2):
         run(world, "find a book", "pick up the book", "find a shelf", "put down the book")

@@ -48,16 +48,13 @@ def add(root: Path, content: Any) -> Episode:
     return next(episode for episode in episodes if episode.tasks[0].id == content["task_id"])
 
 
-def test_one_episode_per_annotation(root: Path) -> None:
+def test_one_episode_per_annotation_with_fixtures_first_and_objects_in_order(root: Path) -> None:
     episodes = load_episodes(str(root), "valid_seen")
     assert [episode.id for episode in episodes] == [f"trial_{name}-{k}" for name in "abc" for k in (0, 1)]
     first = episodes[0]
     assert first.tasks[0].instruction == "Put a book on the bed."
     assert (first.scene.id, first.scene.room, first.scene.agent) == ("FloorPlan301", "bedroom", (0.5, -0.25))
     assert episodes[1].scene == first.scene
-
-
-def test_fixtures_come_first_sorted_and_objects_keep_their_order(root: Path) -> None:
     episode = load_episodes(str(root), "valid_seen")[2]
     expected = ["bed_1", "desk_1", "desklamp_1", "drawer_1", "book_1", "pen_1", "pillow_1"]
     assert [thing.id for thing in episode.scene.items] == expected
