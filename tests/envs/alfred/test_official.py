@@ -185,8 +185,8 @@ def test_wrong_settings_and_paths_name_the_remedy(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"task_id": "trial_a", "pl', "is not JSON"), ("[]", "holds a list"),
-        pytest.param("[" * 100_000, "is nested too deeply", id="deep"), ('{"task_id": "trial_a"}', "no pddl_params or plan"),
+        ('{"task_id": "trial_a", "pl', "is not JSON"), pytest.param("[" * 100_000, "is nested too deeply", id="deep"),
+        ("[]", "holds a list"), ('{"task_id": "trial_a"}', "no pddl_params or plan"),
         ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is no trajectory .KeyError: 'scene'"),
     ],
 )  # fmt: skip
