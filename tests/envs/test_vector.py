@@ -57,11 +57,8 @@ def test_statistics_of_episodes_are_recorded(world: str) -> None:
     assert all(terminated) and list(info["episode"]["l"]) == [1, 1]
 
 
-def test_flattening_texts_of_any_script_is_reversible() -> None:
+def test_flattening_is_reversible_and_spaces_of_the_same_texts_are_equal() -> None:
     space = Words(60)
     flat = flatten(space, WORDS)
     assert flat in flatten_space(space) and flat.dtype == np.int32 and unflatten(space, flat) == WORDS
-
-
-def test_spaces_are_equal_if_they_contain_the_same_texts() -> None:
     assert Words(60) == Words(60, ("done",)) and Words(60) != Words(61)

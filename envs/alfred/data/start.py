@@ -120,5 +120,4 @@ def _drop_least_certain(task: Task, scene: Scene, objects: list[_Object]) -> Non
         at_goal = any(place and task.parent_target in kinds[place] for place in (inner, outer))
         return at_goal and task.object_target in thing.item.type
 
-    least_certain = max(filter(counts, objects), key=lambda thing: thing.places[0][0])
-    del least_certain.places[0]
+    del max(filter(counts, objects), key=lambda thing: thing.places[0][0]).places[0]

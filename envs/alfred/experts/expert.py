@@ -128,7 +128,8 @@ def grounded_skill(view: View, task: Task) -> str:
     if step.act == "go":
         return f"go to {say(view.world.place_of(step.thing))}"
     target = step.place or step.thing
-    first = _walk(view, target) or _open_up(view, target)
+    hiding = view.world.hidden_in(target)
+    first = _walk(view, target) or (_open(view, hiding) if hiding else None)
     match step.act:
         case "look into":
             return first or _open(view, target) or f"go to {say(target)}"
@@ -144,12 +145,6 @@ def _walk(view: View, thing_id: str) -> str | None:
     world = view.world
     place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
     return None if world.at in (place, thing_id) else f"go to {say(place)}"
-
-
-def _open_up(view: View, thing_id: str) -> str | None:
-    """Return the skill that opens the door in front of a thing, or None without such a door."""
-    hiding = view.world.hidden_in(thing_id)
-    return _open(view, hiding) if hiding else None
 
 
 def _open(view: View, thing_id: str) -> str | None:

@@ -75,7 +75,10 @@ class Thor:
         """Reset to a scene: its name in the build, or a house in ProcTHOR's format. Raises `ThorError`."""
         name = EMPTY if isinstance(scene, dict) else scene
         self.start(name)
-        if not self._ask("GetScenesInBuild", lambda controller: _has_scene(controller, name)):
+        scenes, full_name = self._ask(
+            "GetScenesInBuild", lambda build: (build.scenes_in_build, build.normalize_scene(name))
+        )
+        if scenes and full_name not in scenes:  # some builds list no scenes
             raise ThorRefusal(f"this build has no scene {name}", action="Reset")
         action = f"Reset to {name}"
         return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
@@ -117,12 +120,6 @@ class Thor:
         finally:
             self.trips += 1
             self.seconds += time.perf_counter() - began
-
-
-def _has_scene(controller: Controller, scene: str) -> bool:
-    """Return whether the build has a scene; a build without a list of its scenes counts as having it."""
-    scenes = controller.scenes_in_build
-    return not scenes or controller.normalize_scene(scene) in scenes
 
 
 def _require_success(action: str, reply: Reply) -> Reply:

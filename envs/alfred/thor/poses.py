@@ -53,15 +53,12 @@ class Poses:
 
         First the best pose of each standing point, the nearest point first; then the second best of each, and so on.
         """
-        near = self._near(target)
+        by_distance = sorted((_floor_distance(point, target), point) for point in self.points)
+        within = [point for distance, point in by_distance if distance <= self._reach + MARGIN]
+        near = within[:CLOSEST] or [point for _, point in by_distance[:1]]
         poses = self._interactable(object_id, near, target) if self._asks and near else []
         ranked = sorted(poses or [_facing(point, target) for point in near], key=lambda pose: _rank(pose, target))
         return _spread(ranked)
-
-    def _near(self, target: Position) -> list[Position]:
-        ranked = sorted((_floor_distance(point, target), point) for point in self.points)
-        within = [point for distance, point in ranked if distance <= self._reach + MARGIN]
-        return within[:CLOSEST] or [point for _, point in ranked[:1]]
 
     def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
         """Return the build's poses; empty if it has none."""

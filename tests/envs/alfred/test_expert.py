@@ -74,7 +74,7 @@ def test_repairs_a_state_that_random_skills_have_spoiled(skills: str, observabil
         assert succeeded(world, task), episode.id
 
 
-def test_lota_plan_has_the_usual_shape() -> None:
+def test_plans_have_the_usual_shape() -> None:
     heat = Task("pick_heat_then_place_in_recep", "Apple", "SinkBasin")
     assert _plan(KITCHEN, heat, "lota") == [
         *("find an apple", "pick up the apple", "find a microwave", "open the microwave", "put down the apple"),
@@ -86,9 +86,6 @@ def test_lota_plan_has_the_usual_shape() -> None:
         *("find a fork", "pick up the fork", "find a counter top", "put down the fork"),
         *("find a fork", "open the drawer", "pick up the fork", "find a counter top", "put down the fork", "done"),
     ]
-
-
-def test_grounded_plan_cuts_with_a_knife_from_a_drawer() -> None:
     cool = Task("pick_cool_then_place_in_recep", "Apple", "CounterTop", sliced=True)
     assert _plan(KITCHEN, cool, "grounded") == [
         *("go to drawer 1", "open drawer 1", "pick up knife 1", "go to fridge 1", "open fridge 1", "slice apple 1"),
@@ -98,14 +95,11 @@ def test_grounded_plan_cuts_with_a_knife_from_a_drawer() -> None:
     ]
 
 
-def test_partial_knowledge_searches_likely_places_first() -> None:
+def test_partial_knowledge_searches_likely_places_first_and_names_only_known_things() -> None:
     clean = Task("pick_clean_then_place_in_recep", "Fork", "Drawer")
     partial = _plan(KITCHEN, clean, "grounded", "partial")
     assert partial[0] == "go to countertop 1" and "go to fridge 1" not in partial
     assert len(_plan(KITCHEN, clean, "grounded", "full")) < len(partial)
-
-
-def test_partial_knowledge_names_only_known_things() -> None:
     expert, skills = Expert("grounded", "partial"), GroundedSkills()
     for seed in range(40):
         episode = generate_episode(seed)
@@ -132,13 +126,10 @@ def test_same_state_same_skill(skills: str, observability: str) -> None:
     assert len(choices) == 1 and world == before, "deciding changes nothing"
 
 
-def test_done_where_no_step_helps() -> None:
+def test_done_where_no_step_helps_and_errors_for_bad_choices() -> None:
     world = World(KITCHEN)
     assert Expert("grounded", "full").act(world, Task("pick_and_place_simple", "Egg", "Fridge"), None) == "done"
     assert Expert("lota", "full").act(world, Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp"), None)
-
-
-def test_bad_choices() -> None:
     with pytest.raises(ConfigError, match="'fly'"):
         Expert("fly")
     with pytest.raises(ConfigError, match="'dim'"):

@@ -25,12 +25,15 @@ def _fixtures(episode: Episode) -> tuple[tuple[str, object], ...]:
     return tuple((item.type, item.position) for item in episode.scene.items if item.type in FIXTURES)
 
 
-def test_same_seed_same_episode_and_different_seed_different_house() -> None:
+def test_same_seed_same_episode_different_seed_different_house_of_a_fitting_size() -> None:
     assert generate_episode(7, stream=3) == generate_episode(7, stream=3)
     assert len({_fixtures(episode) for episode in EPISODES}) == len(EPISODES)
-
-
-def test_does_not_depend_on_the_hash_seed() -> None:
+    receptacles = [sum(item.type in RECEPTACLES & FIXTURES for item in e.scene.items) for e in EPISODES]
+    objects = [sum(item.type in PICKUPABLE for item in e.scene.items) for e in EPISODES]
+    assert min(receptacles) >= 8 and max(receptacles) <= 30 and 12 < sum(receptacles) / len(EPISODES) < 18
+    assert min(objects) >= 6 and max(objects) <= 30 and 13 < sum(objects) / len(EPISODES) < 19
+    several = [max(Counter(i.type for i in e.scene.items if i.type in PICKUPABLE).values()) > 1 for e in EPISODES]
+    assert sum(several) > 0.8 * len(EPISODES)
     code = "from envs.alfred.houses.generator import generate_episode as g; print([g(i, stream=4) for i in range(12)])"
     digests = set()
     for hash_seed in ("1", "2"):
@@ -38,15 +41,6 @@ def test_does_not_depend_on_the_hash_seed() -> None:
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=env, text=True).stdout
         digests.add(hashlib.sha256(out.replace("frozenset()", "").encode()).hexdigest())
     assert len(digests) == 1
-
-
-def test_sizes() -> None:
-    receptacles = [sum(item.type in RECEPTACLES & FIXTURES for item in e.scene.items) for e in EPISODES]
-    objects = [sum(item.type in PICKUPABLE for item in e.scene.items) for e in EPISODES]
-    assert min(receptacles) >= 8 and max(receptacles) <= 30 and 12 < sum(receptacles) / len(EPISODES) < 18
-    assert min(objects) >= 6 and max(objects) <= 30 and 13 < sum(objects) / len(EPISODES) < 19
-    several = [max(Counter(i.type for i in e.scene.items if i.type in PICKUPABLE).values()) > 1 for e in EPISODES]
-    assert sum(several) > 0.8 * len(EPISODES)
 
 
 @pytest.mark.parametrize("episode", EPISODES[:60], ids=lambda episode: episode.id)
@@ -87,13 +81,17 @@ def test_tasks_of_a_stream_differ(room: str) -> None:
             assert not task.sliced or task.object_target not in {later.object_target for later in tasks[index + 1 :]}
 
 
-def test_splits_share_no_seed_and_no_house() -> None:
+def test_splits_share_no_seed_and_no_house_and_bad_ones_are_errors() -> None:
     houses = {}
     for split in ("train", "valid", "test"):
         seeds = [house_seed(split, index) for index in range(60)]
         assert {split_of(seed) for seed in seeds} == {split}
         houses[split] = {_fixtures(generate_episode(seed)) for seed in seeds}
     assert len(set.union(*houses.values())) == sum(len(part) for part in houses.values())
+    with pytest.raises(ConfigError, match="unseen"):
+        house_seed("unseen", 0)
+    with pytest.raises(DataError, match="outside"):
+        house_seed("test", 10**9)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +104,3 @@ def test_splits_share_no_seed_and_no_house() -> None:
 def test_bad_choices_name_the_remedy(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         generate_episode(0, **choices)
-
-
-def test_bad_splits_and_numbers_of_houses_are_errors() -> None:
-    with pytest.raises(ConfigError, match="unseen"):
-        house_seed("unseen", 0)
-    with pytest.raises(DataError, match="outside"):
-        house_seed("test", 10**9)

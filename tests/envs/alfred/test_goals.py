@@ -35,28 +35,22 @@ def test_simple_placing() -> None:
     assert len(TASK_TYPES) == 7
 
 
-def test_heating_counts_another_object_in_place_but_wants_the_same_one() -> None:
+def test_treatments_count_another_object_in_place_but_want_the_same_one() -> None:
     world = World(kitchen())
     do(world, "open fridge_1", "pick apple_2", "open microwave_1", "put apple_2 microwave_1", "close microwave_1")
     assert progress(world, HEAT, "turn_on microwave_1", "turn_off microwave_1") == [1, 2, 2]
     do(world, "open microwave_1", "pick apple_2", "put apple_2 countertop_2")
     assert succeeded(world, HEAT)
-
-
-def test_cooling_and_cleaning() -> None:
     steps = ("open fridge_1", "close fridge_1", "open fridge_1", "pick egg_1", "put egg_1 countertop_1")
     assert progress(World(kitchen()), COOL, *steps) == [0, 0, 1, 1, 1, 3]
     steps = ("pick knife_1", "put knife_1 sinkbasin_1", "turn_on faucet_1", "pick knife_1", "open drawer_1")
     assert progress(World(kitchen()), CLEAN, *steps, "put knife_1 drawer_1") == [0, 0, 0, 1, 1, 1, 3]
 
 
-def test_a_movable_receptacle_must_be_filled_and_placed() -> None:
+def test_movable_receptacles_are_filled_and_placed_and_two_objects_share_one() -> None:
     world = World(kitchen())
     assert goal_conditions(world, NEST) == (1, 3)  # the plate is on a counter
     assert progress(world, NEST, "pick knife_1", "put knife_1 plate_1", "pick plate_1") == [1, 1, 3, 1]
-
-
-def test_two_objects_share_one_receptacle() -> None:
     world = World(bedroom())
     assert progress(world, TWO, "pick book_1", "put book_1 shelf_2") == [1, 1, 1]
     assert progress(world, TWO, "pick book_2", "put book_2 shelf_2") == [1, 1, 2]
@@ -70,7 +64,7 @@ def test_looking_needs_the_object_in_hand_and_a_lit_lamp_in_sight() -> None:
     assert goal_conditions(world, LOOK) == (1, 2)
 
 
-def test_a_sliced_task_has_the_cut_as_a_condition() -> None:
+def test_a_sliced_task_has_the_cut_as_a_condition_which_loses_marks() -> None:
     world = World(kitchen())
     task = replace(HEAT, sliced=True)
     assert goal_conditions(world, task) == (0, 4)  # the whole apple on the counter does not count
@@ -78,9 +72,6 @@ def test_a_sliced_task_has_the_cut_as_a_condition() -> None:
     assert goal_conditions(world, task) == (2, 4)  # cut, and a slice lies on the counter
     two = Task("pick_two_obj_and_place", "Apple", "CounterTop", sliced=True)
     assert goal_conditions(world, two) == (4, 4)  # two slices are two conditions
-
-
-def test_a_mark_is_lost_with_the_cut() -> None:
     world = World(kitchen())
     task = Task("pick_cool_then_place_in_recep", "Apple", "Fridge", sliced=True)
     do(world, "open fridge_1", "close fridge_1", "open fridge_1", "pick knife_1", "slice apple_2")

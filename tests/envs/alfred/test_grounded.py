@@ -48,11 +48,15 @@ def test_refusals_from_the_counter(world: World, skill: str, sentence: str) -> N
     assert (outcome.ok, outcome.message) == (False, sentence) and world == before
 
 
-def test_a_refusal_at_a_closed_door_does_not_reveal_its_content(world: World) -> None:
+def test_a_refusal_at_a_closed_door_does_not_reveal_its_content_and_sliced_things_are_named(world: World) -> None:
     run(world, "go to cabinet 1")
     inside = GROUNDED.execute(world, "pick up mug 1")
     elsewhere, nowhere = (GROUNDED.execute(world, f"pick up {name}") for name in ("egg 1", "egg 9"))
     assert inside.message == elsewhere.message == nowhere.message == "cabinet 1 is closed"
+    run(world, "go to countertop 1", "pick up knife 1", "slice apple 1")
+    outcome = GROUNDED.execute(world, "slice apple 1")
+    assert outcome.message == "apple 1 was sliced and no longer exists"
+    assert GROUNDED.execute(world, "put knife 1 in apple 1").message == outcome.message
 
 
 @pytest.mark.parametrize(
@@ -67,13 +71,6 @@ def test_an_unknown_skill_is_an_error_with_a_suggestion(world: World, skill: str
         GROUNDED.execute(world, skill)
 
 
-def test_a_sliced_thing_no_longer_exists(world: World) -> None:
-    run(world, "go to countertop 1", "pick up knife 1", "slice apple 1")
-    outcome = GROUNDED.execute(world, "slice apple 1")
-    assert outcome.message == "apple 1 was sliced and no longer exists"
-    assert GROUNDED.execute(world, "put knife 1 in apple 1").message == outcome.message
-
-
 @pytest.mark.parametrize("words", ["go to {}", "pick up {}", "slice {}", "put {} in countertop 1", "put knife 1 in {}"])
 def test_hidden_and_missing_things_get_the_same_refusal(world: World, words: str) -> None:
     run(world, "go to countertop 1", "pick up knife 1")
@@ -83,14 +80,11 @@ def test_hidden_and_missing_things_get_the_same_refusal(world: World, words: str
     assert answers[0] == answers[1]
 
 
-def test_admissible_at_a_closed_and_an_open_cabinet(world: World) -> None:
+def test_admissible_at_a_closed_and_an_open_cabinet_and_with_a_full_hand(world: World) -> None:
     run(world, "go to cabinet 1")
     assert local(world) == ["open cabinet 1"]
     run(world, "open cabinet 1")
     assert local(world) == ["close cabinet 1", "pick up mug 1"]
-
-
-def test_admissible_with_a_full_hand(world: World) -> None:
     run(world, "go to countertop 1", "pick up knife 1")
     assert local(world) == ["put knife 1 in countertop 1", "slice apple 1", "put knife 1 in plate 1"]
 

@@ -16,7 +16,7 @@ def changed_facts(knowledge: Knowledge) -> dict[str, Fact]:
     return {fact.id: fact for fact in knowledge.update()}
 
 
-def test_full_knowledge_names_everything_once(world: World) -> None:
+def test_full_knowledge_names_everything_once_and_partial_starts_with_furniture_and_the_floor(world: World) -> None:
     knowledge = Knowledge(world)
     facts = changed_facts(knowledge)
     assert facts.keys() == world.things.keys() | {"agent"}
@@ -24,9 +24,6 @@ def test_full_knowledge_names_everything_once(world: World) -> None:
     assert facts["fridge_1"] == Fact("fridge_1", "receptacle", "fridge", states=("closed",))
     assert facts["faucet_1"].states == ("off",) and facts["potato_1"].place == "floor"
     assert knowledge.update() == []
-
-
-def test_partial_knowledge_starts_with_furniture_and_the_floor(world: World) -> None:
     facts = changed_facts(Knowledge(world, "partial"))
     objects = [fact.id for fact in facts.values() if fact.category == "object"]
     assert objects == ["potato_1"] and facts["countertop_1"].states == ("unseen",)
@@ -46,15 +43,12 @@ def test_surfaces_are_seen_on_arrival_and_containers_when_opened(world: World) -
     assert facts["agent"].sees == ("apple_2", "egg_1")
 
 
-def test_content_is_seen_when_opened_from_a_neighbouring_place(world: World) -> None:
+def test_content_is_seen_when_opened_from_a_neighbouring_place_and_in_open_boxes_only(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     knowledge.update()
     do(world, "goto cabinet_2", "open cabinet_1")
     knowledge.update()
     assert knowledge.knows("mug_1") and not knowledge.unseen("cabinet_1") and knowledge.unseen("cabinet_2")
-
-
-def test_an_open_box_shows_its_content_and_a_closed_one_does_not(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     do(world, "close box_1", "goto countertop_2")
     facts = changed_facts(knowledge)
@@ -76,16 +70,13 @@ def test_the_agent_fact_lists_visible_objects(world: World) -> None:
         assert changed_facts(knowledge)["agent"].sees == visible
 
 
-def test_knowledge_persists_after_leaving(world: World) -> None:
+def test_knowledge_persists_after_leaving_and_carrying_changes_two_facts(world: World) -> None:
     knowledge = Knowledge(world, "partial")
     do(world, "goto countertop_1")
     knowledge.update()
     do(world, "goto fridge_1")
     assert knowledge.update() == [Fact("agent", "agent", "agent", place="fridge_1")]
     assert knowledge.facts["apple_1"].place == "countertop_1"
-
-
-def test_carrying_changes_two_facts(world: World) -> None:
     knowledge = Knowledge(world)
     knowledge.update()
     do(world, "pick potato_1")

@@ -38,9 +38,13 @@ def test_the_catalogue_is_lota_benchs() -> None:
     assert expected <= set(LOTA_SKILLS)
 
 
-def test_an_unknown_skill_names_the_closest_one(world: World) -> None:
+def test_all_skills_are_admissible_done_does_nothing_and_unknown_ones_are_errors(world: World) -> None:
     with pytest.raises(SkillError, match="unknown skill 'find a aple'; did you mean 'find an apple'"):
         LOTA.execute(world, "find a aple")
+    before = world.copy()
+    assert LOTA.admissible(world) == LOTA_SKILLS
+    run(world, "done")
+    assert world == before
 
 
 def test_find_prefers_instances_not_behind_a_door_and_free_burners(world: World) -> None:
@@ -113,10 +117,13 @@ def test_the_target_lasts_until_the_next_find(world: World) -> None:
     assert world["apple_1"].parent == "microwave_1"
 
 
-def test_pick_up_prefers_objects_in_the_target(world: World) -> None:
+def test_pick_up_prefers_objects_in_the_target_and_open_the_container_that_hides_it(world: World) -> None:
     do(world, "open fridge_1")
     run(world, "find a fridge", "pick up the apple")
     assert world.holding == "apple_2"
+    do(world, "goto cabinet_2")
+    run(world, "find a mug", "open the cabinet")
+    assert world["cabinet_1"].is_open
 
 
 def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World) -> None:
@@ -125,12 +132,6 @@ def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World)
     run(world, "close the drawer", "close the drawer")
     assert not world["drawer_1"].is_open and not world["drawer_2"].is_open
     assert refusal(world, "close the drawer") == "Close action failed: drawer 2 is already closed"
-
-
-def test_open_prefers_the_container_that_hides_the_target(world: World) -> None:
-    do(world, "goto cabinet_2")
-    run(world, "find a mug", "open the cabinet")
-    assert world["cabinet_1"].is_open
 
 
 def test_a_repeated_find_reaches_the_next_instance(world: World) -> None:
@@ -157,22 +158,12 @@ def test_find_prefers_the_cleaned_object(world: World) -> None:
     assert world.holding == "apple_1" and world.cleaned == {"apple_1"}
 
 
-def test_turn_on_prefers_the_faucet_of_the_target_sink() -> None:
+def test_turn_on_prefers_the_faucet_of_the_target_sink_and_two_objects_reach_a_shelf() -> None:
     world = World(bedroom())
     run(world, "find a bathtub")
     assert LOTA.choose(world, "turn on the faucet") == "faucet_1"
     run(world, "turn on the faucet")
-
-
-def test_two_objects_reach_the_same_shelf() -> None:
     world = World(bedroom())
     for _ in range(2):
         run(world, "find a book", "pick up the book", "find a shelf", "put down the book")
     assert succeeded(world, Task("pick_two_obj_and_place", "Book", "Shelf"))
-
-
-def test_all_skills_are_admissible_and_done_does_nothing(world: World) -> None:
-    before = world.copy()
-    assert LOTA.admissible(world) == LOTA_SKILLS
-    run(world, "done")
-    assert world == before

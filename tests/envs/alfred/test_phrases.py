@@ -30,17 +30,13 @@ def test_at_least_twelve_phrasings_each(task_type: str) -> None:
         assert all(re.search("slice|piece|cut", sentence) for sentence in cut)
 
 
-def test_every_object_type_has_a_name() -> None:
+def test_names_and_sentences_are_complete_clean_varied_and_reproducible() -> None:
     assert set(NAMES) >= LOTA_PICKUPABLE
-
-
-def test_sentences_are_clean() -> None:
     for seed in range(300):
         sentence = generate_episode(seed).tasks[0].instruction
         assert not re.search(r"[\[\]{}]|  |\ba [aeio]|\ban [^aeiou]| (up|off|down) it", sentence), sentence
-
-
-def test_same_rng_same_sentence_and_many_sentences() -> None:
+    with pytest.raises(DataError, match="juggle"):
+        phrase(Task("juggle", "Mug"), Random(0))
     task = Task("pick_heat_then_place_in_recep", "Mug", "Fridge")
     assert phrase(task, Random(5)) == phrase(task, Random(5))
     sentences = {phrase(task, Random(seed)) for seed in range(200)}
@@ -48,9 +44,6 @@ def test_same_rng_same_sentence_and_many_sentences() -> None:
     assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in sentences)} == {
         "fridge", "refrigerator", "warm", "microwave",
     }  # fmt: skip
-
-
-def test_shared_names_are_avoided_where_both_types_are_present() -> None:
     assert "table" in names_for("SideTable", frozenset({"SideTable", "Desk"}))
     assert "table" not in names_for("SideTable", frozenset({"SideTable", "DiningTable"}))
     task = Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp")
@@ -68,11 +61,6 @@ def test_shared_names_are_avoided_where_both_types_are_present() -> None:
 )  # fmt: skip
 def test_plurals(singular: str, plural_form: str) -> None:
     assert plural(singular) == plural_form
-
-
-def test_unknown_task_type() -> None:
-    with pytest.raises(DataError, match="juggle"):
-        phrase(Task("juggle", "Mug"), Random(0))
 
 
 def lessons(tmp_path: Path, *contents: object) -> list[Annotation]:

@@ -45,9 +45,12 @@ def test_contradictory_choices_are_refused(choices: dict[str, Any], message: str
         AlfredSetting(**choices)
 
 
-def test_embedded_houses_are_played_on_the_stand_in() -> None:
+def test_embedded_houses_are_played_on_the_stand_in_and_results_name_it() -> None:
     assert thor_options({}, embedded=True).stands_in and not thor_options(None).stands_in
     assert thor_options({"executable": "unity"}, embedded=True).executable == "unity"
+    assert SPEC.label({}) == "Alfred-v0"
+    assert SPEC.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
+    assert SPEC.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"
 
 
 def test_command_lines(tmp_path: Path) -> None:
@@ -60,9 +63,3 @@ def test_command_lines(tmp_path: Path) -> None:
     assert stand_in == f"{sys.executable} -m envs.alfred.thor_stub --data /data"
     with pytest.raises(ConfigError, match="there is no /no/such/build"):
         ThorOptions(executable="/no/such/build -x").command(None)
-
-
-def test_results_name_their_backend() -> None:
-    assert SPEC.label({}) == "Alfred-v0"
-    assert SPEC.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
-    assert SPEC.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"

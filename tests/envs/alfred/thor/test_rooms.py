@@ -75,20 +75,17 @@ def test_places_and_types() -> None:
     assert things["apple_1"].source == APPLE
 
 
-def test_the_nearest_instance_gets_the_described_name() -> None:
+def test_the_nearest_instance_gets_the_described_name_and_names_differ() -> None:
     far, near, third = (f"Mug|+0{x:.2f}|+01.00|+00.00" for x in (4, 0.05, 9))
     items = [Item("mug_2", "Mug", (0.0, 1.0, 0.0)), Item("mug_1", "Mug", (5.0, 1.0, 0.0))]
     names = names_of([thing(far), thing(near), thing(third)], *items)
     assert names.thing_ids == {near: "mug_2", far: "mug_1", third: "mug_3"} and names.object_id("mug_1") == far
-
-
-def test_two_things_in_the_same_place_get_different_names() -> None:
     first, second = "Egg|+00.00|+01.00|+00.00", "Egg|+00.01|+01.00|+00.00"
     names = names_of([thing(first), thing(second)], *(Item(f"egg_{n}", "Egg", (0.0, 1.0, 0.0)) for n in (1, 2)))
     assert sorted(names.thing_ids.values()) == ["egg_1", "egg_2"]
 
 
-def test_unchanged_things_are_the_same_objects() -> None:
+def test_unchanged_things_are_the_same_slices_replace_cut_ones_and_broken_ones_are_left_out() -> None:
     names = names_of(room())
     before = read(room(), names, {})
     entries = [entry | {"parentReceptacles": [COUNTER]} if entry["objectId"] == BOTTLE else entry for entry in room()]
@@ -97,9 +94,6 @@ def test_unchanged_things_are_the_same_objects() -> None:
     assert after["countertop_1"].contents == ("bowl_1", "glassbottle_1")  # earlier contents come first
     changed = {name for name in after if after[name] is not before[name]}
     assert changed == {"glassbottle_1", "fridge_1", "countertop_1"} and list(after) == list(before)
-
-
-def test_slices_replace_a_cut_thing_and_broken_things_are_left_out() -> None:
     entries = [thing(f"{kind}|+01.00|+01.00|+00.00", isBroken=True) for kind in ("Mug", "Laptop")]
     assert list(read(entries, names_of(entries), {})) == ["laptop_1"]
     names = names_of(room())
@@ -126,12 +120,18 @@ def test_contents_of_a_carried_container_stay_in_it_until_they_touch_something_e
         assert read(entries, names, things)["apple_1"].parent is None
 
 
-def test_containers_that_touch_are_not_in_each_other() -> None:
+def test_touching_containers_are_not_in_each_other_and_without_a_door_hide_nothing() -> None:
     box, plate = "Box|+01.00|+01.00|+00.00", "Plate|+01.10|+01.00|+00.00"
     entries = [thing(box, COUNTER, plate), thing(plate, COUNTER, box), entry(COUNTER), thing(APPLE, plate, COUNTER)]
     things = read(entries, names_of(entries), {})
     parents = [things[name].parent for name in ("box_1", "plate_1", "apple_1")]
     assert parents == ["countertop_1", "countertop_1", "plate_1"]
+    cabinet = "Cabinet|+00.00|+01.00|+00.00"
+    things = read([entry(cabinet)], names_of([entry(cabinet)]), {})
+    assert not things["cabinet_1"].shut
+    basin = "Sink|+00.00|+01.00|+00.00|SinkBasin"
+    entries = [entry(basin, "SinkBasin"), entry("Sink|+00.00|+01.00|+00.00")]
+    assert list(read(entries, names_of(entries), {})) == ["sinkbasin_1"]
 
 
 def test_a_thing_in_the_hand_has_no_parent() -> None:
@@ -141,15 +141,6 @@ def test_a_thing_in_the_hand_has_no_parent() -> None:
     assert things["bowl_1"].parent is None and things["apple_1"].parent == "bowl_1"
     assert thing_in_hand({"inventoryObjects": [{"objectId": BOWL, "objectType": "Bowl"}]}, names) == "bowl_1"
     assert thing_in_hand({"inventoryObjects": []}, names) is None
-
-
-def test_a_container_without_a_door_hides_nothing() -> None:
-    cabinet = "Cabinet|+00.00|+01.00|+00.00"
-    things = read([entry(cabinet)], names_of([entry(cabinet)]), {})
-    assert not things["cabinet_1"].shut
-    basin = "Sink|+00.00|+01.00|+00.00|SinkBasin"
-    entries = [entry(basin, "SinkBasin"), entry("Sink|+00.00|+01.00|+00.00")]
-    assert list(read(entries, names_of(entries), {})) == ["sinkbasin_1"]
 
 
 MUG, PEN, CHAIR = "Mug|+01.00|+01.00|+00.00", "Pen|+02.00|+01.00|+00.00", "Chair|+03.00|+00.00|+00.00"
@@ -173,11 +164,13 @@ def test_poses_are_assigned_to_instances_of_the_type_and_other_objects_stay() ->
     assert poses[0]["rotation"] == {"x": 0.0, "y": 90.0, "z": 0.0}
 
 
-def test_instances_the_trial_does_not_pose_stay() -> None:
+def test_instances_the_trial_does_not_pose_stay_and_bottles_are_glass_bottles() -> None:
     second = "Mug|+04.00|+01.00|+00.00"
     poses = list(object_poses([pose("Mug_0a1b", 5.0)], [thing(MUG), thing(second)]))
     assert sorted(pose["position"]["x"] for pose in poses) in ([4.0, 5.0], [1.0, 5.0])
     assert len({pose["objectName"] for pose in poses}) == 2
+    poses = list(object_poses([pose("Glassbottle_0a1b", 5.0)], [thing("Bottle|+01.00|+01.00|+00.00")]))
+    assert [pose["position"]["x"] for pose in poses] == [5.0]
 
 
 def test_no_two_of_a_type_in_the_same_place() -> None:
@@ -186,11 +179,6 @@ def test_no_two_of_a_type_in_the_same_place() -> None:
     poses = list(object_poses(wanted_poses, [thing(MUG), thing(PEN)]))
     places = [(pose["position"]["x"], round(pose["position"]["y"], 3)) for pose in poses]
     assert places == [(5, 1), (5.004, 1.01), (5, 1)]
-
-
-def test_bottles_are_glass_bottles() -> None:
-    poses = list(object_poses([pose("Glassbottle_0a1b", 5.0)], [thing("Bottle|+01.00|+01.00|+00.00")]))
-    assert [pose["position"]["x"] for pose in poses] == [5.0]
 
 
 def start(**changes: object) -> Start:
@@ -276,14 +264,10 @@ def test_geometry_replaces_a_missing_answer_of_the_build(build: Build) -> None:
     assert (ahead.rotation, ahead.horizon) == (0.0, 60.0)  # the eyes are higher than the thing
 
 
-def test_a_build_without_the_action_gets_it_once() -> None:
+def test_a_build_without_the_action_gets_it_once_and_far_things_the_nearest_point() -> None:
     build = Build(ok=False, unknown=True)
     source = Poses(ThorOptions(), build, POINTS)
     for _ in range(3):
         source.towards("Mug|1", TARGET)
-    assert len(build.requests) == 1
-
-
-def test_a_thing_far_from_all_points_gets_the_nearest_one() -> None:
-    assert len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
+    assert len(build.requests) == 1 and len(poses(Build(value=[]), [{"x": 50.0, "y": 0.9, "z": 0.0}])) == 1
     assert poses(Build(value=[]), []) == []

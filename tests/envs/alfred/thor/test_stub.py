@@ -54,7 +54,7 @@ def test_things_have_ids_and_names_of_another_build() -> None:
     assert [entry["name"] for entry in entries] == [entry["name"] for entry in Sim(scene).objects()]
 
 
-def test_nested_things_list_all_their_receptacles() -> None:
+def test_nested_things_list_all_their_receptacles_also_on_the_floor() -> None:
     sim = Sim(kitchen())
     box, pencil, counter = sim.entry("Box"), sim.entry("Pencil"), sim.entry("CounterTop", 1)
     assert pencil["parentReceptacles"] == [box["objectId"], counter["objectId"]]
@@ -63,10 +63,7 @@ def test_nested_things_list_all_their_receptacles() -> None:
     assert sim.entry("Fridge")["parentReceptacles"] is None
     assert sim.entry("Cabinet")["receptacleObjectIds"] == [sim.id("Mug")]
     assert sim.entry("Knife")["receptacleObjectIds"] is None
-
-
-def test_a_bowl_on_the_floor_is_a_receptacle() -> None:
-    """The room has one standing point and every kind of item."""
+    # The room has one standing point and every kind of item.
     bowl = Item("bowl_1", "Bowl", (0.0, 0.05, 0.0))
     sim = Sim(Scene("x", "kitchen", (bowl, inside("Egg", 1, bowl)), (0.0, 0.0), ((0.0, 0.0),)))
     assert sim.entry("Egg")["parentReceptacles"] == [sim.id("Bowl")]
@@ -77,7 +74,7 @@ def test_a_bowl_on_the_floor_is_a_receptacle() -> None:
 # messages
 
 
-def test_unknown_actions_and_arguments() -> None:
+def test_unknown_actions_and_arguments_fail_with_a_message() -> None:
     sim = Sim()
     assert sim.ask("SetObjectToggles", objectToggles=[])["errorCode"] == "InvalidAction"
     wrong = sim.ask("PutObject", objectId="Mug|1|2|3", receptacleObjectId="Sink|1|2|3")
@@ -91,10 +88,7 @@ def test_unknown_actions_and_arguments() -> None:
     assert "--data" in sim.refusal("Reset", sceneName="FloorPlan1_physics")
     lacking = Simulator.of(Rooms(), unknown=frozenset({"Pass"}))
     assert lacking.handle({"action": "Pass"}).metadata["agents"][0]["errorCode"] == "InvalidAction"
-
-
-def test_every_action_without_arguments_works_or_fails_with_a_message() -> None:
-    """No action raises an exception."""
+    # No action raises an exception.
     for name in ACTIONS:
         agent = Sim(kitchen()).ask(name)
         assert agent["lastActionSuccess"] or agent["errorMessage"]
@@ -144,16 +138,13 @@ def test_images_show_the_room(painter: Callable[..., np.ndarray]) -> None:
     assert painter("ChangeResolution", x=64, y=48).shape == (48, 64, 3)
 
 
-def test_only_requested_images_are_drawn() -> None:
+def test_only_requested_images_are_drawn_and_cameras_add_some() -> None:
     simulator = Simulator.of(Rooms())
     assert simulator.first().image is not None
     assert simulator.handle({"action": "Pass", "renderImage": False}).image is None
     simulator.handle({"action": "Initialize", "renderImage": False})
     assert simulator.handle({"action": "Pass"}).image is None
     assert Simulator.of(Rooms(), images=False).first().image is None
-
-
-def test_additional_cameras_add_images() -> None:
     simulator = Simulator.of(Rooms())
     simulator.handle({"action": "CreateHouse", "house": to_house(kitchen())})
     camera = simulator.handle({"action": "GetMapViewCameraProperties"}).metadata["agents"][0]["actionReturn"]

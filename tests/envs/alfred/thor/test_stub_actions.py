@@ -58,13 +58,23 @@ def test_poses_come_in_the_order_of_the_build(sim: Sim) -> None:
         assert sim.refusal("GetInteractablePoses", **{"objectId": table, **wrong})
 
 
-def test_standing_points_surround_everything(sim: Sim) -> None:
+def test_standing_points_surround_everything_and_steps_follow_the_grid_up_to_furniture(sim: Sim) -> None:
     points = sim.insist("GetReachablePositions")["actionReturn"]
     assert points[0] == {"x": 0.0, "y": 0.9, "z": 2.0}
     assert len({(point["x"], point["z"]) for point in points}) == len(points)
     for item in kitchen().items:
         away = min(dist((point["x"], point["z"]), (item.position[0], item.position[2])) for point in points)
         assert away < 1.2
+    sim.insist("Teleport", position={"x": 0.0, "y": 0.9, "z": 0.5}, rotation={"y": 180})
+    assert sim.insist("MoveAhead")["agent"]["position"]["z"] == 0.25
+    assert "is blocking Agent" in sim.refusal("MoveAhead")
+    assert sim.insist("MoveBack")["agent"]["position"]["z"] == 0.5
+    assert sim.insist("RotateRight")["agent"]["rotation"]["y"] == 270
+    assert sim.insist("RotateLeft", degrees=180)["agent"]["rotation"]["y"] == 90
+    assert sim.insist("MoveRight")["agent"]["position"]["z"] == 0.25
+    assert [sim.ask("LookDown")["lastActionSuccess"] for _ in range(3)] == [True, True, False]
+    assert sim.ask("LookDown")["errorCode"] == "LookDownCantExceedMin"
+    assert sim.insist("LookUp")["agent"]["cameraHorizon"] == 30
 
 
 def test_teleport_accepts_standing_points_only(sim: Sim) -> None:
@@ -86,19 +96,6 @@ def test_teleport_accepts_standing_points_only(sim: Sim) -> None:
         sim.insist("Teleport", **wrong, forceAction=True)
         sim.insist("Teleport", position=point, horizon=0)
     assert sim.ask("TeleportFull", position=point)["errorCode"] == "MissingArguments"
-
-
-def test_steps_follow_the_grid_and_end_at_furniture(sim: Sim) -> None:
-    sim.insist("Teleport", position={"x": 0.0, "y": 0.9, "z": 0.5}, rotation={"y": 180})
-    assert sim.insist("MoveAhead")["agent"]["position"]["z"] == 0.25
-    assert "is blocking Agent" in sim.refusal("MoveAhead")
-    assert sim.insist("MoveBack")["agent"]["position"]["z"] == 0.5
-    assert sim.insist("RotateRight")["agent"]["rotation"]["y"] == 270
-    assert sim.insist("RotateLeft", degrees=180)["agent"]["rotation"]["y"] == 90
-    assert sim.insist("MoveRight")["agent"]["position"]["z"] == 0.25
-    assert [sim.ask("LookDown")["lastActionSuccess"] for _ in range(3)] == [True, True, False]
-    assert sim.ask("LookDown")["errorCode"] == "LookDownCantExceedMin"
-    assert sim.insist("LookUp")["agent"]["cameraHorizon"] == 30
 
 
 # actions
@@ -128,10 +125,15 @@ def test_carrying(sim: Sim) -> None:
     assert "Nothing is in the agent's hand" in sim.refusal("DropHeldObject")
 
 
-def test_refusals_of_the_symbolic_world_are_passed_on(sim: Sim) -> None:
+def test_knobs_turn_burners_on_and_symbolic_refusals_are_passed_on(sim: Sim) -> None:
     holding(sim, sim.id("Plate"))
     assert "no container goes in another" in sim.refusal("PutObject", objectId=sim.id("Box"), forceAction=True)
     assert "another object's collision" in sim.refusal("PutObject", objectId=sim.id("StoveBurner"), forceAction=True)
+    burner, knob = sim.id("StoveBurner"), sim.id("StoveKnob")
+    assert sim.entry("StoveKnob")["controlledObjects"] == [burner]
+    assert "controlled by another" in sim.refusal("ToggleObjectOn", objectId=burner, forceAction=True)
+    sim.insist("ToggleObjectOn", objectId=knob, forceAction=True)
+    assert sim.entry("StoveBurner")["isToggled"] and not sim.entry("StoveBurner", 1)["isToggled"]
 
 
 def test_doors_and_switches(sim: Sim) -> None:
@@ -151,14 +153,6 @@ def test_doors_and_switches(sim: Sim) -> None:
     assert sim.entry("Potato")["temperature"] == "Hot" and sim.entry("Potato")["isCooked"]
     assert "not an Openable" in sim.refusal("OpenObject", objectId=sim.id("Mug"), forceAction=True)
     assert "not toggleable" in sim.refusal("ToggleObjectOn", objectId=sim.id("Mug"), forceAction=True)
-
-
-def test_knobs_turn_burners_on(sim: Sim) -> None:
-    burner, knob = sim.id("StoveBurner"), sim.id("StoveKnob")
-    assert sim.entry("StoveKnob")["controlledObjects"] == [burner]
-    assert "controlled by another" in sim.refusal("ToggleObjectOn", objectId=burner, forceAction=True)
-    sim.insist("ToggleObjectOn", objectId=knob, forceAction=True)
-    assert sim.entry("StoveBurner")["isToggled"] and not sim.entry("StoveBurner", 1)["isToggled"]
 
 
 def test_dirt_and_liquids(sim: Sim) -> None:

@@ -102,14 +102,11 @@ def pipe_client(folder: Path, *flags: str) -> Iterator[PipeClient]:
         content.process.communicate()
 
 
-def test_it_ends_when_the_client_hangs_up(tmp_path: Path) -> None:
+def test_it_ends_when_the_client_hangs_up_even_if_it_hangs(tmp_path: Path) -> None:
     with pipe_client(tmp_path) as client:
         assert client.message()[1] and client.metadata("Pass")["sequenceId"] == 5
         client.hang_up()
         assert client.process.wait(PATIENCE) == 0
-
-
-def test_it_ends_when_it_hangs_and_the_client_hangs_up(tmp_path: Path) -> None:
     with pipe_client(tmp_path, "--fault", "hang-at-start") as client:
         until(lambda: str(client.paths[0]) in opened_by(client.process.pid))
         assert not select.select([client.incoming], [], [], 0.2)[0] and client.process.poll() is None
