@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from eval.games import why_not
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, find_runs
-from tests.eval.workers.runs import assert_refused
+from tests.eval.workers.runs import Command, assert_refused
 
-Command = Callable[..., tuple[int, str, str]]
 HOUSES = 4  # first houses of the split `test`
 GROUNDED = ("env.skills=grounded", "env.observability=partial")
 

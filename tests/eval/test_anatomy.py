@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 from eval import alfred, anatomy
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
-from tests.eval.workers.runs import assert_refused
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.eval.workers.runs import Command, assert_refused
 
 
 def step(episode: str, edits: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find
 from keep_agent.rollout.trace import read_trace
 from tests.envs.wah.fake_simulator import FakeSimulator
 from tests.envs.wah.graph_home import GraphHome
-from tests.eval.workers.runs import assert_refused
+from tests.eval.workers.runs import Command, assert_refused
 from tests.rewriting import change_object
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 def summaries(under: str) -> list[dict]:

@@ -35,7 +35,7 @@ from memory.engine.base import Engine
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.module_timer import ModuleTimer
 from memory.segments.sentence_encoder import HashedNgrams, make_encoder
-from tests.eval.workers.runs import assert_refused
+from tests.eval.workers.runs import Command, assert_refused
 from tests.rewriting import change_lines, change_object
 from tests.waiting import FakeTime
 
@@ -45,7 +45,6 @@ SMALL = (
     "planner.max_new_tokens=3", "prompt.encoder=hashed", "eval.threads=1", "model.dtype=float32",
 )  # fmt: skip
 Answers = Callable[..., list[AnswerRow]]
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

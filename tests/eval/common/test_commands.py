@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,9 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.rollout.trace import read_trace
 from tests.envs.alfred.trials import usual, write
-from tests.eval.workers.runs import assert_refused, the_run
+from tests.eval.workers.runs import Command, assert_refused, the_run
 from tests.rewriting import change_object, keep_lines
 from tests.waiting import until
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 def read(folder: Path, name: str = SUMMARY) -> dict:

@@ -27,8 +27,8 @@ from keep_agent.cli import COMMANDS
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import RunFolder
 from keep_agent.rollout.trace import read_trace
+from tests.eval.workers.runs import Command
 
-Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("prompt.encoder=hashed", "eval.episodes=1", "eval.threads=1", "eval.progress=false")
 CELLS = ("latency.segments=4", "latency.segment_tokens=8", "latency.churn=1", "latency.steps=3", "latency.plot=false")

@@ -18,10 +18,9 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
 from keep_agent.rollout.trace import read_trace
-from tests.eval.workers.runs import assert_done, assert_refused, assert_same, pictures, the_run
+from tests.eval.workers.runs import Command, assert_done, assert_refused, assert_same, pictures, the_run
 from tests.rewriting import as_of_version_0_2, change_object, keep_lines
 
-Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=expert", "eval.episodes=7")
 
 

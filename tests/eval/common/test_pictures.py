@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ from keep_agent.rollout.results import EpisodeResult
 from keep_agent.rollout.run_folder import CONFIG, SUMMARY, TRACE, RunFolder
 from keep_agent.rollout.trace import read_trace
 from memory.files import atomic
-from tests.eval.workers.runs import pictures, the_run
+from tests.eval.workers.runs import Command, pictures, the_run
 from tests.keep_agent.rollout.pictures import Pictured
 from tests.rewriting import change_object
 
-Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=random", "eval.episodes=3", "env.max_steps=4")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -12,6 +11,7 @@ from eval.fidelity import __main__ as fidelity
 from eval.retention import __main__ as retention
 from keep_agent.config import planner_factory
 from keep_agent.errors import ConfigError
+from tests.eval.workers.runs import Command
 
 
 def test_a_variant_has_its_own_overrides() -> None:
@@ -46,7 +46,6 @@ def test_a_list_has_no_empty_names() -> None:
     assert names("keep,epic,") == ["keep", "epic"] and names(",") == names("none") == names("") == []
 
 
-Command = Callable[..., tuple[int, str, str]]
 MISTYPED = [
     (fidelity, "planner=keep+memory.recompute.direction=cusal", "'causal'"),
     (retention, "--methods x:h2o+memory.retention.grain=tokn", "'token'"),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eval.pipeline import SCHEDULE_METHODS, main, parser, report
 from keep_agent.console import make_console
-from tests.eval.workers.runs import assert_done
-
-Command = Callable[..., tuple[int, str, str]]
+from tests.eval.workers.runs import Command, assert_done
 
 SMALL = ["--model", "planner-tiny", "--layers", "6", "--segments", "8", "--segment-tokens", "5", "--query", "4"]
 SLOW = [*SMALL, "--device", "orin", "--link", "0.05", "--schedule", "linear", "--average", "0.5"]

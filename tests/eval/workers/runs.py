@@ -13,6 +13,7 @@ from keep_agent.rollout.frames import FRAMES
 from keep_agent.rollout.run_folder import LAST, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.rollout.trace import read_trace
 
+Command = Callable[..., tuple[int, str, str]]  # main function, arguments -> exit code, output, errors
 MACHINE = {"timed_on"}  # machine and number of workers
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
 TIMES = {"seconds", "parts", "ttft_ms", "ttft_overlapped_ms", "score_ms"}  # of a result and its steps

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from eval.workers import supervisor
 from keep_agent.guard import BAD_INPUT, INTERRUPTED
 from keep_agent.rollout.run_folder import EPISODES, RunFolder
 from tests.envs.alfred.thor.leftovers import children, runs
-from tests.eval.workers.runs import after_commits, assert_done, assert_refused, assert_same, pictures, the_run
+from tests.eval.workers.runs import Command, after_commits, assert_done, assert_refused, assert_same, pictures, the_run
 from tests.waiting import until
 
-Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[3]
 RANDOM = ("planner=random", "eval.episodes=12", "env.skills=grounded")
 TWO = "eval.workers=2"

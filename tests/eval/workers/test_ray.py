@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
@@ -18,13 +18,12 @@ from eval import alfred
 from eval.workers.supervisor import Supervisor, WorkerDeath
 from keep_agent.guard import BAD_INPUT
 from keep_agent.rollout.run_folder import RunFolder
-from tests.eval.workers.runs import after_commits, assert_done, assert_refused, assert_same, the_run
+from tests.eval.workers.runs import Command, after_commits, assert_done, assert_refused, assert_same, the_run
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
-Command = Callable[..., tuple[int, str, str]]
 RAY = "eval.launcher=ray"
 RANDOM = ("planner=random", "eval.episodes=40", "env.skills=grounded", "env.stream=2")
 
