@@ -6,8 +6,8 @@ and sets are plain loops and dense matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -90,6 +90,8 @@ class Memory:
     query: Sequence[int]
     new: Sequence[int] = ()  # units without stored KV
     exact: int = 0  # number of first units whose stored KV counts as exact (which is true for at most 1 here)
+    earlier: Mapping[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
+    # stored KV per layer of units that are not encoded alone
 
     def __post_init__(self) -> None:
         self.ids = [*(token for unit in self.units for token in unit), *self.query]
@@ -99,7 +101,7 @@ class Memory:
         self.fresh = sorted([row for i in self.new for row in self.members[i]] + self.query_rows)
         self.settled = [row for rows in self.members[: self.exact] for row in rows]
         self.reused = [row for row in range(len(self.ids)) if row not in self.fresh + self.settled]
-        self._stored = [self.model.alone(unit) for unit in self.units]
+        self._stored = [self.earlier.get(tuple(unit)) or self.model.alone(unit) for unit in self.units]
 
     def stored(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return unrotated k and v (kv_heads, rows, dim); fresh rows are NaN."""
