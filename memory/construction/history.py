@@ -128,7 +128,7 @@ class HistoryBuilder(PromptBuilder):
 
     def _slots(self, start: int) -> LayerSlots | None:
         """Make rows for the blocks of layers that choose for themselves, if there are any."""
-        if self._choice is None or not self._choice.per_layer:
+        if self._choice is None or not self._choice.retrieval.capabilities.per_layer:
             return None
         slots = LayerSlots(self._choice, start, self._construction.block_size, self._pool.block)
         return slots if slots.unit.token_ids else None

@@ -29,10 +29,6 @@ class BlockChoice:
         dtype = torch.promote_types(info.dtype, torch.float32)
         self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
-    @property
-    def per_layer(self) -> bool:
-        return self.retrieval.capabilities.per_layer
-
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
         """Return the blocks that ``token_ids`` choose, rising, one per copy, and the token-layers of the pass."""
         if self.retrieval.takes_all(self.index):

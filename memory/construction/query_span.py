@@ -14,18 +14,14 @@ from memory.kv_cache.cache_view import CacheView
 class Instruction:
     """Place of the present instruction, and the sum of the queries of ``rows`` of its rows."""
 
-    start: int
+    places: slice
     tokens: list[int]
     queries: torch.Tensor  # (layers, heads, head_dim)
     rows: int
 
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.tokens)
-
     def holds(self, tokens: list[int], query: int) -> bool:
         """Whether it is still there, before ``query``: a transcript that began again has other tokens in its place."""
-        return self.stop <= query and tokens[self.start : self.stop] == self.tokens
+        return self.places.stop <= query and tokens[self.places] == self.tokens
 
 
 class QuerySpan:
@@ -53,13 +49,13 @@ class QuerySpan:
         states = torch.stack([observer.queries[layer] for layer in sorted(observer.queries)])  # (layers, heads, n, D)
         if instruction:
             inside = (observer.places >= query) & (observer.places < query + instruction)
-            words, queries = cache.tokens[query : query + instruction], states[:, :, inside]
-            self._instruction = Instruction(query, words, queries.float().sum(2), queries.shape[2])
+            places, queries = slice(query, query + instruction), states[:, :, inside]
+            self._instruction = Instruction(places, cache.tokens[places], queries.float().sum(2), queries.shape[2])
         last_turn = observer.places >= query
         total, count = states[:, :, last_turn].float().sum(2), int(last_turn.sum())
         span, earlier = positions >= query, self._instruction
         if earlier is not None and earlier.holds(cache.tokens, query):
-            span = span | ((positions >= earlier.start) & (positions < earlier.stop))
+            span = span | ((positions >= earlier.places.start) & (positions < earlier.places.stop))
             total, count = total + earlier.queries, count + earlier.rows
         return CacheView(
             positions=positions,
