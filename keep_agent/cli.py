@@ -1,7 +1,4 @@
-"""``keep-agent`` and its commands. Experiments have commands of their own (keep-eval-alfred, ...).
-
-Help and lists load no torch: each command imports what it needs when it runs.
-"""
+"""``keep-agent`` and its commands. Each imports what it needs when it runs: help and lists load no torch."""
 
 from __future__ import annotations
 

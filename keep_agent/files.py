@@ -1,7 +1,4 @@
-"""Reading and writing of files: every fault becomes a `KeepError` that names the file, the place in it and the remedy.
-
-Like `keep_agent.errors` it may be imported everywhere.
-"""
+"""Reading and writing of files: faults become a `KeepError` with file, place and remedy. May be imported everywhere."""
 
 from __future__ import annotations
 
@@ -70,10 +67,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are.
-
-    One thread loads at a time.
-    """
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError passes. One thread loads at a time."""
     try:
         with LOADING:
             yield
@@ -126,10 +120,7 @@ def decoded(raw: bytes, where: object, remedy: str) -> str:
 
 
 def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
-    """Parse JSON. Raises DataError naming ``where`` for other text, deep nesting, or half a surrogate pair.
-
-    :param finite: refuse NaN and infinities, which JSON does not have, and Python writes and reads
-    """
+    """Parse JSON; ``finite``: without NaN and infinities. Raises DataError naming ``where``."""
     text = decoded(raw, where, remedy) if isinstance(raw, bytes) else raw
     constant: Callable[[str], float] = _refuse if finite else float
     try:
@@ -151,10 +142,7 @@ def count_values(text: bytes) -> int:
 
 
 def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
-    """Parse YAML with plain types only. Raises DataError naming ``where``.
-
-    :param loader: a yaml.SafeLoader, or one that is stricter
-    """
+    """Parse YAML with plain types only, by ``loader`` or yaml.SafeLoader. Raises DataError naming ``where``."""
     import yaml  # here: most readers need no YAML
 
     broken = RecursionError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError  # `!!bool perhaps`

@@ -24,10 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also of standard output
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command and return its exit code. Errors that the user can act on become one line on standard error.
-
-    SIGTERM, which schedulers send, is an interruption like Ctrl-C.
-    """
+    """Run a command and return its exit code; errors that the user can act on become one line. SIGTERM is as Ctrl-C."""
     try:
         with _terminable():
             function()

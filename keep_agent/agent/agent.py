@@ -60,11 +60,11 @@ class _OpenDecision:
 class Agent(Asynchronous):
     """One robot's planner: `observe`, `plan`, `report`, repeated. Safe to call from several threads.
 
-    Every call runs on the engine's worker, so several agents may share an engine. Each call has an asynchronous twin
-    (`aplan`, ...). A task begins with the first `plan` of its instruction. It ends with success when ``done`` was
-    decided and reported, or as `finish` states; another instruction ends it as failed. A decision without a report
-    counts as carried out, unless `finish` states that the task failed. The same plan requested twice in a row, without
-    an observation in between, is one decision, so that a request may be repeated after a lost answer.
+    Agents may share an engine, whose worker runs every call. Each call has an asynchronous twin (`aplan`, ...). A task
+    begins with the first `plan` of its instruction, and ends with success when ``done`` was decided and reported, or as
+    `finish` states; another instruction ends it as failed. A decision without a report counts as carried out, unless
+    `finish` states that the task failed. The same plan requested twice in a row, without an observation in between, is
+    one decision, so that a request may be repeated after a lost answer.
 
     :param ahead: encode changed segments in the background while the robot moves; plans have priority
     :param limit: maximum number of remembered things; further ones are refused
@@ -124,10 +124,9 @@ class Agent(Asynchronous):
     # -- planning ------------------------------------------------------------------------------------------------
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> list[Fact]:
-        """Remember new or changed facts: all of them, or none if one is wrong.
+        """Remember new or changed facts: all of them, or none if one is wrong. Returns the facts as they were read.
 
         :param facts: `envs.fact.Fact`, or mappings with its fields
-        :returns: the facts as they were read
         :raises DataError: a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
@@ -162,10 +161,7 @@ class Agent(Asynchronous):
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """End the task. A decision without a report counts as carried out only if ``success`` is true.
-
-        :raises ConfigError: ``success`` is neither True nor False
-        """
+        """End the task; a decision without a report counts as carried out only if ``success`` is true."""
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -175,10 +171,7 @@ class Agent(Asynchronous):
         write_memory(memory_path(path), self.dump())
 
     def load(self, path: str | Path) -> None:
-        """Replace the memory by a file of `save`.
-
-        :raises DataError: no such file, a damaged one, or one in another prompt style; nothing has changed
-        """
+        """Replace the memory by a file of `save`. After a DataError nothing has changed."""
         self.restore(read_memory(memory_path(path)))
 
     def dump(self) -> dict[str, Any]:

@@ -37,10 +37,7 @@ T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response of a server, or a missing one.
-
-    :param retry_after: seconds after which a repetition may succeed
-    """
+    """Error response of a server, or a missing one; may succeed again after ``retry_after`` seconds, if given."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -63,8 +60,7 @@ class Client:
     twice. Every error is a ServerError; a value of the wrong type is refused before it is sent.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a request is repeated; a call takes at most this and
-        twice the timeout
+    :param patience: seconds after the first failure in which a request is repeated, plus at most twice the timeout
     :raises ConfigError: an invalid URL
     """
 
@@ -120,10 +116,7 @@ class Client:
         return _read(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        """Return a successful response.
-
-        :param body: ``json`` or ``content``, as httpx takes them
-        """
+        """Return a successful response to ``json`` or ``content``."""
         return self.patiently(partial(self._once, method, path, **body))
 
     def _once(self, method: str, path: str, **body: Any) -> httpx.Response:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.agent import Agent
@@ -33,9 +33,9 @@ REMEDY = "restore all files of the agent from one copy, or put a saved memory in
 class Journal:
     """Journal of the calls since the memory was written: one checked line each, synced before it is acknowledged.
 
-    It belongs to one agent and continues one state of its memory file: the chain of checksums begins with both. The
-    mark beside it counts the acknowledged calls, so that changed, missing and exchanged lines are noticed. Only a last
-    line that was never acknowledged is cut off.
+    The chain of checksums begins with the agent and the state of its memory file. The mark beside it counts the
+    acknowledged calls, so that changed, missing and exchanged lines are noticed. Only a last line that was never
+    acknowledged is cut off.
 
     :raises ConfigError: another process or agent has the file open
     """
@@ -65,10 +65,7 @@ class Journal:
         self._file.append([call])
 
     def announce(self, start: Chain) -> None:
-        """Prepare for the memory file of ``start``, which is then written, and for `restart`.
-
-        After a kill in between, the journal fits the old memory and the new one.
-        """
+        """Prepare for the memory file of ``start``; after a kill before `restart`, the old memory fits, too."""
         self._file.announce(start)
 
     def restart(self, start: Chain) -> None:
@@ -107,6 +104,14 @@ def claim(stream: IO[bytes], folder: Path) -> None:
     if taken(stream):
         stream.close()
         raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
+
+
+def lock_folder(folder: Path) -> BinaryIO:
+    """Return a file of a server's folder, locked until it is closed. Raises ConfigError if another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stream = (folder / "lock").open("ab")
+    claim(stream, folder)
+    return stream
 
 
 class DurableAgent:
@@ -189,10 +194,7 @@ class DurableAgent:
             self._write()
 
     def close(self, write: bool = True) -> None:
-        """Write the memory if it has changed, and release it. May be called twice.
-
-        :param write: False where the folder is about to be deleted
-        """
+        """Write the memory if it has changed and ``write`` is true, and release it. May be called twice."""
         with self._lock:
             if self._journal.closed:
                 return

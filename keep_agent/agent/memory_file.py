@@ -57,10 +57,7 @@ def digest_of(content: bytes) -> bytes:
 
 
 def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the state in ``content``, which errors call ``name``.
-
-    :param most: maximum number of values; commas and brackets in texts count, too
-    """
+    """Return the state in ``content``, which errors call ``name``; it has up to ``most`` separators of values."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(

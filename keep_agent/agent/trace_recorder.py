@@ -21,11 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writer of trace entries. An agent continues without a trace that cannot be written.
-
-    :param root: holds ``NAME.1``, ``NAME.2``, ...
-    :param config: the run's config for the viewer
-    """
+    """Writer of trace entries in ``root/STEM.1``, ... An agent continues without a trace that cannot be written."""
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
@@ -51,10 +47,7 @@ class Recorder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _complete(self, entry: Entry) -> Entry:
-        """Add all known texts and facts to a folder's first step; later steps hold the changes only.
-
-        Texts include those of an earlier process, facts do not.
-        """
+        """Add all known texts, and this process's facts, to a folder's first step; later ones hold the changes only."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})

@@ -41,10 +41,7 @@ def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """Return a function from a world's ``info`` to the number of skills that the all-knowing scripted expert needs.
-
-    The number is 0 if the expert fails, since an earlier task has used up what the goal needs.
-    """
+    """Return a function from a world's ``info`` to the scripted expert's number of skills; 0 if it fails."""
     setting = make_setting(env)
 
     def length(info: Mapping[str, Any]) -> int:

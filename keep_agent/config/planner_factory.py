@@ -139,10 +139,7 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """Load the model and the engine of a config, with ``transport`` in place of the config's if given.
-
-    :raises KeepError: the model cannot be loaded, or the engine's settings are invalid
-    """
+    """Load the model and the engine of a config, with another ``transport`` if given. Raises KeepError."""
     settings = config.engine
     is_slow = settings.link_gigabytes is not None
     throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None

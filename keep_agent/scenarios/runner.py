@@ -30,11 +30,7 @@ class Answer(Cost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. Within a run every prompt but an agent's first extends the text of its memory.
-
-    :param stops: tokens that end a turn
-    :param run_id: prefix of the ids of agents that are not permanent
-    """
+    """One scenario on one engine. ``stops`` end a turn; ``run_id`` begins the ids of agents that are not permanent."""
 
     scenario: Scenario
     memories: AgentMemories

@@ -66,10 +66,7 @@ class ScenarioFolder(RunFolder):
 
 
 def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
-    """Sum costs over all turns and over each agent's.
-
-    Of ``prompt_tokens``, ``prefill_tokens`` were computed and ``saved_tokens`` reused; ``saved`` is the reused share.
-    """
+    """Sum costs over all turns and each agent's; ``saved`` is the share of prompt tokens whose rows were reused."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
     per_agent = {agent: _sums([turn for turn in all_turns if turn.agent == agent]) for agent in agents}

@@ -12,8 +12,8 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import HTMLResponse, Response
 
 import keep_agent
-from keep_agent.server.auth.access_rules import RULES, VIEWER, AccessMiddleware, Need, Rule, Rules
-from keep_agent.server.auth.tokens import TokenSource
+from keep_agent.server.auth.access_rules import RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
+from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, install
 from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
@@ -42,13 +42,10 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def make_app(
-    routers: Sequence[APIRouter], *, tokens: TokenSource, limits: Limits | None = None, metrics: Metrics | None = None,
+    routers: Sequence[APIRouter], *, tokens: Tokens, limits: Limits | None = None, metrics: Metrics | None = None,
     lifespan: Lifespan | None = None, title: str = "KEEP Agent", rules: Sequence[Rule] = RULES,
 ) -> FastAPI:  # fmt: skip
-    """Make an application of ``routers``. Its pages load nothing from other machines.
-
-    :param rules: token needed by each path; a path without a rule needs a token for all agents
-    """
+    """Make an application of ``routers``. A path without one of the ``rules`` needs a token for all agents."""
     metrics = metrics or Metrics()
     app = FastAPI(
         title=title, version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
@@ -57,7 +54,7 @@ def make_app(
     for router in (*routers, _health_and_metrics(metrics)):
         app.include_router(router)
     install(app)
-    _describe_security(app, tokens, Rules(rules))
+    _describe_security(app, tokens, rules)
     # the middleware that is added last runs first
     app.add_middleware(LimitsMiddleware, limits=limits or Limits())
     app.add_middleware(AccessMiddleware, tokens=tokens, rules=rules)
@@ -81,7 +78,7 @@ def _health_and_metrics(metrics: Metrics) -> APIRouter:
     return router
 
 
-def _describe_security(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
+def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> None:
     """Add to the OpenAPI description which operations need a token."""
     make_schema = app.openapi
 
@@ -92,7 +89,7 @@ def _describe_security(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
             schema.setdefault("components", {})["securitySchemes"] = SCHEMES
             schema["security"] = [{name: []} for name in SCHEMES]
             for path, operations in schema["paths"].items():
-                if rules.of(path)[0].need is Need.NO_TOKEN:
+                if rule_of(path, rules)[0].need is Need.NO_TOKEN:
                     for operation in operations.values():
                         operation["security"] = []
         return schema

@@ -15,11 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
+from keep_agent.agent.durable import lock_folder
 from keep_agent.config.compose import compose_agent
 from keep_agent.server.address import address_of, listen
 from keep_agent.server.auth.token_file import load_tokens
-from keep_agent.server.auth.tokens import VARIABLE, TokenSource, check_bind
-from keep_agent.server.folder_lock import lock_folder
+from keep_agent.server.auth.tokens import VARIABLE, Tokens, check_bind
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import AgentLimits, Settings
@@ -56,10 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Run the command. Raises KeepError, or a Hydra error for an unknown setting.
-
-    All checks that do not need the model run before slow imports and before the model is loaded.
-    """
+    """Run the command. Raises KeepError, or a Hydra error. Checks run before torch and the model are loaded."""
     options = parser().parse_intermixed_args(arguments)
     config = compose_agent(options.overrides)
     tokens = load_tokens(options.tokens)
@@ -88,7 +85,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )  # fmt: skip
 
 
-def _announce(console: Console, options: argparse.Namespace, url: str, tokens: TokenSource) -> None:
+def _announce(console: Console, options: argparse.Namespace, url: str, tokens: Tokens) -> None:
     clients = "this machine, without a token" if tokens.open else f"clients with one of {len(tokens.entries)} token(s)"
     viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
     text = f"{url} for {clients}; memories in {options.folder}{viewer}"

@@ -47,30 +47,24 @@ def main(arguments: Sequence[str], console: Console) -> None:
         return
     if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
-    token, access = make_token(), Access(name, _agents(options.agents))
+    agents = None if options.agents == ALL else frozenset(checked(agent.strip()) for agent in options.agents.split(","))
+    token = make_token()
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
-    add_token(options.file, Entry(access, digest(token), expires), options.replace)
+    add_token(options.file, Entry(Access(name, agents), digest(token), expires), options.replace)
     console.print(token, soft_wrap=True, highlight=False, markup=False)
-
-
-def _agents(text: str) -> frozenset[str] | None:
-    """Parse ``--agents``; None: all. Raises ConfigError for an invalid id, and for an empty list."""
-    return None if text == ALL else frozenset(checked(agent.strip()) for agent in text.split(","))
 
 
 def _expires(text: str, current: datetime) -> datetime:
     """Parse ``--expires``. Raises ConfigError for an invalid time, and for one in the past."""
-    expires = _moment(text, current)
+    span = SPAN.fullmatch(text)
+    try:
+        if span:
+            expires = current + int(span[1]) * UNITS[span[2]]
+        else:
+            day = DAY.fullmatch(text)
+            expires = datetime.combine(date.fromisoformat(text), time(), UTC) if day else moment(text)
+    except ValueError:
+        raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None
     if expires <= current:
         raise ConfigError(f"--expires {text} is past: give a time in the future")
     return expires.replace(microsecond=0)
-
-
-def _moment(text: str, current: datetime) -> datetime:
-    span = SPAN.fullmatch(text)
-    if span:
-        return current + int(span[1]) * UNITS[span[2]]
-    try:
-        return datetime.combine(date.fromisoformat(text), time(), UTC) if DAY.fullmatch(text) else moment(text)
-    except ValueError:
-        raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None

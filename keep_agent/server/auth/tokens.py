@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Protocol
 
 from keep_agent.errors import ConfigError
 from keep_agent.server.address import is_local
@@ -64,21 +63,9 @@ class Entry:
         return self.expires is not None and datetime.now(UTC) >= self.expires
 
 
-class TokenSource(Protocol):
-    """The tokens that are valid now. ``open``: the server has none by intention and needs none."""
-
-    @property
-    def open(self) -> bool: ...
-
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-
-    def find(self, token: str) -> Access | None: ...
-
-
 @dataclass(frozen=True)
 class Tokens:
-    """A fixed set of tokens. ``open``: there are none by intention, and all programs on this machine have access."""
+    """The valid tokens. ``open``: there are none by intention, and all programs on this machine have access."""
 
     entries: Sequence[Entry] = ()
     open: bool = False
@@ -101,7 +88,7 @@ def digest(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def check_bind(host: str, tokens: TokenSource) -> None:
+def check_bind(host: str, tokens: Tokens) -> None:
     """Raise ConfigError for an address that other machines can reach while no token is needed, or an invalid one."""
     if not is_local(host) and tokens.open:
         raise ConfigError(

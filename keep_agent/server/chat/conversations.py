@@ -45,10 +45,9 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
-    """Render messages as a prompt, by the chat template if there is one, up to the assistant's answer, without BOS.
+    """Render messages as a prompt up to the assistant's answer, without BOS. Raises BadMessages.
 
     :param go_on: the answer continues the last message, which is the assistant's
-    :raises BadMessages: the chat template refuses them, or fails
     """
     if tokenizer.chat_template is None:
         lines = [f"{message.role}: {message.content}\n" for message in messages]
@@ -104,51 +103,36 @@ class Generation:
 
 
 class Conversations:
-    """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
-
-    A running turn uses a thread of a pool of its own; the limiter bounds the number of turns. KV rows stay in memory as
-    long as there is room; the least recently used are evicted first.
+    """Turns of many agents, each on a thread of its own, on one engine, which is the caller's and closed after this.
 
     :param limiter: counts a turn from its request to its end, even after its client has disconnected
     :param model: name of the model in requests
     :param special: the model's special tokens; None: as `special_tokens` finds them
+    :param knobs: of `AgentMemories`; a prompt reuses any prefix that it shares with the stored text
     """
 
     def __init__(
-        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
-        limits: ChatLimits | None = None, metrics: Metrics | None = None, scheduler: Scheduler | None = None,
-        special: SpecialTokens | None = None,
+        self, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
+        folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None,
+        special: SpecialTokens | None = None, **knobs: Any,
     ) -> None:  # fmt: skip
-        self.memories, self.tokenizer, self.model = memories, tokenizer, model
-        self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
-        self._limiter, self._metrics = limiter, metrics
-        self.special = special or special_tokens(tokenizer, memories.engine.model.module)
+        self.tokenizer, self.model, self.limits = tokenizer, model, limits or ChatLimits()
+        coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
+        self.memories = AgentMemories(engine, coder, folder=folder, threshold=REUSE, start=start, **knobs)
+        self.special = special or special_tokens(tokenizer, engine.model.module)
+        self.scheduler, self._limiter, self._metrics = Scheduler(engine), limiter, metrics
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while in use
         self._threads = anyio.CapacityLimiter(math.inf)
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False
         if metrics is not None:
             for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on disk")):
-                value = partial(self._stat, name)
-                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", value)
+                read = partial(self._stat, name)
+                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", read)
             metrics.watch("chat_turns", "Running and waiting turns", lambda: len(self._running))
 
     def _stat(self, name: str) -> int:
         return self.memories.stats()[name]
-
-    @classmethod
-    def of(
-        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
-        folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
-    ) -> Conversations:  # fmt: skip
-        """Make conversations with memories of their own.
-
-        :param knobs: of `AgentMemories`; their ``threshold`` is 0 by default: a prompt reuses any prefix that it shares
-            with the stored text
-        """
-        coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
-        memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
-        return cls(memories, tokenizer, model, limiter, limits, metrics)
 
     def chat(
         self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
@@ -162,11 +146,9 @@ class Conversations:
         """Begin a turn, which runs until it ends or is cancelled."""
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        generation = Generation()
-        generation.turn = Turn(
-            self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.put
-        )
-        generation.waiting = task = asyncio.create_task(self._serve(generation, generation.turn))
+        generation, most = Generation(), self.limits.prompt_chars
+        turn = Turn(self.memories, self.scheduler, self.special, request, most, generation.put)
+        generation.turn, generation.waiting = turn, (task := asyncio.create_task(self._serve(generation, turn)))
         self._running[task] = generation
         task.add_done_callback(self._finish)
         return generation

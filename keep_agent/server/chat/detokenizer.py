@@ -9,10 +9,9 @@ from memory.agents.text_match import BROKEN, LONGEST, Coder
 
 
 class Detokenizer:
-    """Decodes token by token; the pieces together are the text of all tokens.
+    """Decodes token by token. Incomplete characters, and text that may begin a stop string, are held back.
 
-    Tokens of an incomplete character, and text that may begin a stop string, are held back. Bytes that cannot become a
-    character are shown as U+FFFD. ``hidden`` tokens have no text.
+    Bytes that cannot become a character are shown as U+FFFD. ``hidden`` tokens have no text.
     """
 
     def __init__(self, coder: Coder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
@@ -33,10 +32,7 @@ class Detokenizer:
 
     @property
     def whole(self) -> tuple[list[int], str | None]:
-        """The tokens that end where a character ends, before any stop string, and their text.
-
-        The text is None if some tokens are hidden, since the visible text is then not all of theirs.
-        """
+        """The tokens up to a character's end before any stop string, and their text; None if some are hidden."""
         after = bisect_right(self._ends, len(self._text))
         end = self._ends[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
@@ -59,10 +55,7 @@ class Detokenizer:
         return self._emit(len(self._text))
 
     def _decode(self) -> str:
-        """Decode the new tokens; "" while their last character is incomplete.
-
-        They are decoded together with the tokens before them, since some tokens' text depends on the one before.
-        """
+        """Decode the new tokens, after those before, on which some texts depend; "" while a character is incomplete."""
         before = self._coder.decode(self._visible[self._begin : self._decoded])
         window = self._coder.decode(self._visible[self._begin :])
         if window.endswith(BROKEN) and len(self._visible) - self._decoded <= LONGEST:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from keep_agent.server.auth.tokens import Access
@@ -14,6 +15,7 @@ from memory.files.names import checked, is_safe
 
 ANY = object()  # neutral values of a field that never changes the answer
 HEADER = "X-Agent-ID"
+AgentHeader = Annotated[str | None, Header(alias=HEADER)]
 RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
 
 
@@ -26,10 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of all objects in a vendor's request: null means absent; fields without effect are accepted.
-
-    ``neutral``: values of unsupported fields that change nothing. They are accepted and ignored.
-    """
+    """Base of a vendor's objects: null means absent; ``neutral`` values of unsupported fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -64,6 +63,11 @@ def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
 
 
+def joined(content: str | Sequence[Any]) -> str:
+    """Return the text of a message, whose content may come in parts."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
 def check_model(name: str, model: str) -> None:
     if name != model:
         raise NotFound(f"model {name[:64]!r} is not served; use {model!r}")
@@ -88,8 +92,7 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that vendors' clients fill for other purposes, too: one is usable if it is a valid id and the
-    token is for that agent; others are ignored.
+    ``hints`` are fields that clients fill for other purposes, too: usable are valid ids that the token is for.
 
     :raises BadAgent: the request names no agent, or one of a scenario
     :raises Forbidden: the token is not for this agent, whether it exists or not

@@ -42,10 +42,7 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``.
-
-    ``generated`` leaves out tokens that the scheduler made after a stop, since their number is not deterministic.
-    """
+    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``."""
 
     reason: str
     generated: int
@@ -55,10 +52,7 @@ class TurnEnd:
 
 
 class Turn:
-    """One turn; runs on a thread, and may be cancelled from another.
-
-    :param emit: receives the prefill's result, then each piece of text
-    """
+    """One turn, run on a thread and cancelled from any. ``emit`` receives the prefill's result, then pieces of text."""
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,

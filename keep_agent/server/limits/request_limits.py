@@ -67,11 +67,9 @@ class Limits:
         """Most values in a JSON body; those of robots and clients take at least twice as many bytes each."""
         return max(1, self.body_bytes // 5)
 
-    def most(self, path: str) -> int:
-        return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), self.body_bytes)
-
-    def is_large(self, path: str) -> bool:
-        return any(fnmatchcase(path, pattern) for pattern in self.large)
+    def large_bytes(self, path: str) -> int | None:
+        """Return the largest body of a ``large`` path; None for other paths."""
+        return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), None)
 
 
 class LimitsMiddleware:
@@ -84,18 +82,21 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path, headers = scope["path"], Headers(scope=scope)
-        most = self._limits.most(path)
+        headers, large = Headers(scope=scope), self._limits.large_bytes(scope["path"])
+        pending: list[Message] = []
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
         try:
-            _check_headers(headers, most)
-            if self._limits.is_large(path):
-                receiving = _PartReader(receive, most, self._limits.body_seconds)
-            else:
-                receiving = _Replay(await self._read(most, receive), receive)
+            _check_headers(headers, large or self._limits.body_bytes)
+            if large is None:
+                pending = await self._read(self._limits.body_bytes, receive)
         except Refused as error:
             await _refuse(scope, error, "expect" in headers, receive, send)
             return
-        if receiving.pending:
+        if pending or large is not None:  # else the client has disconnected
+            receiving = replay if large is None else _PartReader(receive, large, self._limits.body_seconds)
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
     async def _read(self, most: int, receive: Receive) -> list[Message]:
@@ -114,9 +115,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and where a proxy and this server may disagree about the end of the
-    body (request smuggling).
-    """
+    """Raise Refused for a length above ``most``, and for two, on which proxies may disagree (request smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -124,20 +123,8 @@ def _check_headers(headers: Headers, most: int) -> None:
         raise _too_large(most)
 
 
-class _Replay:
-    """ASGI ``receive`` that returns ``pending`` messages first."""
-
-    def __init__(self, pending: list[Message], receive: Receive) -> None:
-        self.pending, self._receive = pending, receive
-
-    async def __call__(self) -> Message:
-        return self.pending.pop() if self.pending else await self._receive()
-
-
 class _PartReader:
     """ASGI ``receive`` of a body in parts; too large or slow ones raise HTTPException, which routes pass on."""
-
-    pending = True
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
@@ -205,9 +192,7 @@ class BadJson(Refused):
 
 
 def check_json(text: bytes, depth: int, values: int) -> None:
-    """Raise BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN, infinite and huge numbers,
-    brackets nested more than ``depth`` deep, and more than ``values`` values (each takes many times its bytes).
-    """
+    """Raise BadJson for no UTF-8, NULs, half surrogate pairs, NaN, huge numbers, deep nesting and too many values."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -52,8 +52,7 @@ class TimedProtocol(H11Protocol):
 class RefusableSocket(WebSocketsSansIOProtocol):
     """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is refused with an answer.
 
-    uvicorn (0.54) does not count an answer by the extension ``websocket.http.response`` as the end of the handshake and
-    logs an error for each, with which any client could fill the log.
+    uvicorn (0.54) does not count such an answer as the handshake's end; any client could fill the log with errors.
     """
 
     async def send(self, message: ASGISendEvent) -> None:

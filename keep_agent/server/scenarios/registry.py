@@ -1,8 +1,8 @@
 """Registry of running scenarios, and the part of them that each token may read.
 
-A token for the id ``persist_{scenario}_{agent}`` reads what that agent hears, whether the agent is permanent or not. To
-begin or delete a scenario needs tokens for all of its agents; to play it, one of them. A token for none of them gets
-the answer for a missing scenario, and only tokens that read a turn's speaker get the reason of its failure.
+A token for ``persist_{scenario}_{agent}`` reads what that agent hears. Beginning and deleting a scenario needs tokens
+for all its agents, playing it one of them. Tokens for none of them get the answer for a missing scenario, and only
+those that read a turn's speaker get the reason of its failure.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def voice(scenario: Scenario, agent: str) -> str:
     return f"persist_{scenario.name}_{agent}"
 
 
+def voices_of(scenario: Scenario) -> list[str]:
+    return [voice(scenario, agent) for agent in scenario.agents]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player of a scenario whose turns run on the scheduler of conversations.
-
-    ``begins`` receives each turn before it runs, so that it can be cancelled; a cancelled turn is not recorded.
-    """
+    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, to cancel it."""
 
     scheduler: Scheduler
     prompt_chars: int
@@ -135,10 +136,6 @@ class Running:
         if self.turn is not None:
             self.turn.cancel()
 
-    @property
-    def voices(self) -> frozenset[str]:
-        return frozenset(voice(self.scenario, agent) for agent in self.scenario.agents)
-
     def ears(self, access: Access) -> frozenset[str]:
         """Return the agents whose view a token may read."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
@@ -158,13 +155,14 @@ class Running:
         """Tell whether a token reads the current turn's speaker, or all agents: an error may quote the prompt."""
         ears = self.ears(access)
         speaker = None if self.turn is None else self.turn.request.agent
-        return len(ears) == len(self.scenario.agents) or speaker in {
-            self.scenario.memory_key(agent, self.id) for agent in ears
-        }
+        keys = [self.scenario.memory_key(agent, self.id) for agent in ears]
+        return len(ears) == len(self.scenario.agents) or speaker in keys
 
 
 class Scenarios:
     """All running scenarios, on the threads and the scheduler of ``conversations``. Closed before those."""
+
+    player = SharedPlayer
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -176,16 +174,15 @@ class Scenarios:
         """Begin a scenario; no turn is played yet.
 
         :raises Forbidden: the token is not for all of its agents
-        :raises CapacityError: too many are running. A token for certain agents does not learn how many: each id is in
-            one scenario at a time, so it may always begin its own
+        :raises CapacityError: too many are running; tokens for certain agents may always begin theirs
         :raises Conflict: one of the agents is in a running scenario of that name, whose rows would be the same
         """
         limits = self._conversations.limits
-        voices = {access.require(voice(scenario, agent)) for agent in scenario.agents}
+        voices = {access.require(agent) for agent in voices_of(scenario)}
         _check_limits(scenario, limits)
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        if any(not voices.isdisjoint(running.voices) for running in self._running.values()):
+        if any(not voices.isdisjoint(voices_of(running.scenario)) for running in self._running.values()):
             raise Conflict(
                 f"a scenario {scenario.name!r} with one of these agents is running: delete it first, or give this one "
                 "another name"
@@ -193,22 +190,19 @@ class Scenarios:
         if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
         running = Running(secrets.token_hex(8), scenario, Story(scenario))
-        running.generator = self._player(running).play(running.story)
+        player = self.player(
+            scenario, self._conversations.memories, self._stops, running.id, scheduler=self._conversations.scheduler,
+            prompt_chars=limits.prompt_chars, begins=running.begins,
+        )  # fmt: skip
+        running.generator = player.play(running.story)
         self._running[running.id] = running
         return running
-
-    def _player(self, running: Running) -> SharedPlayer:
-        talks = self._conversations
-        return SharedPlayer(
-            running.scenario, talks.memories, self._stops, running.id, scheduler=talks.scheduler,
-            prompt_chars=talks.limits.prompt_chars, begins=running.begins,
-        )  # fmt: skip
 
     async def delete(self, access: Access, number: str) -> None:
         """End a scenario. Permanent agents keep their rows, others are forgotten."""
         running = self.get(access, number)
-        for agent in running.scenario.agents:
-            access.require(voice(running.scenario, agent))
+        for agent in voices_of(running.scenario):
+            access.require(agent)
         await self._end(running)
 
     async def _end(self, running: Running) -> None:
@@ -239,22 +233,17 @@ class Scenarios:
         return running
 
     async def play(self, access: Access, running: Running) -> turns.Turn | None:
-        """Play the next turn; None after the last.
-
-        :raises Conflict: it failed before, or was deleted; or this turn fails and the token may not know why
-        """
+        """Play the next turn; None after the last. Raises Conflict if one failed or the scenario was deleted."""
         async with running.lock:
             if running.failed or running.is_closed:
                 raise Conflict(OVER)
             if running.done:
                 return None
             turn = await self._next(access, running)
-            if turn is None:
-                running.done = True
-                return None
-            running.turns.append(turn)
-            running.done = len(running.turns) == running.scenario.turns
-            if running.done:  # ends the last phase
+            if turn is not None:
+                running.turns.append(turn)
+            running.done = turn is None or len(running.turns) == running.scenario.turns
+            if turn is not None and running.done:  # ends the last phase
                 await self._next(access, running)
             return turn
 

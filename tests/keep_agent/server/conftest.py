@@ -15,16 +15,16 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.server.app import make_app
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
-from keep_agent.server.chat.anthropic import AnthropicRoutes
+from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import GenerateRoutes
-from keep_agent.server.chat.openai import OpenAIRoutes
+from keep_agent.server.chat.generate import generate_router
+from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.chat.unsupported_routes import unsupported_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import ScenarioRoutes
+from keep_agent.server.scenarios.routes import scenario_router
 from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
@@ -77,7 +77,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
     ) -> Whole:  # fmt: skip
         limits, metrics = patient(limits or Limits()), Metrics()
         limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
-        talks = Conversations.of(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
+        talks = Conversations(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
 
         @asynccontextmanager
@@ -86,8 +86,8 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await scenarios.close()
             await talks.close()
 
-        routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
-        routers += [unsupported_router(), ScenarioRoutes(scenarios, talks, limiter).router]
+        routers = [router(talks) for router in (openai_router, anthropic_router, generate_router)]
+        routers += [unsupported_router(), scenario_router(scenarios, talks, limiter)]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, limiter, metrics)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
+from keep_agent.agent.durable import lock_folder
 from keep_agent.server.auth.tokens import VARIABLE
 from keep_agent.server.command import _config
-from keep_agent.server.folder_lock import lock_folder
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import Settings
 from tests.keep_agent.viewer.traces import opening, write

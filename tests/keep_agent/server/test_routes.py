@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
 
 from keep_agent.config.planner_factory import brain_of
-from keep_agent.server.auth.access_rules import RULES, UNKNOWN, Need, Rules
+from keep_agent.server.auth.access_rules import UNKNOWN, Need, rule_of
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.serving import LiveServer, bearer, serving
@@ -100,7 +100,7 @@ def test_the_routes_that_are_tested_are_all_there_are(whole: tuple[LiveServer, l
 def test_every_route_has_a_rule_and_keeps_it(whole: tuple[LiveServer, list[Any]]) -> None:
     server, routes = whole
     for path, methods in routes:
-        rule = Rules(RULES).of(example(path, "bob"))[0]
+        rule = rule_of(example(path, "bob"))[0]
         assert rule is not UNKNOWN, f"{path} has no rule in keep_agent.server.auth.access_rules"
         for method in methods or {"WEBSOCKET"}:
             check(server, rule.need, method, example(path, "bob"))
@@ -142,8 +142,7 @@ def test_routes_that_ask_themselves_do(whole: tuple[LiveServer, list[Any]]) -> N
     server, routes = whole
     number = ask(server, ALL, "POST", "/v1/scenarios", json=SCENARIO).json()["id"]
     model = ask(server, ALICE, "GET", "/v1/models").json()["data"][0]["id"]
-    rules = Rules(RULES)
-    needs = {(item, path) for path, methods in routes for item in methods if rules.of(path)[0].need is Need.ROUTE}
+    needs = {(item, path) for path, methods in routes for item in methods if rule_of(path)[0].need is Need.ROUTE}
     assert needs == ROUTE_CHECKS.keys(), "say in NAMED what such a route answers a token for another agent"
     for (method, path), (arguments, code) in ROUTE_CHECKS.items():
         if "json" in arguments and "model" in arguments["json"]:

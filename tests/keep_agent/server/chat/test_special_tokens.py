@@ -8,12 +8,9 @@ from collections.abc import Callable, Collection
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.scenarios.runner import REUSE
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from memory.agents.manager import AgentMemories
-from memory.agents.text_match import TokenizerCoder
 from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.models.chat_template import SpecialTokens
 
@@ -25,8 +22,8 @@ class Talks:
     """Conversations with special tokens of our choice. Each call is a whole answer."""
 
     def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerFast, special: SpecialTokens) -> None:
-        self.memories = AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE)
-        self._talks = Conversations(self.memories, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
+        self._talks = Conversations(engine, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
+        self.memories = self._talks.memories
 
     def say(self, agent: str, text: str) -> tuple[str, Generation]:
         async def answer() -> tuple[str, Generation]:

@@ -30,7 +30,7 @@ from keep_agent.server.error_handlers import Busy
 from keep_agent.server.limits import concurrency_limiter as limiter
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import BadJson, Limits, check_json
-from keep_agent.server.planning.websocket import SocketRoutes
+from keep_agent.server.planning.websocket import send
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import LiveServer, post, serving, status
@@ -289,9 +289,8 @@ def test_a_websocket_that_takes_no_answer_is_ended() -> None:
         async def send_text(self, text: str) -> None:
             await anyio.sleep_forever()
 
-    routes = SimpleNamespace(_limits=replace(LIMITS, send_seconds=0.01))
     with pytest.raises(WebSocketDisconnect):
-        anyio.run(SocketRoutes._send, routes, Stuck(), {"type": "decision"})
+        anyio.run(send, Stuck(), {"type": "decision"}, 0.01)
 
 
 def test_who_may_see_what_takes_no_thread() -> None:

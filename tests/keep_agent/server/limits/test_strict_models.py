@@ -13,7 +13,7 @@ from keep_agent.server.chat.generate import Generate
 from keep_agent.server.chat.openai import Completion
 from keep_agent.server.chat.request_fields import VendorModel
 from keep_agent.server.limits.strict_models import First, Strict
-from keep_agent.server.planning.schemas import FactRow, Observe, Plan
+from keep_agent.server.planning.routes import FactRow, Observe, Plan
 
 MANY = 30_000
 

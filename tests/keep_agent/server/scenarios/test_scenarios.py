@@ -21,7 +21,7 @@ from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
 from keep_agent.scenarios.transcript import Story
 from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.error_handlers import Unavailable
-from keep_agent.server.scenarios.registry import Running, Scenarios, SharedPlayer
+from keep_agent.server.scenarios.registry import Scenarios, SharedPlayer
 from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Build, Serve
@@ -271,12 +271,7 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine)
 
 
 def played_by(player: type[SharedPlayer]) -> type[Scenarios]:
-    class PlayedBy(Scenarios):
-        def _player(self, running: Running) -> SharedPlayer:
-            plain = super()._player(running)
-            return player(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-
-    return PlayedBy
+    return type("PlayedBy", (Scenarios,), {"player": player})
 
 
 class Slow(SharedPlayer):
