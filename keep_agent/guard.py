@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -17,10 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.config.literal import unreadable
 from keep_agent.errors import KeepError
+from keep_agent.files import FULL
 from keep_agent.startup import BAD_INPUT
 
 INTERRUPTED = 130
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also of standard output
 
 
 def guarded(function: Callable[[], Any]) -> int:

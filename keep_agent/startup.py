@@ -35,10 +35,9 @@ def start_up() -> None:
 
 
 def wait_awake() -> None:
-    """Let OpenMP threads spin for some microseconds between two operations, unless the user has set it.
+    """Let OpenMP threads spin between two operations, unless the user has set it: a prefill took 10 to 40 % less.
 
-    With the engine's thread, GNU's OpenMP counts more threads than cores and lets them sleep between the forty small
-    operations of a layer. On two cores a prefill took 10 to 40 % less with this. Read once, when torch is imported.
+    With the engine's thread, GNU's OpenMP counts more threads than cores, and lets them sleep. Read by torch's import.
     """
     if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
         os.environ.update({POLICY: "active", SPINS: "300000"})

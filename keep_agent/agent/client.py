@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,14 +46,12 @@ class ServerError(KeepError, RuntimeError):
 
 @dataclass(frozen=True)
 class About:
-    """State of an agent on its server."""
-
     id: str
     segments: int
     decisions: int
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
     A request is repeated while the server is busy, down, too slow or loses the connection; every request may be sent
@@ -65,20 +63,16 @@ class Client:
     """
 
     def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        timeout: float = TIMEOUT,
-        patience: float = PATIENCE,
+        self, url: str, token: str | None = None, timeout: float = TIMEOUT, patience: float = PATIENCE,
         transport: httpx.BaseTransport | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.url, self._patience = url, patience
         try:
-            known = httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host != ""
+            is_known = httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host != ""
         except httpx.InvalidURL:
-            known = False
-        if not known:
+            is_known = False
+        if not is_known:
             raise ConfigError(f"url={url!r} cannot be reached: give one such as http://localhost:8000")
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
@@ -93,11 +87,9 @@ class Client:
         return RemoteAgent(self, name)
 
     def agents(self) -> list[str]:
-        """Return the ids of the agents that the token gives access to."""
         return self.ask("GET", "/v1/agents", lambda body: list(body["agents"]))
 
     def delete(self, name: str) -> None:
-        """Forget an agent for good."""
         has_failed = False
 
         def once() -> None:
@@ -161,9 +153,6 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def __enter__(self) -> Client:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -181,9 +170,7 @@ class RemoteAgent:
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
-        """Choose the next of ``skills``.
-
-        A ServerError of status 409 says that another client has planned since: `report` then refers to its decision.
+        """Choose the next of ``skills``. After an error of status 409, `report` refers to another client's decision.
 
         :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
         :param trace: none | summary | full: content of the decision's trace
@@ -223,7 +210,6 @@ class RemoteAgent:
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
-        """Replace the agent's memory by a file of `save`."""
         self._client.ask("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
         self._number = None
 
@@ -270,7 +256,6 @@ def _decision(body: Any) -> Decision:
 
 
 def _error_event(body: Any) -> ServerError:
-    """Return the error in a response that had begun."""
     status, error = body.get("status", 0), body["error"]
     return ServerError(error["message"], status, error["type"], PAUSE if status in AGAIN else None)
 
@@ -288,22 +273,13 @@ def _unexpected(text: str) -> ServerError:
 
 
 def _checked(response: httpx.Response) -> httpx.Response:
-    if not response.is_success:
-        raise error_of(response)
-    return response
-
-
-def error_of(response: httpx.Response) -> ServerError:
-    """Return the error of a response."""
+    """Return a successful response. Raises the error of any other, with the seconds that the server gives."""
+    if response.is_success:
+        return response
+    status, after = response.status_code, response.headers.get("Retry-After", "")
     try:
         error = response.json()["error"]
-        message, kind = f"{error['message']} ({response.status_code})", error["type"]
+        message, kind = f"{error['message']} ({status})", error["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
-    return ServerError(message, response.status_code, kind, _wait(response))
-
-
-def _wait(response: httpx.Response) -> float | None:
-    """Return the seconds until a repetition, if the server gives them."""
-    after = response.headers.get("Retry-After", "")
-    return float(after) if response.status_code in AGAIN and after.isdecimal() else None
+        message, kind = f"the server answered {status}: {response.text[:200]}", ""
+    raise ServerError(message, status, kind, float(after) if status in AGAIN and after.isdecimal() else None)

@@ -43,7 +43,6 @@ class Prefetcher:
         return done
 
     def stop(self) -> None:
-        """Begin no more jobs."""
         self._stopped = True
 
     def _work(self) -> None:

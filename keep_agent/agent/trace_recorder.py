@@ -42,7 +42,6 @@ class Recorder:
             self._failed = True
 
     def remove(self) -> None:
-        """Delete all folders of this agent."""
         for _, folder in self._folders():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -60,24 +59,17 @@ class Recorder:
         return {**entry, "facts": list(self._facts.values()), "extra": whole}
 
     def _growing(self) -> LineFile:
-        """Return the file to write to."""
-        if self._trace is None:
-            traces = [folder / TRACE for _, folder in self._folders()]
-            self._trace = self._last(traces[-1]) if traces and traces[-1].exists() else self._new_folder()
-        if not self._trace.path.exists() or self._trace.size >= self._most:
+        traces = [folder / TRACE for _, folder in self._folders()] if self._trace is None else []
+        if traces and traces[-1].exists():
+            try:
+                self._trace = LineFile.at_end(traces[-1], opening(traces[-1].parent))  # of an earlier process
+            except DataError as error:
+                log.warning("the trace of agent %r starts again: %s", self._agent, error)
+        if self._trace is None or not self._trace.path.exists() or self._trace.size >= self._most:
             self._trace = self._new_folder()
         return self._trace
 
-    def _last(self, trace: Path) -> LineFile:
-        """Continue the trace of an earlier process, or begin one if its end is damaged."""
-        try:
-            return LineFile.at_end(trace, opening(trace.parent))
-        except DataError as error:
-            log.warning("the trace of agent %r starts again: %s", self._agent, error)
-            return self._new_folder()
-
     def _new_folder(self) -> LineFile:
-        """Begin the trace of a new folder."""
         folders = self._folders()
         number = folders[-1][0] if folders else 0
         path = self._root / f"{self._stem}.{number + 1}"

@@ -31,12 +31,10 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
 
 
 def make_setting(env: DictConfig) -> Setting:
-    """Return the world of ``env.id`` with the choices of its config."""
     return spec_of(env.id).setting(**choices_of(env))
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
-    """Make the environment of ``env.id`` over episodes. Raises ConfigError for an unknown world."""
     return make_world(env.id, episodes=episodes, **choices_of(env))
 
 
@@ -53,7 +51,6 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
 
 
 def make_planner(config: DictConfig) -> Planner:
-    """Make the planner of ``config.planner.kind``."""
     kind = config.planner.kind
     check_choice("planner.kind", kind, ("expert", "random", "kv"))
     if kind == "expert":

@@ -21,7 +21,6 @@ MODEL = "model="
 
 
 def configured_models() -> set[str]:
-    """Return the names of configs/model."""
     return {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
 
 
@@ -75,7 +74,6 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
 
 
 def _names(argument: str) -> list[str]:
-    """Return the names of a ``model=...``; Hydra parses quoted ones."""
     text = argument.removeprefix(MODEL)
     if not text.startswith(("'", '"')):
         return text.split(",")

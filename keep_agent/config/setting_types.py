@@ -56,11 +56,7 @@ Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[Kind] = tuple(Kind)) -> None:
-    """Raise ConfigError for the first value whose kind differs from that of ``configs``.
-
-    :param source: name of the values' file in the message
-    :param only: check settings of these kinds only: `Kind.GROUP` for ``memory``, ``env.thor``, ...
-    """
+    """Raise ConfigError for the first value whose kind, ``only`` of these, differs from that of ``configs``."""
     for key, value, allowed in faults(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
@@ -83,7 +79,6 @@ def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:
 
 
 def kind_of(value: Any) -> Kind:
-    """Return the kind of a plain value."""
     if value is None:
         return Kind.NULL
     if isinstance(value, str):

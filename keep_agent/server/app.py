@@ -8,13 +8,13 @@ from html import escape
 from typing import Any
 
 import anyio
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 import keep_agent
-from keep_agent.server.auth.access_rules import RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
+from keep_agent.server.auth.access_rules import INSTEAD, RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
 from keep_agent.server.auth.tokens import Tokens
-from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, install
+from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, NotFound, install
 from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
 
@@ -43,12 +43,12 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 def make_app(
     routers: Sequence[APIRouter], *, tokens: Tokens, limits: Limits | None = None, metrics: Metrics | None = None,
-    lifespan: Lifespan | None = None, title: str = "KEEP Agent", rules: Sequence[Rule] = RULES,
+    lifespan: Lifespan | None = None, rules: Sequence[Rule] = RULES,
 ) -> FastAPI:  # fmt: skip
     """Make an application of ``routers``. A path without one of the ``rules`` needs a token for all agents."""
     metrics = metrics or Metrics()
     app = FastAPI(
-        title=title, version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
+        title="KEEP Agent", version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
         redoc_url=None, redirect_slashes=False, responses=RESPONSES,
     )  # fmt: skip
     for router in (*routers, _health_and_metrics(metrics)):
@@ -95,6 +95,21 @@ def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> N
         return schema
 
     app.openapi = describe  # type: ignore[method-assign]
+
+
+def unsupported_router() -> APIRouter:
+    """Return the routes of vendors' endpoints that are not served: 404 with a sentence that names the one to use."""
+    router = APIRouter(include_in_schema=False)
+
+    async def refuse(request: Request) -> None:
+        url = f"{request.scope['path']}/"
+        path, remedy = next((path, remedy) for path, remedy in INSTEAD.items() if url.startswith(f"{path}/"))
+        raise NotFound(f"{path} is not served here: {remedy}")
+
+    for path in INSTEAD:
+        for pattern in (path, f"{path}/{{rest:path}}"):
+            router.add_api_route(pattern, refuse, methods=["GET", "POST", "DELETE"])
+    return router
 
 
 def landing_router(viewer: bool) -> APIRouter:

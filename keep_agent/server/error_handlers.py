@@ -120,18 +120,12 @@ def status_of(error: KeepError) -> int:
 
 def expected(error: Exception) -> KeepError | None:
     """Return the refusal for an error that a request caused; None for an error in the server itself."""
-    if lacks_descriptors(error):
-        return Unavailable(SCARCE)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return Unavailable(SCARCE)
+        cause = cause.__cause__ or cause.__context__
     return error if isinstance(error, KeepError) else None
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that caused it, means that no more files can be opened."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def event_of(path: str, error: Exception) -> dict[str, Any]:
@@ -143,7 +137,6 @@ def event_of(path: str, error: Exception) -> dict[str, Any]:
 
 
 def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
-    """Return the JSON of a refusal in the format of ``path``."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     if path.startswith(ANTHROPIC_PATH):
@@ -165,7 +158,6 @@ def answer_to(path: str, error: KeepError, closing: bool = False) -> Response:
 
 
 def answer_to_any(scope: Scope, error: Exception) -> Response:
-    """Return the answer to an error of a route, or of a library."""
     path, headers = scope["path"], None
     if isinstance(error, RequestValidationError):
         status, kind, message = 422, "ValidationError", validation_message(error.errors())

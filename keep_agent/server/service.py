@@ -10,13 +10,12 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from keep_agent.config.planner_factory import Brain
-from keep_agent.server.app import landing_router, make_app
+from keep_agent.server.app import landing_router, make_app, unsupported_router
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
-from keep_agent.server.chat.unsupported_routes import unsupported_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry

@@ -16,13 +16,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.server.auth import credentials
 from keep_agent.server.auth.tokens import OPEN, Access, Tokens
-from keep_agent.server.chat.unsupported_routes import INSTEAD
 from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
 
 KEY = "keep_agent.access"  # of a request's `Access` in its scope
 NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY = 1008  # close code of RFC 6455 for a policy violation
+
+
+INSTEAD = {  # vendors' endpoints that are not served: the one to use
+    "/v1/responses": "use POST /v1/chat/completions",
+    "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
+    "/v1/complete": "use POST /v1/messages",
+    "/v1/messages/batches": "use POST /v1/messages, once for each request",
+    "/v1/embeddings": "use a server of an embedding model; this one generates text",
+}
 
 
 class Need(Enum):
@@ -44,24 +52,16 @@ class Rule:
     browser: bool = False
 
 
+BELOW = ("", "/{rest:path}")  # a path itself, and all below it
+ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in BELOW))
 RULES = (
-    Rule("/", Need.NO_TOKEN),
-    Rule("/healthz", Need.NO_TOKEN),
-    Rule("/openapi.json", Need.NO_TOKEN),
+    *(Rule(path, Need.NO_TOKEN) for path in ("/", "/healthz", "/openapi.json")),
+    *(Rule(path, Need.TOKEN) for path in ("/v1/models", "/v1/models/{model:path}", "/v1/messages/count_tokens")),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in BELOW),
+    *(Rule(path, Need.ROUTE) for path in ROUTES),
+    *(Rule(f"{AGENTS}/{{agent}}{rest}", Need.AGENT) for rest in BELOW),
+    *(Rule(f"{VIEWER}{rest}", Need.ALL, browser=True) for rest in BELOW),
     Rule("/metrics", Need.ALL),
-    Rule("/v1/models", Need.TOKEN),
-    Rule("/v1/models/{model:path}", Need.TOKEN),
-    Rule("/v1/chat/completions", Need.ROUTE),
-    Rule("/v1/messages", Need.ROUTE),
-    Rule("/v1/messages/count_tokens", Need.TOKEN),
-    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in ("", "/{rest:path}")),
-    Rule(AGENTS, Need.ROUTE),
-    Rule(f"{AGENTS}/{{agent}}", Need.AGENT),
-    Rule(f"{AGENTS}/{{agent}}/{{rest:path}}", Need.AGENT),
-    Rule("/v1/scenarios", Need.ROUTE),
-    Rule("/v1/scenarios/{rest:path}", Need.ROUTE),
-    Rule(VIEWER, Need.ALL, browser=True),
-    Rule(f"{VIEWER}/{{rest:path}}", Need.ALL, browser=True),
 )
 UNKNOWN = Rule("", Need.ALL)  # for paths without a rule
 _compiled = cache(compile_path)
@@ -91,7 +91,6 @@ class AccessMiddleware:
         await app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> ASGIApp:
-        """Return the application for an admitted request. Raises Refused."""
         headers = Headers(scope=scope)
         rule, parameters = rule_of(scope["path"], self._rules)
         if self._tokens.open:

@@ -23,7 +23,6 @@ def from_headers(headers: Headers) -> str:
 
 
 def from_cookie(headers: Headers) -> str:
-    """Return the cookie's token, else ""."""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
-from keep_agent.server.auth.tokens import Access, Entry, digest, make_token
+from keep_agent.server.auth.tokens import Access, Entry, digest
 from memory.files.names import checked
 
 SPAN = re.compile(r"(\d{1,5})([dhm])")
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
     agents = None if options.agents == ALL else frozenset(checked(agent.strip()) for agent in options.agents.split(","))
-    token = make_token()
+    token = secrets.token_urlsafe(32)  # 256 bits
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
     add_token(options.file, Entry(Access(name, agents), digest(token), expires), options.replace)
     console.print(token, soft_wrap=True, highlight=False, markup=False)

@@ -109,16 +109,14 @@ def moment(text: object) -> datetime:
 
 def write_tokens(file: Path, entries: Sequence[Entry]) -> None:
     """Write the whole file atomically, readable by its owner only."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        agents = ALL if entry.access.agents is None else sorted(entry.access.agents)
+        rows.append({"name": entry.access.name, "sha256": entry.digest, "agents": agents})
+        if entry.expires is not None:
+            rows[-1]["expires"] = entry.expires.isoformat().replace("+00:00", "Z")
     with replacing(file, private=True) as stream:
-        stream.write(json.dumps({"tokens": [_row(entry) for entry in entries]}, indent=1).encode() + b"\n")
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    agents = ALL if entry.access.agents is None else sorted(entry.access.agents)
-    row = {"name": entry.access.name, "sha256": entry.digest, "agents": agents}
-    if entry.expires is not None:
-        row["expires"] = entry.expires.isoformat().replace("+00:00", "Z")
-    return row
+        stream.write(json.dumps({"tokens": rows}, indent=1).encode() + b"\n")
 
 
 def add_token(file: Path, new: Entry, replace: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +28,6 @@ class Access:
 
     @property
     def only(self) -> str | None:
-        """The token's one agent, which requests that name none use; None if it has several."""
         return next(iter(self.agents)) if self.agents is not None and len(self.agents) == 1 else None
 
     def may(self, agent: str) -> bool:
@@ -42,7 +40,6 @@ class Access:
         return agent
 
     def require_all(self) -> None:
-        """Raise Forbidden for a token that is not for all agents."""
         if not self.all:
             raise Forbidden(f"token {self.name!r} is for some agents only; use one for all")
 
@@ -77,11 +74,6 @@ class Tokens:
             if hmac.compare_digest(entry.digest, target) and not entry.expired:
                 access = entry.access
         return access
-
-
-def make_token() -> str:
-    """Return 256 random bits as text for a header."""
-    return secrets.token_urlsafe(32)
 
 
 def digest(token: str) -> str:

@@ -14,7 +14,7 @@ from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat import request_fields as fields
 from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
 from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
-from keep_agent.server.chat.server_sent_events import SSE, error_event, event, pieces, reply
+from keep_agent.server.chat.server_sent_events import SSE, error_event, event, reply
 from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
 from keep_agent.server.limits.strict_models import Items
 
@@ -55,8 +55,8 @@ class MessagePrompt(VendorModel):
     @property
     def chat(self) -> list[ChatMessage]:
         """The messages, with the system's text as the first of them."""
-        messages = [ChatMessage(message.role, fields.joined(message.content)) for message in self.messages]
-        return [ChatMessage("system", fields.joined(self.system)), *messages] if self.system else messages
+        messages = [(message.role, fields.joined(message.content)) for message in self.messages]
+        return [("system", fields.joined(self.system)), *messages] if self.system else messages
 
     @property
     def is_continued(self) -> bool:
@@ -142,7 +142,7 @@ async def _events(generation: Generation, model: str) -> AsyncIterator[bytes]:
     yield _event("message_start", message=_head(model) | blank)
     yield _event("content_block_start", index=0, content_block=_block(""))
     yield PING
-    async for piece in pieces(generation):
+    async for piece in generation.pieces():
         delta = {"type": "text_delta", "text": piece}
         yield PING if piece is None else _event("content_block_delta", index=0, delta=delta)
     yield _event("content_block_stop", index=0)

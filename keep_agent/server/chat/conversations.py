@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,14 +29,10 @@ from memory.engine.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+QUIET = 15.0  # seconds without an event until a keep-alive is sent
+ChatMessage = tuple[str, str]  # role and text
 T = TypeVar("T")
 CANCELLED = "the answer was cancelled: its client disconnected, or the server is closing; send the request again"
-
-
-@dataclass(frozen=True)
-class ChatMessage:
-    role: str
-    content: str
 
 
 class BadMessages(Refused):
@@ -45,15 +40,12 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
-    """Render messages as a prompt up to the assistant's answer, without BOS. Raises BadMessages.
-
-    :param go_on: the answer continues the last message, which is the assistant's
-    """
+    """Render messages as a prompt without BOS; if ``go_on``, the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
-        lines = [f"{message.role}: {message.content}\n" for message in messages]
+        lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
     try:
-        text = render(tokenizer, [(message.role, message.content) for message in messages], go_on)
+        text = render(tokenizer, messages, go_on)
     except ModelError as error:  # the template or the messages may be wrong
         raise BadMessages(str(error)) from error
     return text.removeprefix(tokenizer.bos_token or "")
@@ -81,25 +73,33 @@ class Generation:
         if self.waiting is not None:
             self.waiting.cancel()
 
-    async def begin(self) -> Prefilled:
+    async def begin(self) -> None:
         """Wait until the prompt is accepted; raise its error otherwise."""
-        item = await self._next()
-        assert isinstance(item, Prefilled)
-        self.prefilled = item
-        return item
-
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield the answer's text after `begin`; ``end`` is set after the last piece. Raises the turn's error."""
-        while isinstance(item := await self._next(), str):
-            yield item
-        assert isinstance(item, TurnEnd)
-        self.end = item
-
-    async def _next(self) -> Prefilled | str | TurnEnd:
         item = await self._events.get()
         if isinstance(item, Exception):
             raise item
-        return item
+        assert isinstance(item, Prefilled)
+        self.prefilled = item
+
+    async def pieces(self) -> AsyncIterator[str | None]:
+        """Yield the answer's text after `begin`, and None after `QUIET` seconds without any. Raises the turn's error.
+
+        ``end`` is set after the last piece.
+        """
+        while self.end is None:
+            try:
+                async with asyncio.timeout(QUIET):
+                    item = await self._events.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, TurnEnd):
+                self.end = item
+            else:
+                assert isinstance(item, str)
+                yield item
 
 
 class Conversations:
@@ -138,7 +138,6 @@ class Conversations:
         self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
         go_on: bool = False,
     ) -> Generation:  # fmt: skip
-        """Begin a turn whose prompt is made of messages; see `prompt_of`."""
         text = partial(prompt_of, self.tokenizer, messages, go_on)
         return self.say(GenerationRequest(agent, text, max_tokens, stops))
 
@@ -185,8 +184,7 @@ class Conversations:
         generation.put(end)
 
     def _lock(self, agent: str) -> asyncio.Lock:
-        """Return the lock of an agent's turns, which waiting turns acquire in their order."""
-        return self._locks.setdefault(agent, asyncio.Lock())
+        return self._locks.setdefault(agent, asyncio.Lock())  # of the agent's turns, which acquire it in their order
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work in the pool of turns, which has no limit."""

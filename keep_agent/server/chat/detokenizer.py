@@ -9,10 +9,7 @@ from memory.agents.text_match import BROKEN, LONGEST, Coder
 
 
 class Detokenizer:
-    """Decodes token by token. Incomplete characters, and text that may begin a stop string, are held back.
-
-    Bytes that cannot become a character are shown as U+FFFD. ``hidden`` tokens have no text.
-    """
+    """Decodes token by token; holds incomplete characters and possible stops back. ``hidden`` tokens have no text."""
 
     def __init__(self, coder: Coder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.request_fields import agent_of, most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, reply
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.strict_models import Items, Strict
 
@@ -67,7 +67,7 @@ def generate_router(conversations: Conversations) -> APIRouter:
 async def _events(generation: Generation, whole: Callable[[str], Generated]) -> AsyncIterator[bytes]:
     """Yield each piece as ``{"text": ...}``, then `Generated` with the whole text."""
     texts = []
-    async for piece in pieces(generation):
+    async for piece in generation.pieces():
         texts.append(piece or "")
         yield KEEP_ALIVE if piece is None else event({"text": piece})
     yield event(whole("".join(texts)).model_dump(), "end")

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat import request_fields as fields
-from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
+from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
-from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, reply
 from keep_agent.server.limits.strict_models import Items
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
@@ -126,7 +126,7 @@ class Models(BaseModel):
 
 
 def openai_router(conversations: Conversations) -> APIRouter:
-    router, served, limits = APIRouter(tags=["chat"]), conversations.model, conversations.limits
+    router, name, limits = APIRouter(tags=["chat"]), conversations.model, conversations.limits
 
     @router.post(PATH, responses=SSE, response_model=Completed, summary="Continue a conversation (OpenAI)")
     async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
@@ -137,27 +137,25 @@ def openai_router(conversations: Conversations) -> APIRouter:
         """
         hints = body.prompt_cache_key, body.safety_identifier
         agent = fields.agent_of(caller, agent_id, body.user, hints=hints)
-        fields.check_model(body.model, served)
+        fields.check_model(body.model, name)
         most = fields.most_tokens(limits, body.max_completion_tokens, body.max_tokens)
-        messages = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
+        messages = [(ROLES.get(message.role, message.role), message.text) for message in body.messages]
         generation = conversations.chat(agent, messages, most, fields.stops_of(limits, body.stop))
 
         def whole(text: str) -> Completed:
             choice = Choice(message=AssistantMessage(content=text), finish_reason=_finish_reason(generation))
-            return Completed(**_head("chat.completion", served), choices=[choice], usage=_usage(generation))
+            return Completed(**_head("chat.completion", name), choices=[choice], usage=_usage(generation))
 
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return await reply(
-            request, PATH, generation, _chunks(generation, served, usage) if body.stream else None, whole
-        )
+        return await reply(request, PATH, generation, _chunks(generation, name, usage) if body.stream else None, whole)
 
     @router.get(MODELS, summary="List the served models")
     async def models() -> Models:
-        return Models(data=[Model(id=served)])
+        return Models(data=[Model(id=name)])
 
     @router.get(f"{MODELS}/{{model:path}}", summary="Look up a model")
     async def model(model: str) -> Model:
-        fields.check_model(model, served)
+        fields.check_model(model, name)
         return Model(id=model)
 
     return router
@@ -170,7 +168,7 @@ def _head(kind: str, model: str) -> dict[str, Any]:
 async def _chunks(generation: Generation, model: str, with_usage: bool) -> AsyncIterator[bytes]:
     head = _head("chat.completion.chunk", model) | ({"usage": None} if with_usage else {})
     yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
-    async for piece in pieces(generation):
+    async for piece in generation.pieces():
         yield KEEP_ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
     yield event(head | {"choices": [_delta({}, _finish_reason(generation))]})
     if with_usage:

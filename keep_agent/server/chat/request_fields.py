@@ -52,7 +52,6 @@ class VendorModel(BaseModel):
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove the null members of objects at every depth."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(member) for name, member in value.items() if member is not None}
     return [_without_nulls(member) for member in value] if isinstance(value, list) else value
@@ -64,7 +63,6 @@ def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
 
 
 def joined(content: str | Sequence[Any]) -> str:
-    """Return the text of a message, whose content may come in parts."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -93,10 +91,7 @@ def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ())
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
     ``hints`` are fields that clients fill for other purposes, too: usable are valid ids that the token is for.
-
-    :raises BadAgent: the request names no agent, or one of a scenario
-    :raises Forbidden: the token is not for this agent, whether it exists or not
-    :raises ConfigError: the id is invalid
+    Raises BadAgent, ConfigError for an invalid id, and Forbidden for other agents, whether they exist or not.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only)

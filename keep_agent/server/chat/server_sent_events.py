@@ -20,7 +20,6 @@ from keep_agent.server.error_handlers import event_of, expected
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
 SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
-QUIET = 15.0  # seconds without an event until a keep-alive is sent
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": still there\n\n"
 log = logging.getLogger(__name__)
@@ -78,28 +77,9 @@ async def reply(
     async with _cancelled_with(request, generation):
         await generation.begin()
         if events is None:
-            text = "".join([piece async for piece in generation.pieces()])
+            text = "".join([piece or "" async for piece in generation.pieces()])
             return Response(answer(text).model_dump_json(), media_type="application/json")
     return Events(with_error_event(path, events, encode_error), generation)
-
-
-async def pieces(generation: Generation) -> AsyncIterator[str | None]:
-    """Yield pieces of text; None after `QUIET` seconds without one."""
-    source = aiter(generation.pieces())
-    pending: asyncio.Future[str] = asyncio.ensure_future(anext(source))
-    try:
-        while True:
-            done, _ = await asyncio.wait([pending], timeout=QUIET)
-            if not done:
-                yield None
-                continue
-            try:
-                yield pending.result()
-            except StopAsyncIteration:
-                return
-            pending = asyncio.ensure_future(anext(source))
-    finally:
-        pending.cancel()
 
 
 async def with_error_event(

@@ -37,24 +37,15 @@ STEPS[list(b"]}")] = -1
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of all requests.
+    """Limits of all requests."""
 
-    :param body_bytes: largest body; ``large`` has other sizes for path patterns with ``*``, whose bodies are streamed
-        to the route without a JSON scan
-    :param body_seconds: time for a whole body; for a ``large`` path, between two parts of it
-    :param send_seconds: time in which a client has to read a part of its answer; else the connection ends
-    :param depth: deepest nesting of JSON brackets
-    :param requests: most requests at once, of planning and of conversations each
-    :param per_agent: most requests at once of one agent: one runs, the others wait
-    """
-
-    body_bytes: int = 1 << 20
-    body_seconds: float = 10.0
-    send_seconds: float = 30.0
-    depth: int = 32
-    requests: int = 64
-    per_agent: int = 5
-    large: Mapping[str, int] = field(default_factory=dict)
+    body_bytes: int = 1 << 20  # of a body
+    body_seconds: float = 10.0  # for a whole body; for a ``large`` path, between two parts of it
+    send_seconds: float = 30.0  # in which a client reads a part of its answer; else the connection ends
+    depth: int = 32  # deepest nesting of JSON brackets
+    requests: int = 64  # at once, of planning and of conversations each
+    per_agent: int = 5  # at once of one agent: one runs, the others wait
+    large: Mapping[str, int] = field(default_factory=dict)  # bytes of bodies by path pattern, streamed without a scan
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
@@ -68,7 +59,6 @@ class Limits:
         return max(1, self.body_bytes // 5)
 
     def large_bytes(self, path: str) -> int | None:
-        """Return the largest body of a ``large`` path; None for other paths."""
         return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), None)
 
 
@@ -167,20 +157,13 @@ async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive,
         if message["type"] == "http.response.body":
             await send({**message, "more_body": True})
             if not isinstance(error, TooSlow) and not expects:
-                await _discard(receive)
+                with anyio.move_on_after(FAREWELL):
+                    while (part := await receive())["type"] != "http.disconnect" and part.get("more_body"):
+                        pass
             message = {"type": "http.response.body", "body": b""}
         await send(message)
 
     await answer_to(scope["path"], error, closing=True)(scope, receive, lingering)
-
-
-async def _discard(receive: Receive) -> None:
-    """Read the rest of the body for a while: some clients read the answer only after they have sent everything."""
-    with anyio.move_on_after(FAREWELL):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                return
 
 
 def _too_large(most: int) -> TooLarge:

@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Entry:
-    """State of an agent that was used lately."""
-
     agent: DurableAgent | None = None  # None: asleep
     users: int = 0
     is_deleted: bool = False
@@ -61,12 +59,7 @@ class Registry:
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
-        """Create an agent. A ``reserved`` one, which a token names, may exceed the limit on their number.
-
-        :raises Conflict: the id is in use
-        :raises CapacityError: there are too many agents
-        :raises ConfigError: the id is invalid
-        """
+        """Create an agent; a ``reserved`` one may exceed the limit. Raises Conflict, CapacityError, ConfigError."""
         place = self._place(name)
         with self._lock:
             if place.exists():

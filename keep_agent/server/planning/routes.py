@@ -110,7 +110,6 @@ T = TypeVar("T")
 
 
 def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
-    """Call the agent's method for a request."""
     match body:
         case Observe():
             agent.observe([fact.model_dump() for fact in body.facts])

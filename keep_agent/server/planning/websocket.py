@@ -7,43 +7,30 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from keep_agent.errors import KeepError
 from keep_agent.server.auth.access_rules import POLICY, Caller
-from keep_agent.server.auth.tokens import OPEN, Access
+from keep_agent.server.auth.tokens import OPEN
 from keep_agent.server.error_handlers import Refused, answer_to, event_of, expected, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits, check_json
-from keep_agent.server.planning.routes import AGENT, Event, Finish, Observe, Plan, Planner, Report, apply
+from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, Planner, Report, apply
 from keep_agent.server.settings import Settings
 
 OVERHEAD = 64  # bytes that a waiting message counts besides its own; they bound the number of empty messages
 
 
-class ObserveMessage(Observe):
-    type: Literal["observe"]
-
-
-class PlanMessage(Plan):
-    type: Literal["plan"]
-
-
-class ReportMessage(Report):
-    type: Literal["report"]
-
-
-class FinishMessage(Finish):
-    type: Literal["finish"]
-
-
-Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
-MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
+MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # of messages of each type
+MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]
+MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), Field(discriminator="type")])
 
 
 class Inbox:
@@ -55,7 +42,6 @@ class Inbox:
         self._changed = asyncio.Condition()
 
     async def put(self, message: bytes) -> None:
-        """Add a message as soon as there is room for it."""
         async with self._changed:
             size = len(message) + OVERHEAD
             await self._changed.wait_for(lambda: not self._messages or self._bytes + size <= self._most)
@@ -83,25 +69,20 @@ class Inbox:
 
 
 def socket_router(planner: Planner, settings: Settings) -> APIRouter:
-    """Return the websocket's route."""
     router, limits, most = APIRouter(tags=["planning"]), settings.limits, settings.sockets
     agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
     tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
-
-    async def enter(agent: str, caller: Access, resources: AsyncExitStack) -> None:
-        """Take a share of the websockets, and wake the agent. Raises KeepError."""
-        token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
-        await resources.enter_async_context(tokens.entered(token))
-        await resources.enter_async_context(agents.entered(agent))
-        async with planner.limiter.entered(agent):
-            await planner.on(agent, lambda durable: None)
 
     async def answer(socket: WebSocket, agent: str, content: bytes) -> None:
         try:
             body = _parse(content, limits)
             async with planner.limiter.entered(agent):
-                async for name, data in _events(planner, agent, body):
-                    await send(socket, {"type": name, **data}, limits.send_seconds)
+                if isinstance(body, Plan):
+                    async for name, data in planner.plan(agent, body):
+                        await send(socket, {"type": name, **data}, limits.send_seconds)
+                else:
+                    await planner.on(agent, lambda durable: apply(durable, body))
+                    await send(socket, {"type": REPLIES[body.type]}, limits.send_seconds)
         except Exception as error:
             if expected(error) is None:
                 raise
@@ -110,8 +91,12 @@ def socket_router(planner: Planner, settings: Settings) -> APIRouter:
     @router.websocket(f"{AGENT}/socket")
     async def talk(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
+            token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
             try:
-                await enter(agent, caller, resources)
+                await resources.enter_async_context(tokens.entered(token))
+                await resources.enter_async_context(agents.entered(agent))
+                async with planner.limiter.entered(agent):
+                    await planner.on(agent, lambda durable: None)  # wakes it up
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
@@ -142,15 +127,6 @@ def _parse(content: bytes, limits: Limits) -> BaseModel:
         return MESSAGE.validate_json(content)
     except ValidationError as error:
         raise Refused(validation_message(error.errors(include_input=False, include_url=False))) from None
-
-
-async def _events(planner: Planner, agent: str, body: BaseModel) -> AsyncIterator[Event]:
-    if isinstance(body, PlanMessage):
-        async for event in planner.plan(agent, body):
-            yield event
-    else:
-        await planner.on(agent, lambda durable: apply(durable, body))
-        yield REPLIES[body.type], {}
 
 
 async def _listen(socket: WebSocket, inbox: Inbox) -> None:

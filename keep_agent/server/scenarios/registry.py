@@ -47,26 +47,21 @@ def shipped_scenario(name: str) -> Scenario:
 def sent_scenario(content: Mapping[str, Any], limits: ChatLimits) -> Scenario:
     """Return a client's scenario. Counts are checked first, since parsing takes time. Raises DataError, BadScenario."""
     agents, phases = content.get("agents"), content.get("phases")
-    _check("agents", len(agents) if isinstance(agents, dict) else 0, limits.scenario_agents)
-    _check("phases", len(phases) if isinstance(phases, list) else 0, limits.scenario_turns)
+    _check(
+        ("agents", len(agents) if isinstance(agents, dict) else 0, limits.scenario_agents),
+        ("phases", len(phases) if isinstance(phases, list) else 0, limits.scenario_turns),
+    )
     return make_scenario(content)
 
 
-def _check_limits(scenario: Scenario, limits: ChatLimits) -> None:
-    _check("agents", len(scenario.agents), limits.scenario_agents)
-    _check("turns", scenario.turns, limits.scenario_turns)
-    _check("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens)
-    notes = [note.text for phase in scenario.phases for note in phase.notes]
-    _check("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates)
-
-
-def _check(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise BadScenario(f"the scenario has {count} {what}, more than the {most} allowed here; use fewer")
+def _check(*counts: tuple[str, int, int]) -> None:
+    for name, count, most in counts:
+        if count > most:
+            raise BadScenario(f"the scenario has {count} {name}, more than the {most} allowed here; use fewer")
 
 
 def voice(scenario: Scenario, agent: str) -> str:
-    """Return the id that a token must be for to read what ``agent`` hears; no planning agent needs to have it."""
+    """Return the id that a token must be for to read what ``agent`` hears."""
     return f"persist_{scenario.name}_{agent}"
 
 
@@ -99,8 +94,6 @@ class SharedPlayer(Player):
 
 @dataclass(eq=False)
 class Running:
-    """A running scenario. Its turns are played one after another."""
-
     id: str
     scenario: Scenario
     story: Story
@@ -151,13 +144,6 @@ class Running:
         speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
         return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
 
-    def may_know_why(self, access: Access) -> bool:
-        """Tell whether a token reads the current turn's speaker, or all agents: an error may quote the prompt."""
-        ears = self.ears(access)
-        speaker = None if self.turn is None else self.turn.request.agent
-        keys = [self.scenario.memory_key(agent, self.id) for agent in ears]
-        return len(ears) == len(self.scenario.agents) or speaker in keys
-
 
 class Scenarios:
     """All running scenarios, on the threads and the scheduler of ``conversations``. Closed before those."""
@@ -171,15 +157,21 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> Running:
-        """Begin a scenario; no turn is played yet.
+        """Begin a scenario; no turn is played yet. Tokens for certain agents may always begin theirs.
 
         :raises Forbidden: the token is not for all of its agents
-        :raises CapacityError: too many are running; tokens for certain agents may always begin theirs
+        :raises CapacityError: too many are running
         :raises Conflict: one of the agents is in a running scenario of that name, whose rows would be the same
         """
         limits = self._conversations.limits
         voices = {access.require(agent) for agent in voices_of(scenario)}
-        _check_limits(scenario, limits)
+        notes = [note.text for phase in scenario.phases for note in phase.notes]
+        _check(
+            ("agents", len(scenario.agents), limits.scenario_agents),
+            ("turns", scenario.turns, limits.scenario_turns),
+            ("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens),
+            ("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates),
+        )
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
         if any(not voices.isdisjoint(voices_of(running.scenario)) for running in self._running.values()):
@@ -212,7 +204,6 @@ class Scenarios:
         self._running.pop(running.id, None)
 
     async def close(self) -> None:
-        """End all scenarios, even if ending one fails."""
         self._is_closed = True
         for running in list(self._running.values()):
             running.cancel()
@@ -253,7 +244,9 @@ class Scenarios:
             return await self._conversations.in_thread(running.play)
         except Exception as error:
             running.failed = True
-            if running.may_know_why(access):
-                raise
+            ears, turn, agents = running.ears(access), running.turn, running.scenario.agents
+            keys = [running.scenario.memory_key(agent, running.id) for agent in ears]
+            if len(ears) == len(agents) or (turn is not None and turn.request.agent in keys):
+                raise  # else the token reads neither the speaker nor all agents: the error may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
             raise Conflict(OVER) from error

@@ -13,13 +13,12 @@ import torch
 from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from keep_agent.server.app import make_app
-from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
+from keep_agent.server.app import make_app, unsupported_router
+from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
-from keep_agent.server.chat.unsupported_routes import unsupported_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
@@ -29,23 +28,14 @@ from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
-from tests.keep_agent.server.serving import LiveServer, patient, serving
+from tests.keep_agent.server.serving import OPEN, LiveServer, entry, patient, serving
 
 MODEL = "tiny"
-TOKENS = Tokens(
-    (
-        Entry(Access("all"), digest("token-all")),
-        Entry(Access("a", frozenset({"a"})), digest("token-a")),
-        Entry(Access("ab", frozenset({"a", "b"})), digest("token-ab")),
-    )
-)
-OPEN = Tokens(open=True)
+TOKENS = Tokens((entry("token-all", "all"), entry("token-a", "a", "a"), entry("token-ab", "ab", "a", "b")))
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A server and what is in it."""
-
     app: FastAPI
     conversations: Conversations
     scenarios: Scenarios
@@ -69,7 +59,7 @@ Serve = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
-    """A new app on the one engine; knobs are the memories'."""
+    """A function that makes an app on the one engine; ``knobs`` are the memories'."""
 
     def make(
         tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
@@ -96,7 +86,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
 
 @pytest.fixture(scope="session")
 def serve(build: Build) -> Serve:
-    """The same, served."""
+    """A function that makes and serves an app."""
 
     @contextmanager
     def make(token: str | None = None, **knobs: Any) -> Iterator[tuple[LiveServer, Whole]]:
@@ -109,7 +99,6 @@ def serve(build: Build) -> Serve:
 
 @pytest.fixture(scope="module")
 def server(serve: Serve) -> Iterator[LiveServer]:
-    """An open server."""
     with serve() as (make, _):
         yield make
 
