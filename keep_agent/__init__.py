@@ -17,13 +17,9 @@ if TYPE_CHECKING:
     from keep_agent.agent.types import Decision, Planning
 
 _PLACES = {
-    "Agent": "keep_agent.agent.agent",
-    "Client": "keep_agent.agent.client",
-    "Decision": "keep_agent.agent.types",
-    "Fact": "envs.fact",
-    "Outcome": "envs.outcome",
-    "Planning": "keep_agent.agent.types",
-}
+    "Agent": "keep_agent.agent.agent", "Client": "keep_agent.agent.client", "Decision": "keep_agent.agent.types",
+    "Fact": "envs.fact", "Outcome": "envs.outcome", "Planning": "keep_agent.agent.types",
+}  # fmt: skip
 __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__version__"]
 
 
@@ -35,20 +31,17 @@ def __getattr__(name: str) -> Any:
 
     start_up()
     with suppress(ModuleNotFoundError):  # a robot's client needs no gymnasium
-        _register()
+        from envs.worlds import register_worlds
+
+        register_worlds()
     globals()[name] = getattr(import_module(_PLACES[name]), name)
     return globals()[name]
-
-
-def _register() -> None:
-    """Register the worlds' ids with gymnasium."""
-    from envs.worlds import register_worlds
-
-    register_worlds()
 
 
 if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package for the ids
     from keep_agent.startup import check_packages
 
     check_packages()
-    _register()
+    from envs.worlds import register_worlds
+
+    register_worlds()

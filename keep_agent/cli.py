@@ -1,7 +1,4 @@
-"""``keep-agent`` and its commands. Experiments have commands of their own (keep-eval-alfred, ...).
-
-Help and lists load no torch: each command imports what it needs when it runs.
-"""
+"""``keep-agent`` and its commands. Each imports what it needs when it runs: help and lists load no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from importlib import import_module
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -35,21 +31,14 @@ def methods_table() -> Table:
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
         table.add_column(heading, no_wrap=heading == "name")
-    for name, memory in _methods_composed().items():
-        result = "exact" if name in EXACT else "approximate"
-        table.add_row(name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–", result)
-    return table
-
-
-def _methods_composed() -> DictConfig:
-    """Compose every config of ``configs/memory``, by name."""
     with initialize_config_module("configs", version_base="1.3"):
         names = GlobalHydra.instance().config_loader().get_group_options("memory", ObjectType.CONFIG)
-        return compose(None, [f"+memory@{name}={name}" for name in names])
-
-
-def _stage(choice: DictConfig) -> str:
-    return choice["_target_"].rpartition(".")[2]
+        methods = compose(None, [f"+memory@{name}={name}" for name in names])
+    for name, memory in methods.items():
+        stages = (memory[stage]["_target_"].rpartition(".")[2] for stage in STAGES)
+        result = "exact" if name in EXACT else "approximate"
+        table.add_row(name, *stages, memory.layout, memory.paper or "–", result)
+    return table
 
 
 def _methods(arguments: Sequence[str], console: Console) -> None:

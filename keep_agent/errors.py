@@ -52,10 +52,7 @@ class TooLongError(CapacityError):
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a hint to append to a message: the known word most similar to ``word``, or "".
-
-    :param cutoff: minimum similarity from 0 to 1, as `difflib` measures it
-    """
+    """Return a hint to append to a message: the known word most similar to ``word`` (`difflib`'s ratio), or ""."""
     by_lower = {entry.lower(): entry for entry in known}
     closest = get_close_matches(word.lower(), list(by_lower), 1, cutoff)
     return f"; did you mean {by_lower[closest[0]]!r}?" if closest else ""

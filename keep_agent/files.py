@@ -1,7 +1,4 @@
-"""Reading and writing of files: every fault becomes a `KeepError` that names the file, the place in it and the remedy.
-
-Like `keep_agent.errors` it may be imported everywhere.
-"""
+"""Reading and writing of files: faults become a `KeepError` with file, place and remedy. May be imported everywhere."""
 
 from __future__ import annotations
 
@@ -11,24 +8,18 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any, NoReturn
+from typing import Any
 
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 LOADING = RLock()  # libraries change process-wide defaults (dtype, initialisers) while they load a model
-MISSHAPEN = (
-    LookupError,
-    TypeError,
-    ValueError,
-    ArithmeticError,
-    AttributeError,
-)  # of a value of another shape
+MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # of a value of another shape
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # not about the file; another try may succeed
 
 
@@ -70,10 +61,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are.
-
-    One thread loads at a time.
-    """
+    """Turn errors of libraries that load ``what`` into ModelError; a KeepError passes. One thread loads at a time."""
     try:
         with LOADING:
             yield
@@ -126,14 +114,11 @@ def decoded(raw: bytes, where: object, remedy: str) -> str:
 
 
 def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
-    """Parse JSON. Raises DataError naming ``where`` for other text, deep nesting, or half a surrogate pair.
-
-    :param finite: refuse NaN and infinities, which JSON does not have, and Python writes and reads
-    """
+    """Parse JSON; ``finite``: without NaN and infinities. Raises DataError naming ``where``."""
     text = decoded(raw, where, remedy) if isinstance(raw, bytes) else raw
-    constant: Callable[[str], float] = _refuse if finite else float
+    read = _finite if finite else float
     try:
-        value = json.loads(text, parse_constant=constant, parse_float=_finite if finite else None)
+        value = json.loads(text, parse_constant=read, parse_float=read)
     except RecursionError:
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
@@ -151,16 +136,12 @@ def count_values(text: bytes) -> int:
 
 
 def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
-    """Parse YAML with plain types only. Raises DataError naming ``where``.
-
-    :param loader: a yaml.SafeLoader, or one that is stricter
-    """
+    """Parse YAML with plain types only, by ``loader`` or yaml.SafeLoader. Raises DataError naming ``where``."""
     import yaml  # here: most readers need no YAML
 
-    broken = RecursionError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError  # `!!bool perhaps`
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
-    except (yaml.YAMLError, *broken) as error:
+    except (yaml.YAMLError, RecursionError, *MISSHAPEN) as error:  # `!!bool perhaps`
         raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 
@@ -178,12 +159,7 @@ def _texts(content: Any) -> Iterator[tuple[str, str]]:
             todo += [(f"a key of {place or 'the top'}", key) for key in value]
 
 
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text:.40} is too large")
-    return value
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text:.40} is no number" if text[-1].isalpha() else f"{text:.40} is too large")
+    return float(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -17,17 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.config.literal import unreadable
 from keep_agent.errors import KeepError
+from keep_agent.files import FULL
 from keep_agent.startup import BAD_INPUT
 
 INTERRUPTED = 130
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # also of standard output
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command and return its exit code. Errors that the user can act on become one line on standard error.
-
-    SIGTERM, which schedulers send, is an interruption like Ctrl-C.
-    """
+    """Run a command and return its exit code; errors that the user can act on become one line. SIGTERM is as Ctrl-C."""
     try:
         with _terminable():
             function()

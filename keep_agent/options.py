@@ -1,7 +1,4 @@
-"""Options of command lines, checked before torch is loaded.
-
-Like `keep_agent.errors` it may be imported everywhere.
-"""
+"""Options of command lines, checked before torch is loaded. May be imported everywhere."""
 
 from __future__ import annotations
 

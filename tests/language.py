@@ -36,6 +36,15 @@ NAMES = frozenset(
     "shown somebody someone sought spared spoken stolen stood such taken their theirs them there thrown told torn "
     "tried turned used waited wanted whatever whoever written yours".split()
 )
+FIXED = {  # names of fields and error types in JSON
+    "keep_agent/agent/prefetch.py": {"left"},
+    "keep_agent/scenarios/turn_records.py": {"kept"},
+    "keep_agent/server/chat/generate.py": {"kept"},
+    "keep_agent/server/chat/turn.py": {"kept"},
+    "keep_agent/server/error_handlers.py": {"refused"},
+    "keep_agent/server/planning/routes.py": {"gone"},
+    "keep_agent/server/scenarios/routes.py": {"kept", "played"},
+}
 WORDS = {
     re.compile(r"\banew\b", re.I): "again",
     re.compile(r"\bwho(?:so)?ever\b", re.I): "the caller, any reader",
@@ -111,7 +120,7 @@ def _name(path: Path, node: ast.AST) -> Iterator[Finding]:
         name = node.arg
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         name = node.name
-    if name.strip("_").lower() in NAMES:
+    if name.strip("_").lower() in NAMES - FIXED.get(str(path.relative_to(ROOT)), set()):
         yield Finding(path, node.lineno, f"name {name!r} is a pronoun or participle: use a noun or verb of the field")
 
 

@@ -5,29 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, checked_flag
-from keep_agent.agent.memory_file import memory_path, read_memory, write_memory
+from keep_agent.agent import validation
+from keep_agent.agent.memory_file import memory_path, packed, read_memory, write_packed
 from keep_agent.agent.prefetch import Prefetcher
 from keep_agent.agent.trace_recorder import quietly
 from keep_agent.agent.types import Asynchronous, Decision, Ready
-from keep_agent.agent.validation import (
-    AGENT_UNKNOWN,
-    as_list,
-    check_number,
-    check_report,
-    check_size,
-    check_snapshot,
-    checked_facts,
-    checked_request,
-    read_agent_state,
-    request_digest,
-)
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.rollout.results import TaskOutcome
 from keep_agent.rollout.trace import Entry, agent_entry, step_entry, step_numbers, task_entry
@@ -50,21 +39,19 @@ EMBED_BATCH = 32  # texts per job on the engine's worker: a plan waits for one j
 
 @dataclass(frozen=True)
 class _OpenDecision:
-    """A decision without a report."""
-
     decision: Decision
     request: str  # digest of the instruction and the skills
     settled: bool = True  # no fact was observed since
 
 
-class Agent(Asynchronous):
+class Agent(Asynchronous, AbstractContextManager["Agent"]):
     """One robot's planner: `observe`, `plan`, `report`, repeated. Safe to call from several threads.
 
-    Every call runs on the engine's worker, so several agents may share an engine. Each call has an asynchronous twin
-    (`aplan`, ...). A task begins with the first `plan` of its instruction. It ends with success when ``done`` was
-    decided and reported, or as `finish` states; another instruction ends it as failed. A decision without a report
-    counts as carried out, unless `finish` states that the task failed. The same plan requested twice in a row, without
-    an observation in between, is one decision, so that a request may be repeated after a lost answer.
+    Agents may share an engine, whose worker runs every call. Each call has an asynchronous twin (`aplan`, ...). A task
+    begins with the first `plan` of its instruction, and ends with success when ``done`` was decided and reported, or as
+    `finish` states; another instruction ends it as failed. A decision without a report counts as carried out, unless
+    `finish` states that the task failed. The same plan requested twice in a row, without an observation in between, is
+    one decision, so that a request may be repeated after a lost answer.
 
     :param ahead: encode changed segments in the background while the robot moves; plans have priority
     :param limit: maximum number of remembered things; further ones are refused
@@ -73,14 +60,9 @@ class Agent(Asynchronous):
     """
 
     def __init__(
-        self,
-        planner: KVPlanner,
-        name: str = "agent",
-        ahead: bool = True,
-        limit: int | None = None,
-        history: int = HISTORY,
-        record: Callable[[Entry], None] | None = None,
-    ) -> None:
+        self, planner: KVPlanner, name: str = "agent", ahead: bool = True, limit: int | None = None,
+        history: int = HISTORY, record: Callable[[Entry], None] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self._limit = name, limit
         self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
@@ -89,22 +71,16 @@ class Agent(Asynchronous):
         self._owns_engine = self._replaying = self._warned = False
         planner.reset("", "")
         self._instruction, self._skills = "", ""
-        self._number = self._steps = self._tasks = 0
+        self.number = self._steps = self._tasks = 0  # number: of the last decision, from 1
         self._open: _OpenDecision | None = None
         self._facts: dict[str, FactView] = {}  # by id, since the last decision
         self._record(agent_entry(name))
 
     @classmethod
     def from_config(
-        cls,
-        planner: str = "keep",
-        *,
-        model: str = "planner-tiny",
-        overrides: Sequence[str] = (),
-        name: str = "agent",
-        ahead: bool = True,
-        record: Callable[[Entry], None] | None = None,
-    ) -> Agent:
+        cls, planner: str = "keep", *, model: str = "planner-tiny", overrides: Sequence[str] = (), name: str = "agent",
+        ahead: bool = True, record: Callable[[Entry], None] | None = None,
+    ) -> Agent:  # fmt: skip
         """Make an agent with a model of its own; `close` it, or use it as a context manager.
 
         :param planner: a name in ``configs/planner`` that has a model
@@ -121,17 +97,14 @@ class Agent(Asynchronous):
         agent._owns_engine = True
         return agent
 
-    # -- planning ------------------------------------------------------------------------------------------------
-
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> list[Fact]:
-        """Remember new or changed facts: all of them, or none if one is wrong.
+        """Remember new or changed facts: all of them, or none if one is wrong. Returns the facts as they were read.
 
         :param facts: `envs.fact.Fact`, or mappings with its fields
-        :returns: the facts as they were read
         :raises DataError: a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
-        return self._engine.run(partial(self._observe, as_list(facts)))
+        return self._engine.run(partial(self._observe, validation.as_list(facts)))
 
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, after: int | None = None
@@ -148,37 +121,25 @@ class Agent(Asynchronous):
         :raises StaleError: the last decision has another number than ``after``
         """
         start = time.perf_counter()
-        instruction, skills = checked_request(instruction, skills)
-        check_number("after", after)
+        instruction, skills = validation.checked_request(instruction, skills)
+        validation.check_number("after", after)
         return self._engine.run(partial(self._plan, instruction, skills, start, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
-        """Take the result of the last decision.
-
-        :param number: the decision's; with it the same report may be sent twice
-        :raises ConfigError: there is no such decision, or ``outcome`` is no `Outcome`
-        """
-        check_report(outcome, number)
+        """Take the result of the last decision; with its ``number`` it may be sent twice. Raises ConfigError."""
+        validation.check_report(outcome, number)
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """End the task. A decision without a report counts as carried out only if ``success`` is true.
-
-        :raises ConfigError: ``success`` is neither True nor False
-        """
+        """End the task; a decision without a report counts as carried out only if ``success`` is true."""
         self._engine.run(partial(self._finish, checked_flag("success", success)))
-
-    # -- memory --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write the memory to a file, completely or not at all. `load` encodes keys and values again."""
-        write_memory(memory_path(path), self.dump())
+        write_packed(memory_path(path), packed(self.dump()))
 
     def load(self, path: str | Path) -> None:
-        """Replace the memory by a file of `save`.
-
-        :raises DataError: no such file, a damaged one, or one in another prompt style; nothing has changed
-        """
+        """Replace the memory by a file of `save`. After a DataError nothing has changed."""
         self.restore(read_memory(memory_path(path)))
 
     def dump(self) -> dict[str, Any]:
@@ -188,16 +149,15 @@ class Agent(Asynchronous):
     def restore(self, state: Mapping[str, Any], bounded: bool = True) -> None:
         """Replace memory and task by a state of `dump`. After an error nothing has changed.
 
-        :param bounded: check the state against ``limit``
         :raises DataError: the state is none of `dump`
-        :raises CapacityError: it holds more than ``limit`` allows
+        :raises CapacityError: it is ``bounded`` and holds more than ``limit`` allows
         """
-        numbers, last, planner_part = read_agent_state(state)
+        numbers, last, planner_part = validation.read_agent_state(state)
         planner = read_state(planner_part, self._planner.style)
         texts = [segment.text for segment in planner.memory.segments]
         if bounded:
-            check_snapshot(state)
-            check_size(texts, self._limit)
+            validation.check_snapshot(state)
+            validation.check_size(texts, self._limit)
         for start in range(0, len(texts), EMBED_BATCH):
             self._engine.run(partial(self._session.embed, texts[start : start + EMBED_BATCH]))
         self._engine.run(partial(self._restore, numbers, last, planner))
@@ -212,8 +172,11 @@ class Agent(Asynchronous):
         }  # fmt: skip
 
     def replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str = "") -> None:
-        """Repeat a decision of an earlier process. ``skills`` names the skill set, ``request`` is its digest."""
-        self._engine.run(partial(self._replay_decision, instruction, skills, skill, request, goal))
+        """Repeat a decision in `replay`. ``skills`` names the skill set, ``request`` is the digest."""
+        self._begin(instruction, skills)
+        self._planner.goal = goal
+        self._session.update(settle=True)
+        self._accept(Decision(skill, number=self.number + 1), request)
 
     def replay(self, work: Callable[[], None]) -> None:
         """Repeat calls of an earlier process in one job, without trace entries and without limits."""
@@ -222,11 +185,6 @@ class Agent(Asynchronous):
             self._engine.run(work)
         finally:
             self._record, self._replaying = record, False
-
-    @property
-    def number(self) -> int:
-        """Number of the last decision; 0 before the first."""
-        return self._number
 
     @property
     def segments(self) -> int:
@@ -242,17 +200,12 @@ class Agent(Asynchronous):
         else:
             self._engine.run(self._session.close)
 
-    def __enter__(self) -> Agent:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- on the worker -------------------------------------------------------------------------------------------
-
     def _observe(self, items: Sequence[FactView | Mapping[str, Any]]) -> list[Fact]:
         store = self._session.store
-        facts = checked_facts(items, lambda id: store.get(id).category if id in store else None)
+        facts = validation.checked_facts(items, lambda id: store.get(id).category if id in store else None)
         self._check_room({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
         self._planner.observe(facts)
         self._facts |= {fact.id: fact for fact in facts}
@@ -262,17 +215,14 @@ class Agent(Asynchronous):
         return facts
 
     def _check_room(self, new: set[str]) -> None:
-        """Raises CapacityError if ``new`` things exceed the limit."""
         if self._limit is None or not new or self._replaying:
             return
         store = self._session.store
         ids = [id for category in ("object", "receptacle") for id in store.of(category)]
         total = sum(not id.endswith(UPDATE_SUFFIX) for id in ids) + len(new)
         if total > self._limit:
-            raise CapacityError(
-                f"agent {self.name!r} would remember {total} things, {self._limit} are allowed: report what is gone, "
-                "or raise the limit"
-            )
+            count = f"{total} things, {self._limit} are allowed"
+            raise CapacityError(f"agent {self.name!r} would remember {count}: report what is gone, or raise the limit")
 
     def _trim(self) -> None:
         """Forget the oldest executed skills and finished tasks above the limit."""
@@ -292,9 +242,8 @@ class Agent(Asynchronous):
     def _plan(
         self, instruction: str, skills: tuple[str, ...], start: float, ready: Ready, after: int | None
     ) -> Decision:
-        request = request_digest(instruction, skills)
-        repeated = self._repeated(request, after)
-        if repeated is not None:
+        request = validation.request_digest(instruction, skills)
+        if (repeated := self._repeated(request, after)) is not None:
             return repeated
         begin = time.perf_counter()
         with self._transaction():
@@ -309,17 +258,12 @@ class Agent(Asynchronous):
                 cost["ahead"] = {name: value for name, value in asdict(self._ahead.take()).items() if value}
             ready(cost)
             choice = self._planner.choose(prefill, skills)
+            numbers = step_numbers(choice, self._tasks, 1e3 * (time.perf_counter() - begin))
             entry = step_entry(
-                self.name,
-                step_numbers(choice, self._tasks, 1e3 * (time.perf_counter() - begin)),
-                self._steps,
-                instruction=self._instruction,
-                facts=list(self._facts.values()),
-                decision=choice,
-                ok=True,  # until the report
-                message="",
-            )
-        decision = Decision(choice.skill, choice.scores, {**cost, **entry}, self._number + 1, self._warnings())
+                self.name, numbers, self._steps, instruction=self._instruction, facts=list(self._facts.values()),
+                decision=choice, ok=True, message="",  # until the report
+            )  # fmt: skip
+        decision = Decision(choice.skill, choice.scores, {**cost, **entry}, self.number + 1, self._warnings())
         return self._accept(decision, request)
 
     def _warnings(self) -> tuple[str, ...]:
@@ -327,19 +271,18 @@ class Agent(Asynchronous):
         if self._planner.knows_agent:
             return ()
         if not self._warned:
-            log.warning("agent %r: %s", self.name, AGENT_UNKNOWN)
+            log.warning("agent %r: %s", self.name, validation.AGENT_UNKNOWN)
             self._warned = True
-        return (AGENT_UNKNOWN,)
+        return (validation.AGENT_UNKNOWN,)
 
     def _repeated(self, request: str, after: int | None) -> Decision | None:
-        """Return the open decision if the request repeats it."""
         last = self._open if self._open is not None and self._open.request == request else None
-        if after in (None, self._number):
+        if after in (None, self.number):
             return last.decision if last is not None and last.settled else None
-        if last is not None and after == self._number - 1:
+        if last is not None and after == self.number - 1:
             return last.decision
         raise StaleError(
-            f"after={after}, but the last decision is number {self._number}, of another request: report its outcome, "
+            f"after={after}, but the last decision is number {self.number}, of another request: report its outcome, "
             "and plan after that one"
         )
 
@@ -370,15 +313,9 @@ class Agent(Asynchronous):
             self._planner.begin(instruction, skills)
             self._instruction, self._skills = instruction, skills
 
-    def _replay_decision(self, instruction: str, skills: str, skill: str, request: str, goal: str) -> None:
-        self._begin(instruction, skills)
-        self._planner.goal = goal
-        self._session.update(settle=True)
-        self._accept(Decision(skill, number=self._number + 1), request)
-
     def _accept(self, decision: Decision, request: str) -> Decision:
         """Begin the decision's execution: later changes belong to the next step, and may be encoded at once."""
-        self._number, self._facts = decision.number, {}
+        self.number, self._facts = decision.number, {}
         self._open = _OpenDecision(decision, request)
         self._planner.act()
         self._trim()
@@ -386,10 +323,10 @@ class Agent(Asynchronous):
         return decision
 
     def _report(self, outcome: Outcome, number: int | None) -> None:
-        if self._open is None and number is not None and number == self._number:
+        if self._open is None and number is not None and number == self.number:
             return
-        if self._open is None or number not in (None, self._number):
-            which = "there is none" if self._open is None else f"the last one is number {self._number}"
+        if self._open is None or number not in (None, self.number):
+            which = "there is none" if self._open is None else f"the last one is number {self.number}"
             label = "" if number is None else f" {number}"
             raise ConfigError(f"no decision{label} to report on: {which}; plan first, then report once")
         is_done = self._open.decision.skill == DONE
@@ -424,17 +361,15 @@ class Agent(Asynchronous):
 
     def _dump(self) -> dict[str, Any]:
         last = None if self._open is None else [self._open.decision.skill, self._open.request, self._open.settled]
-        numbers = {"number": self._number, "steps": self._steps, "tasks": self._tasks}
+        numbers = {"number": self.number, "steps": self._steps, "tasks": self._tasks}
         return {**numbers, "open": last, "planner": self._planner.state.to_json()}
 
-    def _restore(
-        self, numbers: tuple[int, int, int], last: tuple[str, str, bool] | None, planner: PlannerState
-    ) -> None:
+    def _restore(self, numbers: tuple[int, ...], last: tuple[str, str, bool] | None, planner: PlannerState) -> None:
         self._planner.load(planner)
         self._instruction, self._skills = self._planner.task
-        self._number, self._steps, self._tasks = numbers
+        self.number, self._steps, self._tasks = numbers
         self._facts, self._open = {}, None
         if last is not None:
             skill, request, settled = last
-            self._open = _OpenDecision(Decision(skill, number=self._number), request, settled)
+            self._open = _OpenDecision(Decision(skill, number=self.number), request, settled)
         self._settle()

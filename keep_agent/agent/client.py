@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,7 @@ T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """Error response of a server, or a missing one.
-
-    :param retry_after: seconds after which a repetition may succeed
-    """
+    """Error response of a server, or a missing one; may succeed again after ``retry_after`` seconds, if given."""
 
     def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -49,40 +46,33 @@ class ServerError(KeepError, RuntimeError):
 
 @dataclass(frozen=True)
 class About:
-    """State of an agent on its server."""
-
     id: str
     segments: int
     decisions: int
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
     A request is repeated while the server is busy, down, too slow or loses the connection; every request may be sent
     twice. Every error is a ServerError; a value of the wrong type is refused before it is sent.
 
     :param timeout: seconds for one answer
-    :param patience: seconds after the first failure in which a request is repeated; a call takes at most this and
-        twice the timeout
+    :param patience: seconds after the first failure in which a request is repeated, plus at most twice the timeout
     :raises ConfigError: an invalid URL
     """
 
     def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        timeout: float = TIMEOUT,
-        patience: float = PATIENCE,
+        self, url: str, token: str | None = None, timeout: float = TIMEOUT, patience: float = PATIENCE,
         transport: httpx.BaseTransport | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.url, self._patience = url, patience
         try:
-            known = httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host != ""
+            is_known = httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host != ""
         except httpx.InvalidURL:
-            known = False
-        if not known:
+            is_known = False
+        if not is_known:
             raise ConfigError(f"url={url!r} cannot be reached: give one such as http://localhost:8000")
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
@@ -97,11 +87,9 @@ class Client:
         return RemoteAgent(self, name)
 
     def agents(self) -> list[str]:
-        """Return the ids of the agents that the token gives access to."""
         return self.ask("GET", "/v1/agents", lambda body: list(body["agents"]))
 
     def delete(self, name: str) -> None:
-        """Forget an agent for good."""
         has_failed = False
 
         def once() -> None:
@@ -120,10 +108,7 @@ class Client:
         return _read(read, self.send(method, path, **body).text)
 
     def send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        """Return a successful response.
-
-        :param body: ``json`` or ``content``, as httpx takes them
-        """
+        """Return a successful response to ``json`` or ``content``."""
         return self.patiently(partial(self._once, method, path, **body))
 
     def _once(self, method: str, path: str, **body: Any) -> httpx.Response:
@@ -168,9 +153,6 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def __enter__(self) -> Client:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -188,9 +170,7 @@ class RemoteAgent:
     def plan(
         self, instruction: str, skills: Sequence[str], ready: Ready | None = None, trace: str = "summary"
     ) -> Decision:
-        """Choose the next of ``skills``.
-
-        A ServerError of status 409 says that another client has planned since: `report` then refers to its decision.
+        """Choose the next of ``skills``. After an error of status 409, `report` refers to another client's decision.
 
         :param ready: called with the cost of the prompt between prefill and choice; again for a repeated request
         :param trace: none | summary | full: content of the decision's trace
@@ -230,7 +210,6 @@ class RemoteAgent:
         write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
-        """Replace the agent's memory by a file of `save`."""
         self._client.ask("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
         self._number = None
 
@@ -277,7 +256,6 @@ def _decision(body: Any) -> Decision:
 
 
 def _error_event(body: Any) -> ServerError:
-    """Return the error in a response that had begun."""
     status, error = body.get("status", 0), body["error"]
     return ServerError(error["message"], status, error["type"], PAUSE if status in AGAIN else None)
 
@@ -295,22 +273,13 @@ def _unexpected(text: str) -> ServerError:
 
 
 def _checked(response: httpx.Response) -> httpx.Response:
-    if not response.is_success:
-        raise error_of(response)
-    return response
-
-
-def error_of(response: httpx.Response) -> ServerError:
-    """Return the error of a response."""
+    """Return a successful response. Raises the error of any other, with the seconds that the server gives."""
+    if response.is_success:
+        return response
+    status, after = response.status_code, response.headers.get("Retry-After", "")
     try:
         error = response.json()["error"]
-        message, kind = f"{error['message']} ({response.status_code})", error["type"]
+        message, kind = f"{error['message']} ({status})", error["type"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
-    return ServerError(message, response.status_code, kind, _wait(response))
-
-
-def _wait(response: httpx.Response) -> float | None:
-    """Return the seconds until a repetition, if the server gives them."""
-    after = response.headers.get("Retry-After", "")
-    return float(after) if response.status_code in AGAIN and after.isdecimal() else None
+        message, kind = f"the server answered {status}: {response.text[:200]}", ""
+    raise ServerError(message, status, kind, float(after) if status in AGAIN and after.isdecimal() else None)

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.memory_file import digest_of, packed, read_packed, unpacked, write_packed
+from keep_agent.agent.memory_file import packed, read_packed, unpacked, write_packed
 from keep_agent.agent.types import Decision, Ready
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import reading, writing
@@ -30,76 +30,26 @@ VERSION_0_2 = re.compile(rb"\d+ [0-9a-f]{8} \{")  # a line of version 0.2
 REMEDY = "restore all files of the agent from one copy, or put a saved memory in, such as its memory.json"
 
 
-class Journal:
-    """Journal of the calls since the memory was written: one checked line each, synced before it is acknowledged.
+def read_journal(path: Path, start: Chain, owner: str, new: bool) -> tuple[MarkedFile, list[dict[str, Any]]]:
+    """Return the journal, to append to, and its calls since the memory file of ``start``, ``owner`` in errors.
 
-    It belongs to one agent and continues one state of its memory file: the chain of checksums begins with both. The
-    mark beside it counts the acknowledged calls, so that changed, missing and exchanged lines are noticed. Only a last
-    line that was never acknowledged is cut off.
+    It has one checked line per call, synced before the call is acknowledged. Its chain of checksums begins with the
+    agent and the memory file, and the mark beside it counts the acknowledged calls, so that changed, missing and
+    exchanged lines are noticed. Only a last line that was never acknowledged is cut off.
 
-    :raises ConfigError: another process or agent has the file open
+    :param new: there may be no journal yet
+    :raises CorruptError: a line or the mark is damaged, missing, or belongs to something else
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._file = path, MarkedFile(path)
-        with writing(path):
-            self._stream = path.open("ab")
-        claim(self._stream, path.parent)
-
-    def read(self, start: Chain, owner: str, new: bool) -> list[dict[str, Any]]:
-        """Return the calls after the memory file of ``start``, named ``owner`` in errors.
-
-        :param new: there may be no journal yet
-        :raises CorruptError: a line or the mark is damaged, missing, or belongs to something else
-        """
-        self._check_version()
-        if new and not end_of(self._path).exists() and not self._path.stat().st_size:
-            self._file = MarkedFile.begin(self._path, start)
-            return []
-        lines = read_marked(self._path, start, owner, REMEDY)
-        self._file = MarkedFile(self._path, lines[-1] if lines else None, start)
-        return [line.value for line in lines]
-
-    def append(self, call: Mapping[str, Any]) -> None:
-        """Write a call and wait until it is on the disk. After an error the file is as before."""
-        self._file.append([call])
-
-    def announce(self, start: Chain) -> None:
-        """Prepare for the memory file of ``start``, which is then written, and for `restart`.
-
-        After a kill in between, the journal fits the old memory and the new one.
-        """
-        self._file.announce(start)
-
-    def restart(self, start: Chain) -> None:
-        """Empty the file, which now continues the announced memory."""
-        self._file.restart(start)
-
-    @property
-    def count(self) -> int:
-        """Number of calls."""
-        return self._file.count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the lines."""
-        return self._file.size
-
-    @property
-    def closed(self) -> bool:
-        return self._stream.closed
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def _check_version(self) -> None:
-        """Raises DataError for a journal that version 0.2 wrote."""
-        with reading(self._path), self._path.open("rb") as stream:
-            if VERSION_0_2.match(stream.readline()):
-                raise DataError(
-                    f"{self._path} was left behind by version 0.2; open and close the agent with that version, or "
-                    "delete the file to go on without the calls in it"
-                )
+    with reading(path), path.open("rb") as stream:
+        if VERSION_0_2.match(stream.readline()):
+            raise DataError(
+                f"{path} was left behind by version 0.2; open and close the agent with that version, or delete the "
+                "file to go on without the calls in it"
+            )
+    if new and not end_of(path).exists() and not path.stat().st_size:
+        return MarkedFile.begin(path, start), []
+    lines = read_marked(path, start, owner, REMEDY)
+    return MarkedFile(path, lines[-1] if lines else None, start), [line.value for line in lines]
 
 
 def claim(stream: IO[bytes], folder: Path) -> None:
@@ -109,11 +59,18 @@ def claim(stream: IO[bytes], folder: Path) -> None:
         raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
 
 
+def lock_folder(folder: Path) -> BinaryIO:
+    """Return a file of a server's folder, locked until it is closed. Raises ConfigError if another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stream = (folder / "lock").open("ab")
+    claim(stream, folder)
+    return stream
+
+
 class DurableAgent:
-    """`Agent` with a folder: its memory file, and a journal of the calls since.
+    """`Agent` with a folder: its memory file, and a journal of the calls since. Safe to call from several threads.
 
     Killed at any moment and opened again, it remembers every call that has returned. Keys and values are encoded again.
-    Calls of several threads run one after another.
     """
 
     def __init__(self, agent: Agent, folder: Path, instead: Mapping[str, Any] | None = None) -> None:
@@ -122,8 +79,7 @@ class DurableAgent:
         :param instead: state of `dump` that replaces the folder's content, which may be damaged
         :raises ConfigError: another agent has the folder open
         :raises StorageError: it cannot be written
-        :raises DataError: the memory, or ``instead``, is damaged or none that this agent's planner can read
-        :raises CorruptError: files are damaged, belong to another agent, or to different times
+        :raises DataError: files, or ``instead``, are damaged, of another agent or planner, or of different times
         """
         if instead is not None:
             agent.restore(instead)
@@ -132,11 +88,14 @@ class DurableAgent:
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
         self._incomplete = False  # whether the journal lacks a call
-        self._journal = Journal(folder / JOURNAL)
+        with writing(folder / JOURNAL):
+            self._stream = (folder / JOURNAL).open("ab")  # whose lock keeps other agents out
+        claim(self._stream, folder)
+        self._journal = MarkedFile(folder / JOURNAL)
         try:
             self._read() if instead is None else self._write()
         except BaseException:
-            self._journal.close()
+            self._stream.close()
             raise
 
     @property
@@ -189,23 +148,19 @@ class DurableAgent:
             self._write()
 
     def close(self, write: bool = True) -> None:
-        """Write the memory if it has changed, and release it. May be called twice.
-
-        :param write: False where the folder is about to be deleted
-        """
+        """Write the memory if it has changed and ``write`` is true, and release it. May be called twice."""
         with self._lock:
-            if self._journal.closed:
-                return
-            if write and (self._incomplete or self._journal.size):
-                self._write()
-            self._journal.close()
-            self.agent.close()
+            if not self._stream.closed:
+                if write and (self._incomplete or self._journal.size):
+                    self._write()
+                self._stream.close()
+                self.agent.close()
 
     @contextmanager
     def _open(self) -> Iterator[None]:
         """Hold the lock. Raises ConfigError after `close`."""
         with self._lock:
-            if self._journal.closed:
+            if self._stream.closed:
                 raise ConfigError(f"agent {self.name!r} was closed: open it again")
             yield
 
@@ -213,7 +168,7 @@ class DurableAgent:
         """Write a call to the disk; after a failure the next call writes the whole memory."""
         incomplete, self._incomplete = self._incomplete, True
         if not incomplete:
-            self._journal.append({"call": call, **values})
+            self._journal.append([{"call": call, **values}])
             self._incomplete = False
         if incomplete or self._journal.count >= CALLS or self._journal.size > BYTES:
             self._write()
@@ -222,14 +177,14 @@ class DurableAgent:
         self._incomplete = True  # until both files are written: a call must not follow either memory
         content = packed({**self.agent.dump(), OWNER: self.name})
         start = self._start(content)
-        self._journal.announce(start)
+        self._journal.announce(start)  # after a kill before `restart`, the journal fits the old memory, too
         write_packed(self.folder / MEMORY, content)
         self._incomplete = False
         self._journal.restart(start)
 
     def _start(self, content: bytes) -> Chain:
         """Return the chain of a journal that continues a memory file of this content; empty for none."""
-        return Chain.bound(f"{self.name}\n".encode() + digest_of(content))
+        return Chain.bound(f"{self.name}\n".encode() + content.partition(b"\n")[0])  # the line with its checksum
 
     def _read(self) -> None:
         """Read the folder. A memory file of version 0.2, which names no agent, is written again."""
@@ -241,13 +196,12 @@ class DurableAgent:
             bound = _is_bound(state, self.name, path)
             self.agent.restore(state, bounded=False)
         owner = f"{path} of agent {self.name!r}" if content else f"agent {self.name!r}, which has no {MEMORY}"
-        calls = self._journal.read(self._start(content), owner, new=not bound)
+        self._journal, calls = read_journal(self.folder / JOURNAL, self._start(content), owner, new=not bound)
         self.agent.replay(lambda: self._play(calls))
         if content and not bound:
             self._write()
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
-        """Repeat the calls since the memory was written."""
         agent = self.agent
         for call in calls:
             values = dict(call)
@@ -261,9 +215,8 @@ class DurableAgent:
                 case "finish":
                     agent.finish(values["success"])
                 case unknown:
-                    raise DataError(
-                        f"{self.folder / JOURNAL} holds the unknown call {unknown!r}: another version wrote it"
-                    )
+                    path = self.folder / JOURNAL
+                    raise DataError(f"{path} holds the unknown call {unknown!r}: another version wrote it")
 
 
 def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:

@@ -22,13 +22,8 @@ def memory_path(path: str | Path) -> Path:
     return Path(path)
 
 
-def write_memory(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a complete file or none; missing folders are made."""
-    write_packed(path, packed(state))
-
-
 def write_packed(path: Path, content: bytes) -> None:
-    """Write content of `packed`, as `write_memory` does."""
+    """Write content of `packed`: a complete file or none. Missing folders are made."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     clean(path.parent)  # of partial files of a killed writer
@@ -36,7 +31,7 @@ def write_packed(path: Path, content: bytes) -> None:
 
 
 def read_memory(path: Path) -> dict[str, Any]:
-    """Read a file of `write_memory`. Raises DataError for another file, CorruptError for a damaged one."""
+    """Read a file of `write_packed`. Raises DataError for another file, CorruptError for a damaged one."""
     return unpacked(read_packed(path), str(path))
 
 
@@ -51,16 +46,8 @@ def packed(state: Mapping[str, Any]) -> bytes:
     return f"{MAGIC}{sha256(body).hexdigest()}\n".encode() + body + b"\n"
 
 
-def digest_of(content: bytes) -> bytes:
-    """Return the line with the checksum in content of `packed`."""
-    return content.partition(b"\n")[0]
-
-
 def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
-    """Return the state in ``content``, which errors call ``name``.
-
-    :param most: maximum number of values; commas and brackets in texts count, too
-    """
+    """Return the state in ``content``, which errors call ``name``; it has up to ``most`` separators of values."""
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(

@@ -24,10 +24,7 @@ class Encoded:
 
 
 class Prefetcher:
-    """Encoder of one session's changed segments, in jobs after all plans. Call it on the engine's worker.
-
-    :param query: returns the text by which segments of the next prompt are chosen
-    """
+    """Encoder of a session's changed segments, in jobs after all plans; ``query`` is the text that chooses segments."""
 
     def __init__(self, session: MemorySession, query: Callable[[], str]) -> None:
         self._session, self._query = session, query
@@ -46,7 +43,6 @@ class Prefetcher:
         return done
 
     def stop(self) -> None:
-        """Begin no more jobs."""
         self._stopped = True
 
     def _work(self) -> None:

@@ -21,11 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writer of trace entries. An agent continues without a trace that cannot be written.
-
-    :param root: holds ``NAME.1``, ``NAME.2``, ...
-    :param config: the run's config for the viewer
-    """
+    """Writer of trace entries in ``root/STEM.1``, ... An agent continues without a trace that cannot be written."""
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
@@ -46,15 +42,11 @@ class Recorder:
             self._failed = True
 
     def remove(self) -> None:
-        """Delete all folders of this agent."""
         for _, folder in self._folders():
             shutil.rmtree(folder, ignore_errors=True)
 
     def _complete(self, entry: Entry) -> Entry:
-        """Add all known texts and facts to a folder's first step; later steps hold the changes only.
-
-        Texts include those of an earlier process, facts do not.
-        """
+        """Add all known texts, and this process's facts, to a folder's first step; later ones hold the changes only."""
         if entry["event"] != "step":
             return entry
         extra = entry.get("extra", {})
@@ -67,24 +59,17 @@ class Recorder:
         return {**entry, "facts": list(self._facts.values()), "extra": whole}
 
     def _growing(self) -> LineFile:
-        """Return the file to write to."""
-        if self._trace is None:
-            traces = [folder / TRACE for _, folder in self._folders()]
-            self._trace = self._last(traces[-1]) if traces and traces[-1].exists() else self._new_folder()
-        if not self._trace.path.exists() or self._trace.size >= self._most:
+        traces = [folder / TRACE for _, folder in self._folders()] if self._trace is None else []
+        if traces and traces[-1].exists():
+            try:
+                self._trace = LineFile.at_end(traces[-1], opening(traces[-1].parent))  # of an earlier process
+            except DataError as error:
+                log.warning("the trace of agent %r starts again: %s", self._agent, error)
+        if self._trace is None or not self._trace.path.exists() or self._trace.size >= self._most:
             self._trace = self._new_folder()
         return self._trace
 
-    def _last(self, trace: Path) -> LineFile:
-        """Continue the trace of an earlier process, or begin one if its end is damaged."""
-        try:
-            return LineFile.at_end(trace, opening(trace.parent))
-        except DataError as error:
-            log.warning("the trace of agent %r starts again: %s", self._agent, error)
-            return self._new_folder()
-
     def _new_folder(self) -> LineFile:
-        """Begin the trace of a new folder."""
         folders = self._folders()
         number = folders[-1][0] if folders else 0
         path = self._root / f"{self._stem}.{number + 1}"

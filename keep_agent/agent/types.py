@@ -31,19 +31,15 @@ class Planning(Protocol):
 
     def observe(self, facts: Iterable[FactView]) -> None:
         """Take new or changed facts; also while a skill is carried out."""
-        ...
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
         """Choose the next of ``skills``. Another instruction than before begins another task."""
-        ...
 
     def report(self, outcome: Outcome) -> None:
         """Take the result of the last decision."""
-        ...
 
     def finish(self, success: bool) -> None:
         """End the task."""
-        ...
 
 
 class Asynchronous:

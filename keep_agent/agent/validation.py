@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.files import HALF
 from planners.prompts.text import clean
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def reportable(outcome: Outcome) -> Outcome:
 
 
 def check_outcome(outcome: Outcome) -> None:
-    """Raises ConfigError for a value of another type."""
     if not isinstance(outcome, Outcome):
         raise ConfigError(f"outcome={outcome!r:.80}: give an Outcome, such as Outcome(False, 'the fridge is locked')")
 
@@ -81,7 +81,6 @@ def check_number(name: str, number: int | None) -> None:
 
 
 def request_digest(instruction: str, skills: Sequence[str]) -> str:
-    """Return a digest of a request."""
     return sha256(json.dumps([clean(instruction), *skills]).encode()).hexdigest()[:32]
 
 
@@ -95,18 +94,13 @@ def read_agent_state(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tu
             raise ValueError("a number or the open decision is of another kind")
         return numbers, last, state["planner"]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"this is no agent's memory ({type(error).__name__}: {error}); give one that was saved"
-        ) from None
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"this is no agent's memory ({problem}); give one that was saved") from None
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and is_encodable(value)
-
-
-def is_encodable(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: halves of surrogate pairs cannot."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    """Return whether a value is a text that can be written as UTF-8: halves of surrogate pairs cannot."""
+    return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and not HALF.search(value)
 
 
 def is_one_line(text: str) -> bool:
@@ -122,7 +116,6 @@ def as_list(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Ma
 
 
 def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a fact has."""
     if isinstance(fact, Mapping):
         return dict(fact)
     return {name: getattr(fact, name) for name in FACT_FIELDS if hasattr(fact, name)}
@@ -131,11 +124,7 @@ def fields_of(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """Read facts; of several about one thing the last counts.
-
-    :param category_of: returns the category of a known thing, else None
-    :raises DataError: one fact is invalid
-    """
+    """Read facts; the last of a thing counts. ``category_of`` returns a known thing's category. Raises DataError."""
     items = [_fact(fact) for fact in facts]
     known: dict[str, str] = {}
     for fact in items:
@@ -148,31 +137,28 @@ def checked_facts(
 
 def _fact(source: FactView | Mapping[str, Any]) -> Fact:
     row = fields_of(source)
-    strange = sorted(map(str, row.keys() - set(FACT_FIELDS)))
-    if strange:
-        raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(FACT_FIELDS)}")
+    unknown = sorted(map(str, row.keys() - set(FACT_FIELDS)))
+    if unknown:
+        raise DataError(f"a fact has the unknown field {unknown[0]!r}; its fields are {', '.join(FACT_FIELDS)}")
     for name in ("id", "category", "type"):
         if name not in row:
             raise DataError(f"fact {row.get('id', row)!r:.80} has no {name}; add it")
-    fact = Fact(**{**row, **{name: _words(row, name) for name in ("states", "sees") if name in row}})
+    for name in filter(row.__contains__, ("states", "sees")):
+        if isinstance(row[name], str) or not isinstance(row[name], Iterable):
+            raise DataError(f"fact {row['id']!r:.80} has {name}={row[name]!r:.80}; give a list of words")
+        row[name] = tuple(row[name])
+        if len(row[name]) > MAX_WORDS:
+            raise DataError(f"fact {row['id']!r:.80} has {len(row[name])} {name}; give up to {MAX_WORDS}")
+    fact = Fact(**row)
     _check_fact(fact)
     return fact
-
-
-def _words(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    value = row[name]
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise DataError(f"fact {row.get('id')!r:.80} has {name}={value!r:.80}; give a list of words")
-    items = tuple(value)
-    if len(items) > MAX_WORDS:
-        raise DataError(f"fact {row.get('id')!r:.80} has {len(items)} {name}; give up to {MAX_WORDS}")
-    return items
 
 
 def _check_fact(fact: Fact) -> None:
     if fact.category not in CATEGORIES:
         raise DataError(f"fact {fact.id!r:.80} has category {fact.category!r:.80}; use {', '.join(CATEGORIES)}")
-    related = {"place": _ids(fact.place), "holds": _ids(fact.holds), "sees": fact.sees}
+    place, holds = (() if id is None or id == "" else (id,) for id in (fact.place, fact.holds))
+    related = {"place": place, "holds": holds, "sees": fact.sees}
     for name, words in {"id": [fact.id], "type": [fact.type], "states": fact.states, **related}.items():
         for word in words:
             if not isinstance(word, str) or not WORD.fullmatch(word) or not is_one_line(word):
@@ -189,11 +175,6 @@ def _check_fact(fact: Fact) -> None:
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
 
 
-def _ids(id: str | None) -> tuple[str, ...]:
-    """Return the id in a field that may be empty."""
-    return () if id is None or id == "" else (id,)
-
-
 def check_snapshot(state: Mapping[str, Any]) -> None:
     """Raises DataError for a state of the form of `Agent.dump` that no agent would have saved."""
     planner = state["planner"]
@@ -204,8 +185,8 @@ def check_snapshot(state: Mapping[str, Any]) -> None:
         "its instruction is too long": len(planner["instruction"]) > MAX_TEXT or len(planner["now"]) > MAX_AGENT_LINE,
         "a skill or its message is invalid": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
         "the open decision's skill is invalid": state["open"] is not None and not _is_turn(state["open"][0], ""),
-        "a thing has the name of a skill or a task": any(
-            not _has_its_id(row[0], row[1], planner) for row in memory["segments"]
+        "a thing has the name of a skill or a task": not all(
+            _has_its_id(*row[:2], planner) for row in memory["segments"]
         ),
     }
     for problem in (problem for problem, is_present in problems.items() if is_present):
@@ -218,14 +199,11 @@ def check_size(texts: Sequence[str], limit: int | None) -> None:
         return
     most, characters = SEGMENTS_PER_THING * limit, sum(map(len, texts))
     if len(texts) > most or characters > max(SMALL_MEMORY, MEAN_TEXT * most):
-        raise CapacityError(
-            f"this memory has {len(texts)} segments of {characters} characters, too many for {limit} things: raise the "
-            "limit"
-        )
+        size = f"{len(texts)} segments of {characters} characters"
+        raise CapacityError(f"this memory has {size}, too many for {limit} things: raise the limit")
 
 
 def _numbers(value: Any) -> Iterator[int]:
-    """Yield all numbers of a nested value."""
     stack = [value]
     while stack:
         match stack.pop():

@@ -26,10 +26,7 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def compose_agent(overrides: Sequence[str]) -> DictConfig:
-    """Compose ``configs/agent.yaml`` with ``overrides``, for `keep_agent.config.planner_factory.load_brain`.
-
-    Loads nothing. Raises ConfigError, or a Hydra error.
-    """
+    """Compose ``configs/agent.yaml`` with ``overrides``; loads nothing. Raises ConfigError, or a Hydra error."""
     config = compose_settings("agent", expand_model(overrides))
     check_settings(config, AGENTS_LEAST, ("eval.threads",), ())
     if config.planner.kind != "kv":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from envs.setting import Episode, Setting, demonstrate, goal_reached
+from envs.setting import demonstrate, goal_reached
 from envs.splits import LAST_SEED
 from envs.worlds import WorldSpec, spec_of, without_simulator
 from keep_agent.errors import ConfigError
@@ -20,9 +20,8 @@ LONGEST = 100  # skills
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """Return ``count`` examples from the train split of ``env.data``, alternating between task types.
 
-    Their plans use the skills and rules of ``env`` and reach their goals. No example is a task that is played: their
-    seeds are counted down from the last, so their houses differ. Raises ConfigError for too few examples, and if the
-    official train split itself is played.
+    Their plans use the rules of ``env`` and reach their goals; their houses differ from those of played tasks.
+    Raises ConfigError for too few examples, and if the official train split itself is played.
     """
     if not count:
         return []
@@ -42,13 +41,7 @@ def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[
     """Yield type and plan of the first task of training episodes, if the expert, which knows all states, solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
-        example = _example(setting, episode)
-        if example is not None:
-            yield episode.tasks[0].type, example
-
-
-def _example(setting: Setting, episode: Episode) -> Example | None:
-    home, task = setting.begin(episode), episode.tasks[0]
-    plan = demonstrate(setting, home, task, LONGEST)
-    solved = plan[-1] == DONE and goal_reached(setting, home, task)
-    return Example(task.instruction, tuple(plan)) if solved else None
+        home, task = setting.begin(episode), episode.tasks[0]
+        plan = demonstrate(setting, home, task, LONGEST)
+        if plan[-1] == DONE and goal_reached(setting, home, task):
+            yield task.type, Example(task.instruction, tuple(plan))

@@ -31,20 +31,15 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
 
 
 def make_setting(env: DictConfig) -> Setting:
-    """Return the world of ``env.id`` with the choices of its config."""
     return spec_of(env.id).setting(**choices_of(env))
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
-    """Make the environment of ``env.id`` over episodes. Raises ConfigError for an unknown world."""
     return make_world(env.id, episodes=episodes, **choices_of(env))
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """Return a function from a world's ``info`` to the number of skills that the all-knowing scripted expert needs.
-
-    The number is 0 if the expert fails, since an earlier task has used up what the goal needs.
-    """
+    """Return a function from a world's ``info`` to the scripted expert's number of skills; 0 if it fails."""
     setting = make_setting(env)
 
     def length(info: Mapping[str, Any]) -> int:
@@ -56,7 +51,6 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
 
 
 def make_planner(config: DictConfig) -> Planner:
-    """Make the planner of ``config.planner.kind``."""
     kind = config.planner.kind
     check_choice("planner.kind", kind, ("expert", "random", "kv"))
     if kind == "expert":

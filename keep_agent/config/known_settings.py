@@ -1,7 +1,4 @@
-"""Known settings: the overrides of a command line, compared with the keys and options that the configs have.
-
-Nothing is loaded for it, torch least of all, so a mistyped word is refused at once.
-"""
+"""Known settings: checks of a command line's overrides against the keys and options in ``configs``. Loads no torch."""
 
 from __future__ import annotations
 
@@ -24,8 +21,9 @@ from keep_agent.errors import ConfigError, did_you_mean
 from memory.config.choices import new_name
 from memory.config.component_names import TARGET
 
-HYDRAS = "hydra"  # its own settings; Hydra checks them itself
-ARGUMENTS = "memory."  # those of a component may be left to its class
+HYDRAS = "hydra"  # group of Hydra's own settings, which Hydra checks
+ARGUMENTS = "memory."  # settings below it are a component's, whose class may have defaults for them
+ABSENT = object()  # in place of a setting's value
 
 
 class UnknownSetting(ConfigError):
@@ -33,36 +31,32 @@ class UnknownSetting(ConfigError):
 
 
 def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Refuse what ``configs/NAME.yaml`` has no setting or option for.
-
-    A leading ``+`` or ``++``, with which Hydra adds a key, does not turn it into one that is read.
+    """Check that ``configs/NAME.yaml`` has the settings and options of ``overrides``, also of those after ``+``.
 
     :param folders: more folders of configs, as ``--config-dir`` names them
     :raises UnknownSetting: for a key
     :raises ConfigError: for an option of a config group, or for the value of a setting that takes certain words
     """
-    given = [one for one in _parsed(overrides) if not _is_hydras(one)]
+    items = [item for item in _parsed(overrides) if not _is_hydras(item)]
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
     with initialize_config_module("configs", version_base="1.3"):
         groups = Groups(GlobalHydra.instance().config_loader(), name, path)
-        chosen = [one for one in given if groups.has(one.key_or_group)]
-        for one in chosen:
-            groups.check(one)
-        keys = [one for one in given if one not in chosen or one.is_add()]
-        choices = tuple(_first(one) for one in chosen if not one.is_add())
+        options = [item for item in items if groups.has(item.key_or_group)]
+        for item in options:
+            groups.check(item)
+        keys = [item for item in items if item not in options or item.is_add()]
+        choices = tuple(_first(item) for item in options if not item.is_add())
         tree = (_tree if path else _packaged)(name, (*path, *choices)) if keys else {}
-    on_nodes = any(one.key_or_group == LAUNCHER and RAY in _values(one) for one in given)
-    opened = [one.key_or_group.removesuffix(f".{TARGET}") for one in keys if one.key_or_group.endswith(TARGET)]
-    for one in keys:
-        _check_key(one, tree, groups, opened)
-        for value in _values(one):
-            if any(looked_up(value)) or (on_nodes and one.key_or_group in PLACES):
-                continue  # it is checked when it is composed, or on the nodes
-            check_word(one.key_or_group, as_read(value))
+    on_nodes = any(item.key_or_group == LAUNCHER and RAY in _values(item) for item in items)
+    custom = tuple(item.key_or_group.removesuffix(TARGET) for item in keys if item.key_or_group.endswith(f".{TARGET}"))
+    for item in keys:
+        _check_key(item, tree, groups, custom)
+        for value in _values(item):
+            if not any(looked_up(value)) and not (on_nodes and item.key_or_group in PLACES):
+                check_word(item.key_or_group, as_read(value))  # others are checked when composed, or on the nodes
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:
-    """The settings as plain dictionaries, interpolations as they are written."""
     return OmegaConf.to_container(compose(name, list(overrides)), resolve=False)
 
 
@@ -70,7 +64,6 @@ _packaged = lru_cache(maxsize=32)(_tree)  # composing takes a tenth of a second,
 
 
 def _parsed(overrides: Sequence[str]) -> list[Override]:
-    """Raises ConfigError for what Hydra's grammar cannot read."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
@@ -78,8 +71,6 @@ def _parsed(overrides: Sequence[str]) -> list[Override]:
 
 
 class Groups:
-    """The config groups, such as ``memory/recompute``, and their options."""
-
     def __init__(self, loader: ConfigLoader, name: str, path: Sequence[str]) -> None:
         self._loader, self._name, self._path = loader, name, list(path)
         self._within = cache(loader.list_groups)  # it copies all configs that are read, every time
@@ -99,7 +90,7 @@ class Groups:
         """Raises ConfigError unless ``override`` chooses an option that its group has."""
         group = override.key_or_group
         options = self._loader.get_group_options(group, config_name=self._name, overrides=self._path)
-        public = sorted(one for one in options if not one.startswith("_"))
+        public = sorted(option for option in options if not option.startswith("_"))
         choose = f"choose one of: {', '.join(public)}"
         if override.is_delete():
             raise ConfigError(f"{override.input_line} takes away settings that are needed; {choose}")
@@ -112,85 +103,72 @@ class Groups:
 
 
 def _is_hydras(override: Override) -> bool:
-    """Whether Hydra reads it. Raises ConfigError where it would replace all that Hydra needs."""
+    """Tell whether Hydra reads an override. Raises ConfigError if it would replace all of Hydra's settings."""
     if override.key_or_group == HYDRAS:
         raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRAS}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRAS
 
 
 def _values(override: Override) -> list[Any]:
-    """What an override sets its key to: one value, or those of a sweep, as far as they are written out."""
+    """Return the value that an override sets, or those of a sweep that lists them."""
     value = override.value()
     if isinstance(value, ChoiceSweep):
-        return [one.text if isinstance(one, QuotedString) else one for one in value.list]
+        return [item.text if isinstance(item, QuotedString) else item for item in value.list]
     return [] if override.is_delete() or override.is_sweep_override() else [value]
 
 
 def _first(override: Override) -> str:
-    """The override of a group, of a sweep its first option."""
-    values = _values(override)
-    if not values or not override.is_sweep_override():
-        return override.input_line
-    return f"{override.get_key_element()}={values[0]}"
+    values = _values(override) if override.is_sweep_override() else []
+    return f"{override.get_key_element()}={values[0]}" if values else override.input_line
 
 
-def _check_key(override: Override, tree: Any, groups: Groups, opened: Sequence[str]) -> None:
-    key = override.key_or_group.replace("[", ".").replace("]", "")
+def _check_key(override: Override, tree: Any, groups: Groups, custom: tuple[str, ...]) -> None:
+    """Raises ConfigError for a key that no setting has, and for an override that removes settings that are read."""
+    line, key = override.input_line, override.key_or_group.replace("[", ".").replace("]", "")
     if groups.has(key):
         key = key.replace("/", ".")
-    if any(key.startswith(f"{node}.") for node in opened):
-        return  # a class of the caller's own says itself what it takes
-    found, node = _find(tree, key.split("."))
-    group = key.replace(".", "/")
-    if not found:
-        hint = new_name(key) or _hint(key, tree, groups)
-        raise UnknownSetting(f"{override.input_line}: there is no setting {key!r}{hint}")
-    if isinstance(node, Mapping) and not groups.has(override.key_or_group):
-        _check_replaced(override, key, group if groups.has(group) else "")
+    if key.startswith(custom):
+        return  # the arguments of a class of the caller's, which checks them itself
+    node = _find(tree, key.split("."))
+    if node is ABSENT:
+        raise UnknownSetting(f"{line}: there is no setting {key!r}{new_name(key) or _hint(key, tree, groups)}")
+    replaces = override.is_delete() or not all(isinstance(value, Mapping) for value in _values(override))
+    if replaces and isinstance(node, Mapping) and not groups.has(override.key_or_group):
+        group = key.replace(".", "/")
+        remedy = f"did you mean {group}=...?" if groups.has(group) else f"give {key}.NAME=VALUE"
+        raise ConfigError(f"{line} takes the place of settings; {remedy}")
     if override.is_delete() and not key.startswith(ARGUMENTS):
-        raise ConfigError(f"{override.input_line} takes away a setting that is read; give {key}=VALUE")
+        raise ConfigError(f"{line} takes away a setting that is read; give {key}=VALUE")
 
 
-def _check_replaced(override: Override, key: str, group: str) -> None:
-    """Raises ConfigError for an override that leaves one value, or none, where there are settings."""
-    if override.is_delete() or not all(isinstance(value, Mapping) for value in _values(override)):
-        meant = f"; did you mean {group}=...?" if group else f"; give {key}.NAME=VALUE"
-        raise ConfigError(f"{override.input_line} takes the place of settings{meant}")
-
-
-def _find(tree: Any, parts: Sequence[str]) -> tuple[bool, Any]:
-    """Whether there is a setting under a dotted key, and its value; a null may hold any."""
+def _find(tree: Any, parts: Sequence[str]) -> Any:
+    """Return the value of a dotted key, else `ABSENT`; a null may hold any."""
     for part in parts:
         if tree is None:
-            return True, None
+            return None
         if isinstance(tree, list):
-            tree = dict(enumerate(tree))
-            part = int(part) if part.isdecimal() else part
+            tree = {str(number): item for number, item in enumerate(tree)}
         if not isinstance(tree, Mapping) or part not in tree:
-            return False, None
+            return ABSENT
         tree = tree[part]
-    return True, tree
+    return tree
 
 
 def _hint(key: str, tree: Any, groups: Groups) -> str:
-    """The setting or group that was meant: one of that name elsewhere, else one beside it that is written alike.
-
-    Where nothing beside it is, all that is there; where there is no such place, what the whole key is like.
-    """
+    """Return a hint: the setting or group of that name elsewhere, else a similar one beside it, else all beside it."""
     known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
-    elsewhere = [one for one in known if one.rpartition(".")[2] == last]
-    found, beside = _find(tree, above.split("."))
-    if elsewhere or not (found and isinstance(beside, Mapping)):
+    elsewhere = [name for name in known if name.rpartition(".")[2] == last]
+    beside = _find(tree, above.split("."))
+    if elsewhere or not isinstance(beside, Mapping):
         return did_you_mean(key, elsewhere, cutoff=0.0) or did_you_mean(key, known)
-    names = [str(one) for one in beside if not str(one).startswith("_")]
-    alike = get_close_matches(last, names, n=1)
-    listed = f"; {above} has {', '.join(names) or 'none'}"
-    return did_you_mean(key, [f"{above}.{one}" for one in alike], cutoff=0.0) or listed
+    names = [str(name) for name in beside if not str(name).startswith("_")]
+    similar = [f"{above}.{name}" for name in get_close_matches(last, names, n=1)]
+    return did_you_mean(key, similar, cutoff=0.0) or f"; {above} has {', '.join(names) or 'none'}"
 
 
 def keys_of(tree: Any, prefix: str = "") -> Iterator[str]:
-    """All dotted keys, those of groups before those in them."""
+    """Yield all dotted keys, those of groups before those in them."""
     for name, inner in tree.items() if isinstance(tree, Mapping) else ():
         yield f"{prefix}{name}"
         yield from keys_of(inner, f"{prefix}{name}.")

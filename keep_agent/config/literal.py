@@ -22,7 +22,6 @@ def as_override(key: str, text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote ``text`` for Hydra's grammar."""
     return QuotedString(_escaped(text), Quote.single).with_quotes()
 
 
@@ -32,7 +31,6 @@ def as_config(values: Mapping[str, Any]) -> DictConfig:
 
 
 def literal(value: Any) -> Any:
-    """Escape the texts of a plain value for OmegaConf."""
     if isinstance(value, str):
         return _escaped(value)
     if isinstance(value, Mapping):
@@ -64,8 +62,6 @@ def looked_up(value: Any) -> Iterator[str]:
     """Yield the texts with interpolations, at any depth of a config's values."""
     if isinstance(value, str) and any(len(match[1]) % 2 == 0 for match in INTERPOLATION.finditer(value)):
         yield value
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from looked_up(inner)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        yield from looked_up(item)

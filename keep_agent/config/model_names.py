@@ -1,7 +1,4 @@
-"""Model names: ``model=NAME`` on a command line, for names in ``configs/model``, hub names, files and folders.
-
-Names that no model can have are refused. Loads nothing.
-"""
+"""Model names: ``model=NAME`` on a command line, for names in ``configs/model``, hub names, files and folders."""
 
 from __future__ import annotations
 
@@ -24,15 +21,11 @@ MODEL = "model="
 
 
 def configured_models() -> set[str]:
-    """Return the names of configs/model."""
     return {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
 
 
 def check_model(name: str) -> None:
-    """Raise ConfigError unless a name is configured, a shape, a model on disk, or in the form of a hub name.
-
-    Whether the hub has the model is checked when it is loaded.
-    """
+    """Raise ConfigError unless a name is configured, a shape, a model on disk, or in the form of a hub name."""
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
     if name in known:
         return
@@ -66,10 +59,7 @@ def choose_model(name: str) -> list[str]:
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it.
-
-    A comma separates the names of a sweep; a name with a comma is quoted. Names are not interpolated.
-    """
+    """Replace each ``model=NAME`` of a hub name or folder by overrides that choose it; commas separate the names."""
     expanded: list[str] = []
     for argument in arguments:
         names = _names(argument) if argument.startswith(MODEL) else []
@@ -84,7 +74,6 @@ def expand_model(arguments: Sequence[str]) -> list[str]:
 
 
 def _names(argument: str) -> list[str]:
-    """Return the names of a ``model=...``; Hydra parses quoted ones."""
     text = argument.removeprefix(MODEL)
     if not text.startswith(("'", '"')):
         return text.split(",")

@@ -83,7 +83,8 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
         tokenizer = make_tokenizer(config.model, engine.model)
         prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
         encoder = make_encoder(config.prompt.encoder)
-        _warm_up(engine, prompt_format, encoder)
+        encoder.encode(["ready\n"])  # once, like the engine, so that no step includes their lazy loading
+        engine.encode([(None, prompt_format.line("ready\n"))])
         engine.run(lambda: method.storage.open(engine.model_key))  # so that blocks on disk can be deleted
         cleanup.pop_all()
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
@@ -93,11 +94,10 @@ def format_of(
     prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
 ) -> Format:
     """Make the prompt format of a config. Raises ConfigError for an invalid one."""
-    learned = bool(getattr(model.module.config, SAYS_GOALS, False))
     goal = prompt.get("goal")  # missing in older runs
-    goals = learned if goal is None else goal
     if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
+    goals = bool(getattr(model.module.config, SAYS_GOALS, False)) if goal is None else goal
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
 
@@ -116,12 +116,6 @@ def agent_brain(config: DictConfig) -> Brain:
         brain.planner().session.close()  # invalid planner settings fail now, not at the first request
         cleanup.pop_all()
     return brain
-
-
-def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> None:
-    """Run encoder and engine once, so that no step includes their lazy loading."""
-    encoder.encode(["ready\n"])
-    engine.encode([(None, prompt_format.line("ready\n"))])
 
 
 def plan_with(
@@ -147,10 +141,7 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
-    """Load the model and the engine of a config, with ``transport`` in place of the config's if given.
-
-    :raises KeepError: the model cannot be loaded, or the engine's settings are invalid
-    """
+    """Load the model and the engine of a config, with another ``transport`` if given. Raises KeepError."""
     settings = config.engine
     is_slow = settings.link_gigabytes is not None
     throttle = Throttle(settings.link_gigabytes, settings.link_microseconds) if is_slow else None
@@ -190,7 +181,6 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
 
 
 def _place(model: DictConfig) -> str:
-    """Return a model's folder in the package, else its name."""
     if OmegaConf.is_missing(model, "name"):
         raise ConfigError("model=custom needs a name: give model=FOLDER_OR_HUB_NAME")
     folder = PLANNERS.get(model.name)

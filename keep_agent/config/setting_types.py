@@ -1,7 +1,4 @@
-"""Types of settings, taken from the defaults in ``configs``, and from `UNSET` for defaults that are null.
-
-They hold for command lines, agents, servers and the saved config of a run. Loads no torch.
-"""
+"""Types of settings: those of the defaults in ``configs``, and `UNSET` for defaults that are null. Loads no torch."""
 
 from __future__ import annotations
 
@@ -59,12 +56,7 @@ Fault = tuple[str, Any, frozenset[Kind]]  # dotted key, value, allowed kinds
 
 
 def check_kinds(values: Mapping[str, Any], source: str = "", only: Collection[Kind] = tuple(Kind)) -> None:
-    """Raise ConfigError for the first value whose kind differs from that of ``configs``.
-
-    :param values: a config as plain values
-    :param source: name of its file in the message
-    :param only: check settings of these kinds only: `Kind.GROUP` for ``memory``, ``env.thor``, ...
-    """
+    """Raise ConfigError for the first value whose kind, ``only`` of these, differs from that of ``configs``."""
     for key, value, allowed in faults(values):
         if not allowed.isdisjoint(only):
             raise ConfigError(_message(key, value, allowed, source))
@@ -87,7 +79,6 @@ def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:
 
 
 def kind_of(value: Any) -> Kind:
-    """Return the kind of a plain value."""
     if value is None:
         return Kind.NULL
     if isinstance(value, str):
@@ -100,10 +91,7 @@ def kind_of(value: Any) -> Kind:
 
 @cache
 def kinds() -> Mapping[str, frozenset[Kind]]:
-    """Return the kinds of values in ``configs`` by dotted key, those of a list's elements by ``KEY[]``.
-
-    The arguments of a component have the name of its class as prefix.
-    """
+    """Return the kinds of values by dotted key, of list elements by ``KEY[]``, of a component's arguments by class."""
     by_key: dict[str, set[Kind]] = defaultdict(set)
     root = Path(str(files("configs")))
     for file in root.rglob("*.yaml"):
@@ -131,10 +119,7 @@ def _collect(tree: Mapping[str, Any], by_key: Mapping[str, set[Kind]], place: Co
 
 
 def _fits(key: str, value: Any, allowed: Collection[Kind], is_argument: bool) -> bool:
-    """Tell whether a value has an allowed kind. A single element may take the place of a list.
-
-    :param is_argument: of a component
-    """
+    """Tell whether a value, or a component's argument, has an allowed kind. One element may stand for a list."""
     if is_argument and Kind.GROUP not in allowed and (value is None or not {*allowed} - {Kind.NULL}):
         return True
     elements = kinds().get(f"{key}[]", frozenset())

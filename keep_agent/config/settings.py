@@ -30,30 +30,18 @@ MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
 PLACES = (MODEL, ENCODER)  # that may be folders; with Ray they are folders of its nodes, which check them
 LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
-    "engine.importance": IMPORTANCE,
-    "engine.transport": TRANSPORTS,
-    "eval.frames": tuple(ENDINGS),
-    LAUNCHER: ("local", RAY),
-    "memory.context": CONTEXTS,
-    "memory.layout": LAYOUTS,
-    "model.dtype": ("auto", *DTYPES),
-    "model.init": INITS,
-    "model.quantization": QUANTIZATIONS,
-    "planner.policy": POLICIES,
-    "planner.reduce": REDUCTIONS,
-    "prompt.format": FORMATS,
-    "prompt.style": tuple(STYLES),
-    "wandb.mode": MODES,
-}
+    "engine.importance": IMPORTANCE, "engine.transport": TRANSPORTS, "eval.frames": tuple(ENDINGS),
+    LAUNCHER: ("local", RAY), "memory.context": CONTEXTS, "memory.layout": LAYOUTS, "model.dtype": ("auto", *DTYPES),
+    "model.init": INITS, "model.quantization": QUANTIZATIONS, "planner.policy": POLICIES, "planner.reduce": REDUCTIONS,
+    "prompt.format": FORMATS, "prompt.style": tuple(STYLES), "wandb.mode": MODES,
+}  # fmt: skip
 OR_NULL = ("eval.frames", "eval.launcher", "model.quantization")
 
 
 def check_settings(
-    config: DictConfig,
-    least: Mapping[str, int] = LEAST,
-    optional: Collection[str] = OPTIONAL,
+    config: DictConfig, least: Mapping[str, int] = LEAST, optional: Collection[str] = OPTIONAL,
     switches: Collection[str] = SWITCHES,
-) -> None:
+) -> None:  # fmt: skip
     """Raise ConfigError for an invalid setting, naming it, its value and the valid ones."""
     check_kinds(OmegaConf.to_container(config, resolve=True), only=[Kind.GROUP])
     for key, bound in least.items():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.table import Table
 
 from keep_agent.config.compose import compose_settings
 from keep_agent.config.model_names import expand_model
 from keep_agent.config.settings import check_settings
-from keep_agent.scenarios.display import scenarios_table
-from keep_agent.scenarios.scenario import find_scenario, shipped
+from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
 
 LEAST = {"max_tokens": 1, "eval.seed": 0, "eval.threads": 1}
 OPTIONAL = ("max_tokens", "eval.threads")
@@ -38,6 +38,18 @@ def main(arguments: Sequence[str], console: Console) -> None:
     from keep_agent.scenarios.play import play  # here: it loads torch
 
     play(scenario, config, console, options.folder, options.bits)
+
+
+def scenarios_table(scenarios: Mapping[str, Scenario]) -> Table:
+    table = Table(title="scenarios: keep-agent phases NAME, or a file of your own")
+    for heading in ("name", "agents", "phases", "turns", "about"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for name, scenario in scenarios.items():
+        agents = ", ".join(agent.key if agent.permanent else f"{agent.key}*" for agent in scenario.agents.values())
+        phases = ", ".join(phase.name for phase in scenario.phases)
+        table.add_row(name, agents, phases, str(scenario.turns), scenario.about)
+    table.caption = "* forgets after each phase"
+    return table
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

@@ -14,8 +14,6 @@ from keep_agent.errors import DataError
 from keep_agent.files import parsed_yaml, read_text
 
 LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.files.agent_files)
-WORD = re.compile(rf"[a-z][a-z0-9_]{{0,{LONGEST - 1}}}")
-SLUG = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Field:
                 raise self.error(f"{key} is missing; add it")
 
     def items(self) -> Iterator[tuple[str, Field]]:
-        """Yield keys and values of a mapping."""
         if not isinstance(self.value, dict):
             raise self.error(f"{self.value!r} is no mapping; write KEY: VALUE lines")
         for key, value in self.value.items():
@@ -70,16 +67,11 @@ class Field:
     def line(self) -> str:
         return " ".join(self.text().split())
 
-    def word(self) -> str:
-        return self._matching(WORD, "a-z, 0-9 and _")
-
-    def slug(self) -> str:
-        """Return a word without underscores, so that one can separate it from the next part of an id."""
-        return self._matching(SLUG, "a-z, 0-9 and -")
-
-    def _matching(self, pattern: re.Pattern[str], allowed: str) -> str:
-        if not isinstance(self.value, str) or not pattern.fullmatch(self.value):
-            characters = f"up to {LONGEST} characters of {allowed}, the first a letter"
+    def word(self, mark: str = "_") -> str:
+        """Return a name of small letters, digits and ``mark``."""
+        pattern = rf"[a-z][a-z0-9{mark}]{{0,{LONGEST - 1}}}"
+        if not isinstance(self.value, str) or not re.fullmatch(pattern, self.value):
+            characters = f"up to {LONGEST} characters of a-z, 0-9 and {mark}, the first a letter"
             raise self.error(f"{self.value!r} is no name; use {characters}")
         return self.value
 
@@ -121,5 +113,4 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Field:
-    """Read the content of a file. Raises DataError."""
     return Field(parsed_yaml(read_text(path), path, "mend it", _Loader), str(path))

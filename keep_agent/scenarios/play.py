@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from keep_agent.config.planner_factory import make_model, make_tokenizer
-from keep_agent.scenarios.display import phase_text, sums_table, turn_text
 from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
-from keep_agent.scenarios.scenario import Scenario
-from keep_agent.scenarios.turn_records import ScenarioFolder, summarize
+from keep_agent.scenarios.scenario import Phase, Scenario
+from keep_agent.scenarios.turn_records import COLD, ScenarioFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.chat_template import special_tokens
@@ -64,3 +67,32 @@ def _play(player: Player, run: ScenarioFolder, console: Console) -> None:
                 bar.console.print(phase_text(phase, player.scenario), highlight=False)
             bar.console.print(turn_text(turn), soft_wrap=True, highlight=False)
             bar.update(task, advance=1)
+
+
+def phase_text(phase: Phase, scenario: Scenario) -> Text:
+    names = ", ".join(scenario.agents[agent].name for agent in phase.participants)
+    return Text.assemble("\n", (phase.name, "bold"), f": {names}")
+
+
+def turn_text(turn: Turn) -> Text:
+    match = f"{turn.kind}: kept {turn.kept}" if turn.hit else COLD
+    cost = f"  [{match}, new {turn.new}, {turn.ttft_ms:.0f} ms]"
+    return Text.assemble((f"{turn.name}: ", "cyan"), turn.text, (cost, "dim"))
+
+
+def sums_table(summary: Mapping[str, Any], title: str) -> Table:
+    """Return a row per agent and one for all; ``saved`` is relative to computing all prompts without reuse."""
+    table = Table(title=title)
+    table.add_column("agent", no_wrap=True)
+    for heading in ("turns", "hits", "prompt tokens", "computed", "saved", "saved %", "ttft ms (p50)", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for agent, sums in summary["per_agent"].items():
+        table.add_row(agent, *_cells(sums))
+    table.add_section()
+    table.add_row("all", *_cells(summary))
+    return table
+
+
+def _cells(sums: Mapping[str, Any]) -> Iterable[str]:
+    counts = (f"{sums[name]:,}" for name in ("turns", "hits", "prompt_tokens", "prefill_tokens", "saved_tokens"))
+    return *counts, f"{100 * sums['saved']:.1f}", f"{sums['ttft_ms']:.1f}", f"{sums['seconds']:.2f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,7 @@ class Answer(Cost):
 
 @dataclass(frozen=True)
 class Player:
-    """One scenario on one engine. Within a run every prompt but an agent's first extends the text of its memory.
-
-    :param stops: tokens that end a turn
-    :param run_id: prefix of the ids of agents that are not permanent
-    """
+    """One scenario on one engine. ``stops`` end a turn; ``run_id`` begins the ids of agents that are not permanent."""
 
     scenario: Scenario
     memories: AgentMemories
@@ -54,7 +50,9 @@ class Player:
                         yield self._turn(story, phase, number, speaker, index)
                         index += 1
             finally:
-                self._forget(phase)
+                for agent in phase.participants:
+                    if not self.scenario.agents[agent].permanent:
+                        self.memories.forget(self.scenario.memory_key(agent, self.run_id))
             self.memories.flush({self.scenario.memory_key(agent, self.run_id) for agent in self.scenario.agents})
 
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
@@ -77,21 +75,12 @@ class Player:
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
         end = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
+        decoded = TokenText.of("", self.memories.coder)
+        decoded.extend(ids, self.memories.coder)  # as the memory does: without an incomplete last character
         return Answer(
-            text=self._decode(ids), kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
+            text=decoded.text, kind=prompt.kind, origin=prompt.origin, kept=prompt.reused, new=len(prompt.new),
             generated=len(ids), ttft_ms=1e3 * (computed - start), decode_ms=1e3 * (end - computed),
         )  # fmt: skip
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        """Decode generated tokens as the memory does: without an incomplete last character."""
-        text = TokenText.of("", self.memories.coder)
-        text.extend(ids, self.memories.coder)
-        return text.text
-
-    def _forget(self, phase: Phase) -> None:
-        for agent in phase.participants:
-            if not self.scenario.agents[agent].permanent:
-                self.memories.forget(self.scenario.memory_key(agent, self.run_id))
 
 
 def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:

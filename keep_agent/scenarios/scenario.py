@@ -56,7 +56,6 @@ class Phase:
         return tuple(agent for agent in self.participants if agent in hearers or agent == speaker)
 
     def hears(self, agent: str) -> bool:
-        """Tell whether ``agent`` hears any speaker."""
         return any(agent in self.audience(speaker) for speaker in self.speakers)
 
 
@@ -79,17 +78,14 @@ class Scenario:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the scenario files of the package by name."""
     folder = Path(str(files("configs").joinpath("phases")))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_scenario(name: str) -> Scenario:
     """Read the scenario of a file, or the package's of that name. Raises DataError."""
-    path = Path(name)
-    if not path.is_file():
-        path = shipped().get(name, path)
-    if not path.is_file():
+    path = Path(name) if Path(name).is_file() else shipped().get(name)
+    if path is None:
         known, hint = ", ".join(shipped()), did_you_mean(name, shipped())
         raise DataError(f"there is no scenario {name!r}; give a file, or one of: {known}{hint}")
     return _scenario(read_yaml(path))
@@ -103,7 +99,14 @@ def make_scenario(content: Mapping[str, Any], file: str = "scenario") -> Scenari
 def _scenario(field: Field) -> Scenario:
     field.keys(("name", "about", "agents", "phases"), ("name", "agents", "phases"))
     agents = {key: _agent(key, agent) for key, agent in field.get("agents").items()}
-    _check_names(field.get("agents"), agents)
+    if not agents:
+        raise field.get("agents").error("there are none; add one")
+    names = [YOU.lower()]
+    for agent in agents.values():
+        if agent.name.lower() in names or ":" in agent.name:
+            problem = f"{agent.key} cannot be called {agent.name!r}; give it another name, without a colon"
+            raise field.get("agents").error(problem)
+        names.append(agent.name.lower())
     phases: dict[str, Phase] = {}
     for item in field.get("phases").elements():
         phase = _phase(item, agents, phases)
@@ -111,7 +114,7 @@ def _scenario(field: Field) -> Scenario:
     unused = set(agents).difference(*(phase.participants for phase in phases.values()))
     if unused:
         raise field.get("agents").error(f"{', '.join(sorted(unused))} takes part in no phase; add it to one")
-    return Scenario(field.get("name").slug(), field.get("about", "-").line(), agents, tuple(phases.values()))
+    return Scenario(field.get("name").word("-"), field.get("about", "-").line(), agents, tuple(phases.values()))
 
 
 def _agent(key: str, field: Field) -> Agent:
@@ -120,17 +123,6 @@ def _agent(key: str, field: Field) -> Agent:
     name, system = field.get("name", key), field.get("system")
     _check_templates(system, (), {})
     return Agent(key, name.line(), system.text(), field.get("permanent", True).switch())
-
-
-def _check_names(field: Field, agents: Mapping[str, Agent]) -> None:
-    """Raise DataError unless all names differ from each other and from ``You``."""
-    if not agents:
-        raise field.error("there are none; add one")
-    names: list[str] = [YOU.lower()]
-    for agent in agents.values():
-        if agent.name.lower() in names or ":" in agent.name:
-            raise field.error(f"{agent.key} cannot be called {agent.name!r}; give it another name, without a colon")
-        names.append(agent.name.lower())
 
 
 def _phase(field: Field, agents: Mapping[str, Agent], earlier: Mapping[str, Phase]) -> Phase:

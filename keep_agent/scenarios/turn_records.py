@@ -33,8 +33,6 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn(Cost):
-    """One agent's message and its cost."""
-
     index: int
     id: str  # phase/round/agent
     phase: str
@@ -47,7 +45,6 @@ class Turn(Cost):
 
     @property
     def hit(self) -> bool:
-        """Tell whether any rows were reused."""
         return self.origin != COLD
 
     def to_json(self) -> dict[str, Any]:
@@ -66,10 +63,7 @@ class ScenarioFolder(RunFolder):
 
 
 def summarize(turns: Iterable[Turn]) -> dict[str, Any]:
-    """Sum costs over all turns and over each agent's.
-
-    Of ``prompt_tokens``, ``prefill_tokens`` were computed and ``saved_tokens`` reused; ``saved`` is the reused share.
-    """
+    """Sum costs over all turns and each agent's; ``saved`` is the share of prompt tokens whose rows were reused."""
     all_turns = list(turns)
     agents = dict.fromkeys(turn.agent for turn in all_turns)
     per_agent = {agent: _sums([turn for turn in all_turns if turn.agent == agent]) for agent in agents}
@@ -80,14 +74,10 @@ def _sums(turns: list[Turn]) -> dict[str, Any]:
     reused, new = sum(turn.kept for turn in turns), sum(turn.new for turn in turns)
     kinds = [turn.kind for turn in turns]
     return {
-        "turns": len(turns),
-        "hits": sum(turn.hit for turn in turns),
-        "kinds": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-        "prompt_tokens": reused + new,
-        "prefill_tokens": new,
-        "saved_tokens": reused,
-        "saved": round(reused / (reused + new), 4) if turns else 0.0,
+        "turns": len(turns), "hits": sum(turn.hit for turn in turns),
+        "kinds": {kind: kinds.count(kind) for kind in sorted(set(kinds))}, "prompt_tokens": reused + new,
+        "prefill_tokens": new, "saved_tokens": reused, "saved": round(reused / (reused + new), 4) if turns else 0.0,
         "generated_tokens": sum(turn.generated for turn in turns),
         "ttft_ms": round(median(turn.ttft_ms for turn in turns), 3) if turns else None,
         "seconds": round(sum(turn.ttft_ms + turn.decode_ms for turn in turns) / 1e3, 3),
-    }
+    }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator
 
 from keep_agent.errors import ConfigError
 
@@ -19,7 +18,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """Return the URL of a socket that listens on ``host``."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listener.getsockname()[1]}"
 
@@ -27,9 +25,10 @@ def address_of(listener: socket.socket, host: str) -> str:
 def is_local(host: str) -> bool:
     """Tell whether only this machine can reach ``host``. Raises ConfigError for a name that cannot be resolved."""
     try:
-        return all(address.is_loopback for address in _addresses(host))
+        infos = socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP)  # "": all of this machine
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"host={host!r} is no address ({error}); use 127.0.0.1, or one of this machine") from error
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in infos)
 
 
 def is_loopback(name: str) -> bool:
@@ -38,9 +37,3 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name.lower() in ("localhost", "localhost.")
-
-
-def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Resolve a name; an empty one means all addresses of this machine."""
-    for *_, address in socket.getaddrinfo(host or "0.0.0.0", None, proto=socket.IPPROTO_TCP):
-        yield ipaddress.ip_address(str(address[0]).partition("%")[0])

@@ -8,13 +8,13 @@ from html import escape
 from typing import Any
 
 import anyio
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
 import keep_agent
-from keep_agent.server.auth.access_rules import RULES, VIEWER, AccessMiddleware, Need, Rule, Rules
-from keep_agent.server.auth.tokens import TokenSource
-from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, install
+from keep_agent.server.auth.access_rules import INSTEAD, RULES, VIEWER, AccessMiddleware, Need, Rule, rule_of
+from keep_agent.server.auth.tokens import Tokens
+from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, NotFound, install
 from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
 
@@ -42,22 +42,19 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def make_app(
-    routers: Sequence[APIRouter], *, tokens: TokenSource, limits: Limits | None = None, metrics: Metrics | None = None,
-    lifespan: Lifespan | None = None, title: str = "KEEP Agent", rules: Sequence[Rule] = RULES,
+    routers: Sequence[APIRouter], *, tokens: Tokens, limits: Limits | None = None, metrics: Metrics | None = None,
+    lifespan: Lifespan | None = None, rules: Sequence[Rule] = RULES,
 ) -> FastAPI:  # fmt: skip
-    """Make an application of ``routers``. Its pages load nothing from other machines.
-
-    :param rules: token needed by each path; a path without a rule needs a token for all agents
-    """
+    """Make an application of ``routers``. A path without one of the ``rules`` needs a token for all agents."""
     metrics = metrics or Metrics()
     app = FastAPI(
-        title=title, version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
+        title="KEEP Agent", version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
         redoc_url=None, redirect_slashes=False, responses=RESPONSES,
     )  # fmt: skip
     for router in (*routers, _health_and_metrics(metrics)):
         app.include_router(router)
     install(app)
-    _describe_security(app, tokens, Rules(rules))
+    _describe_security(app, tokens, rules)
     # the middleware that is added last runs first
     app.add_middleware(LimitsMiddleware, limits=limits or Limits())
     app.add_middleware(AccessMiddleware, tokens=tokens, rules=rules)
@@ -81,7 +78,7 @@ def _health_and_metrics(metrics: Metrics) -> APIRouter:
     return router
 
 
-def _describe_security(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
+def _describe_security(app: FastAPI, tokens: Tokens, rules: Sequence[Rule]) -> None:
     """Add to the OpenAPI description which operations need a token."""
     make_schema = app.openapi
 
@@ -92,12 +89,27 @@ def _describe_security(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
             schema.setdefault("components", {})["securitySchemes"] = SCHEMES
             schema["security"] = [{name: []} for name in SCHEMES]
             for path, operations in schema["paths"].items():
-                if rules.of(path)[0].need is Need.NO_TOKEN:
+                if rule_of(path, rules)[0].need is Need.NO_TOKEN:
                     for operation in operations.values():
                         operation["security"] = []
         return schema
 
     app.openapi = describe  # type: ignore[method-assign]
+
+
+def unsupported_router() -> APIRouter:
+    """Return the routes of vendors' endpoints that are not served: 404 with a sentence that names the one to use."""
+    router = APIRouter(include_in_schema=False)
+
+    async def refuse(request: Request) -> None:
+        url = f"{request.scope['path']}/"
+        path, remedy = next((path, remedy) for path, remedy in INSTEAD.items() if url.startswith(f"{path}/"))
+        raise NotFound(f"{path} is not served here: {remedy}")
+
+    for path in INSTEAD:
+        for pattern in (path, f"{path}/{{rest:path}}"):
+            router.add_api_route(pattern, refuse, methods=["GET", "POST", "DELETE"])
+    return router
 
 
 def landing_router(viewer: bool) -> APIRouter:

@@ -15,11 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
+from keep_agent.agent.durable import lock_folder
 from keep_agent.config.compose import compose_agent
 from keep_agent.server.address import address_of, listen
 from keep_agent.server.auth.token_file import load_tokens
-from keep_agent.server.auth.tokens import VARIABLE, TokenSource, check_bind
-from keep_agent.server.folder_lock import lock_folder
+from keep_agent.server.auth.tokens import VARIABLE, check_bind
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import AgentLimits, Settings
@@ -56,10 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Run the command. Raises KeepError, or a Hydra error for an unknown setting.
-
-    All checks that do not need the model run before slow imports and before the model is loaded.
-    """
+    """Run the command. Raises KeepError, or a Hydra error. Checks run before torch and the model are loaded."""
     options = parser().parse_intermixed_args(arguments)
     config = compose_agent(options.overrides)
     tokens = load_tokens(options.tokens)
@@ -75,7 +72,12 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
         app = make_service(agent_brain(config), options.folder, tokens, settings)
         server = uvicorn.Server(_config(app, settings))
-        _announce(console, options, address_of(listener, options.host), tokens)
+        url = address_of(listener, options.host)
+        clients = f"clients with one of {len(tokens.entries)} token(s)"
+        clients = "this machine, without a token" if tokens.open else clients
+        viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
+        text = f"{url} for {clients}; memories in {options.folder}{viewer}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
         with suppress(KeyboardInterrupt):  # Ctrl-C: the server has ended when it is raised
             server.run(sockets=[listener])
 
@@ -86,13 +88,6 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE, h11_max_incomplete_event_size=HEADERS,
         ws_max_size=settings.limits.body_bytes,
     )  # fmt: skip
-
-
-def _announce(console: Console, options: argparse.Namespace, url: str, tokens: TokenSource) -> None:
-    clients = "this machine, without a token" if tokens.open else f"clients with one of {len(tokens.entries)} token(s)"
-    viewer = "" if options.no_viewer else f"; viewer: {url}/viewer/"
-    text = f"{url} for {clients}; memories in {options.folder}{viewer}"
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 class WithoutTokens(logging.Filter):

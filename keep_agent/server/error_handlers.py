@@ -120,18 +120,12 @@ def status_of(error: KeepError) -> int:
 
 def expected(error: Exception) -> KeepError | None:
     """Return the refusal for an error that a request caused; None for an error in the server itself."""
-    if lacks_descriptors(error):
-        return Unavailable(SCARCE)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return Unavailable(SCARCE)
+        cause = cause.__cause__ or cause.__context__
     return error if isinstance(error, KeepError) else None
-
-
-def lacks_descriptors(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that caused it, means that no more files can be opened."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def event_of(path: str, error: Exception) -> dict[str, Any]:
@@ -139,11 +133,10 @@ def event_of(path: str, error: Exception) -> dict[str, Any]:
     status, kind, message = 500, "InternalError", UNKNOWN
     if (refusal := expected(error)) is not None:
         status, kind, message = status_of(refusal), type(refusal).__name__, str(refusal)
-    return {**body_of(path, status, kind, message), "status": status}
+    return {**_body(path, status, kind, message), "status": status}
 
 
-def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
-    """Return the JSON of a refusal in the format of ``path``."""
+def _body(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     if path.startswith(ANTHROPIC_PATH):
@@ -153,58 +146,51 @@ def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"type": kind, "message": message, **unused}}
 
 
-def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse(body_of(path, status, kind, message), status, headers)
-
-
 def answer_to(path: str, error: KeepError, closing: bool = False) -> Response:
     """Return the answer to a KeepError. ``closing``: the connection ends after it."""
-    status = status_of(error)
+    status, kind = status_of(error), type(error).__name__
     headers = {**(error.headers if isinstance(error, Refused) else {}), **(CLOSING if closing else {})}
     if status == 503:
         headers["Retry-After"] = LATER
     if status >= 500:
-        log.warning("%s: %s", type(error).__name__, error)
-    return answer(path, status, type(error).__name__, str(error), headers)
+        log.warning("%s: %s", kind, error)
+    return JSONResponse(_body(path, status, kind, str(error)), status, headers)
+
+
+def answer_to_any(scope: Scope, error: Exception) -> Response:
+    path, headers = scope["path"], None
+    if isinstance(error, RequestValidationError):
+        status, kind, message = 422, "ValidationError", validation_message(error.errors())
+    elif isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), error.headers
+        kind = HTTPStatus(status).phrase.title().replace(" ", "")
+    elif (refusal := expected(error)) is not None:
+        return answer_to(path, refusal)
+    else:
+        log.error("%s %s", scope.get("method", scope["type"]), path, exc_info=error)
+        status, kind, message = 500, "InternalError", UNKNOWN
+    return JSONResponse(_body(path, status, kind, message), status, headers)
 
 
 def install(app: FastAPI) -> None:
     """Let ``app`` answer expected errors in one format; `ErrorMiddleware` answers all others."""
-    app.add_exception_handler(KeepError, _keep_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _plain)
 
+    async def handle(connection: HTTPConnection, error: Exception) -> Response:
+        return answer_to_any(connection.scope, error)
 
-async def _keep_error(connection: HTTPConnection, error: Exception) -> Response:
-    refusal = expected(error)
-    assert refusal is not None
-    return answer_to(connection.scope["path"], refusal)
-
-
-async def _invalid(connection: HTTPConnection, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return answer(connection.scope["path"], 422, "ValidationError", validation_message(error.errors()))
-
-
-async def _plain(connection: HTTPConnection, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = HTTPStatus(error.status_code).phrase.title().replace(" ", "")
-    return answer(connection.scope["path"], error.status_code, kind, str(error.detail), error.headers)
+    for kind in (KeepError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
 
 
 def validation_message(errors: Sequence[Mapping[str, Any]]) -> str:
     """Return fields and reasons of a validation's errors, without the values that were sent."""
-    places = [".".join(map(str, error["loc"]))[:LONGEST_PLACE] for error in errors]
-    texts = [": ".join(filter(None, pair)) for pair in zip(places, (error["msg"] for error in errors), strict=True)]
-    more = f" (and {len(texts) - 5} more)" if len(texts) > 5 else ""
-    return "; ".join(texts[:5]) + more
+    pairs = ((".".join(map(str, error["loc"]))[:LONGEST_PLACE], error["msg"]) for error in errors[:5])
+    more = f" (and {len(errors) - 5} more)" if len(errors) > 5 else ""
+    return "; ".join(": ".join(filter(None, pair)) for pair in pairs) + more
 
 
 class ErrorMiddleware:
-    """ASGI middleware, outermost: answers uncaught errors, and requests that the server cancels.
-
-    A server that ends cancels the requests that still run after its grace period.
-    """
+    """ASGI middleware, outermost: answers uncaught errors, and requests that an ending server cancels."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -229,11 +215,4 @@ class ErrorMiddleware:
         except Exception as error:
             if scope["type"] == "lifespan" or has_begun:
                 raise  # the server closes the connection, so that half an answer is not taken for a whole one
-            await _answer_to_any(scope, error)(scope, receive, send)
-
-
-def _answer_to_any(scope: Scope, error: Exception) -> Response:
-    if (refusal := expected(error)) is not None:
-        return answer_to(scope["path"], refusal)
-    log.error("%s %s", scope.get("method", scope["type"]), scope["path"], exc_info=error)
-    return answer(scope["path"], 500, "InternalError", UNKNOWN)
+            await answer_to_any(scope, error)(scope, receive, send)

@@ -10,26 +10,25 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from keep_agent.config.planner_factory import Brain
-from keep_agent.server.app import landing_router, make_app
-from keep_agent.server.auth.tokens import TokenSource
-from keep_agent.server.chat.anthropic import AnthropicRoutes
+from keep_agent.server.app import landing_router, make_app, unsupported_router
+from keep_agent.server.auth.tokens import Tokens
+from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import GenerateRoutes
-from keep_agent.server.chat.openai import OpenAIRoutes
-from keep_agent.server.chat.unsupported_routes import unsupported_router
+from keep_agent.server.chat.generate import generate_router
+from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry
-from keep_agent.server.planning.routes import Planner, PlanningRoutes
-from keep_agent.server.planning.websocket import SocketRoutes
+from keep_agent.server.planning.routes import Planner, planning_router
+from keep_agent.server.planning.websocket import socket_router
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import ScenarioRoutes
+from keep_agent.server.scenarios.routes import scenario_router
 from keep_agent.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Settings | None = None) -> FastAPI:
+def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
     """Make the application. When it ends, it puts all agents to sleep and closes the engine."""
     settings = settings or Settings()
     metrics, limits = Metrics(), settings.limits
@@ -37,7 +36,7 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
     plans, talks = (ConcurrencyLimiter(limits.requests, limits.per_agent) for _ in range(2))
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, plans, metrics)
-    conversations = Conversations.of(
+    conversations = Conversations(
         brain.engine, brain.tokenizer, Path(brain.config.model.name).name, talks, folder / "chat", settings.chat,
         metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
@@ -57,10 +56,10 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
         log.info("all memories are saved in %s", folder)
 
     routers = [
-        PlanningRoutes(planner, conversations.forget).router,
-        SocketRoutes(planner, settings).router,
-        *(routes(conversations).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)),
-        ScenarioRoutes(scenarios, conversations, talks).router,
+        planning_router(planner, conversations.forget),
+        socket_router(planner, settings),
+        *(router(conversations) for router in (openai_router, anthropic_router, generate_router)),
+        scenario_router(scenarios, conversations, talks),
         unsupported_router(),
         landing_router(settings.viewer),
     ]

@@ -1,3 +1,5 @@
+"""``keep-agent``: its commands, version, and exit codes."""
+
 from __future__ import annotations
 
 import os
@@ -33,8 +35,7 @@ def test_the_version_is_the_packages(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert keep_agent.__version__ in capsys.readouterr().out
 
 
-def test_a_polite_kill_is_an_interruption() -> None:
-    """As Ctrl-C is: whoever holds a simulator lets go of it, and a run says how to go on."""
+def test_sigterm_is_an_interruption() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert guarded(lambda: os.kill(os.getpid(), signal.SIGTERM)) == INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
@@ -42,8 +43,7 @@ def test_a_polite_kill_is_an_interruption() -> None:
 
 def test_a_full_standard_output_is_one_sentence() -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "keep_agent.cli", "methods"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-m", "keep_agent.cli", "methods"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == BAD_INPUT and done.stderr.startswith("error: "), done.stderr
     assert "No space left" in done.stderr and done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Foreign text is never markup: on our console, and because nothing else in the packages prints with rich."""
+"""Console: text of files and models is never interpreted as markup, and the packages print with no other console."""
 
 from __future__ import annotations
 
@@ -48,24 +48,22 @@ def constant(node: ast.expr | None) -> bool:
 
 
 def faults(source: str) -> list[str]:
-    """What would let rich interpret text that is not ours."""
-    tree, found = ast.parse(source), []
+    """Return the calls and imports by which rich would interpret foreign text."""
+    tree, problems = ast.parse(source), []
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
              if (node.module or "").split(".")[0] == "rich"}  # fmt: skip
-    found += sorted(names & {"print", "RichHandler", "escape", "render", "inspect"})
+    problems += sorted(names & {"print", "RichHandler", "escape", "render", "inspect"})
     for name, call in calls(tree):
-        given = {word.arg: word.value for word in call.keywords}
-        if "markup" in given and not (constant(given["markup"]) and given["markup"].value is False):
-            found.append("markup=")
+        markup = next((word.value for word in call.keywords if word.arg == "markup"), None)
+        if markup is not None and not (constant(markup) and markup.value is False):
+            problems.append("markup=")
         if name == "Console" or name == "from_markup":
-            found.append(name)
-        if name == "TextColumn" and not constant(call.args[0]) and "markup" not in given:
-            found.append(name)
-        if name == "TextColumn" and constant(call.args[0]) and "{" in call.args[0].value and "markup" not in given:
-            found.append(name)
+            problems.append(name)
+        if name == "TextColumn" and markup is None and (not constant(call.args[0]) or "{" in call.args[0].value):
+            problems.append(name)
         if name == "add_task" and not constant(call.args[0]) and "TextColumn" not in source:
-            found.append(name)  # the columns that a bar has by itself read markup
-    return found
+            problems.append(name)  # the columns that a bar has by itself read markup
+    return problems
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -77,15 +75,10 @@ def test_no_other_console_and_no_markup_in_the_packages(path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "Console().print(path)",
-        "console.print(path, markup=True)",
-        "Text.from_markup(path)",
-        "from rich import print",
-        "from rich.markup import escape",
-        "TextColumn('{task.description}')",
-        "TextColumn(noun)",
+        "Console().print(path)", "console.print(path, markup=True)", "Text.from_markup(path)", "from rich import print",
+        "from rich.markup import escape", "TextColumn('{task.description}')", "TextColumn(noun)",
         "Progress().add_task(path)",
     ],
-)
-def test_the_check_finds_what_it_looks_for(source: str) -> None:
+)  # fmt: skip
+def test_the_check_finds_each_problem(source: str) -> None:
     assert faults(source)

@@ -1,4 +1,4 @@
-"""Files that are damaged or odd: every reader answers with one sentence that names the file, never with a traceback."""
+"""Damaged and odd files: every reader raises an error that names the file."""
 
 from __future__ import annotations
 
@@ -35,24 +35,19 @@ from planners.training.rollout_files import read_rollouts
 
 DEEP = b"[" * 100_000
 CONTENTS = {
-    "not UTF-8": b'{"a": "caf\xe9"}\n',
-    "nested deeply": DEEP + b"\n",
-    "half a surrogate pair": b'{"v": 1, "a": "\\ud83d"}\n',
-    "cut off": b'{"a": [1, 2\n',
-    "a list": b"[1]\n",
-    "a number with 5,000 digits": b'{"a": 1' + b"0" * 5000 + b"}\n",
-    "zeros": bytes(64) + b"\n",
-}
+    "not UTF-8": b'{"a": "caf\xe9"}\n', "nested deeply": DEEP + b"\n",
+    "half a surrogate pair": b'{"v": 1, "a": "\\ud83d"}\n', "cut off": b'{"a": [1, 2\n', "a list": b"[1]\n",
+    "a number with 5,000 digits": b'{"a": 1' + b"0" * 5000 + b"}\n", "zeros": bytes(64) + b"\n",
+}  # fmt: skip
 
 
 def run_of(path: Path) -> Path:
-    """The folder of a run with this file in it, and a whole config beside it."""
     (path.parent / "config.json").write_text("{}")
     return path.parent
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *one) for one in Source("s", (p,)).read()]),
+    "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *row) for row in Source("s", (p,)).read()]),
     "ALFRED's splits": (
         "splits/oct21.json", lambda p: _select(SimpleNamespace(root=p.parent.parent), "train", []) and pytest.fail()
     ),
@@ -113,7 +108,7 @@ def test_damaged_archives_are_refused_by_name(tmp_path: Path, content: bytes) ->
             list(read(tmp_path / name))
 
 
-def _begun(path: Path, config: dict[str, int]) -> list[dict[str, Any]]:
+def _lines_of(path: Path, config: dict[str, int]) -> list[dict[str, Any]]:
     with begin_lines(path, config) as (_, lines):
         return lines
 
@@ -124,41 +119,40 @@ def test_sessions_and_results_notice_a_changed_line(tmp_path: Path) -> None:
         out.append([{"turns": [], "session": name} for name in ("a", "b")])
     assert [session.name for session in read_sessions(path, list)] == ["a", "b"]
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"c"'))
-    for read in (lambda: _begun(path, {}), lambda: list(read_sessions(path, list))):
+    for read in (lambda: _lines_of(path, {}), lambda: list(read_sessions(path, list))):
         with pytest.raises(DataError, match=r"lines\.jsonl:1 is damaged"):
             read()
 
 
 def test_sessions_and_results_of_other_settings_are_refused(tmp_path: Path) -> None:
-    """Also without their last lines, or their marks."""
-    path, other = tmp_path / "lines.jsonl", tmp_path / "others.jsonl"
-    for one, config in ((path, {"a": 1}), (other, {"a": 2})):
-        with begin_lines(one, config) as (out, _):
+    path, foreign = tmp_path / "lines.jsonl", tmp_path / "others.jsonl"
+    for file, config in ((path, {"a": 1}), (foreign, {"a": 2})):
+        with begin_lines(file, config) as (out, _):
             out.append([{"turns": [], "session": name} for name in ("a", "b")])
-    readers = (lambda: _begun(path, {"a": 1}), lambda: list(read_sessions(path, list)))
+    readers = (lambda: _lines_of(path, {"a": 1}), lambda: list(read_sessions(path, list)))
     whole, end = path.read_bytes(), path.with_suffix(".end")
     marked = end.read_bytes()
 
-    def refused(match: str) -> None:
+    def check(match: str) -> None:
         for read in readers:
             with pytest.raises(CorruptError, match=match):
                 read()
         path.write_bytes(whole)
         end.write_bytes(marked)
 
-    shutil.copy(other, path)
-    refused(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
+    shutil.copy(foreign, path)
+    check(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
     path.write_bytes(whole.splitlines(keepends=True)[0])
-    refused(r"lines\.jsonl lacks its last lines, 2 to 2, as lines\.end says")
+    check(r"lines\.jsonl lacks its last lines, 2 to 2, as lines\.end says")
     end.unlink()
-    refused(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
+    check(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
     for file in (path, end):
-        shutil.copy(other.with_suffix(file.suffix), file)
+        shutil.copy(foreign.with_suffix(file.suffix), file)
     with pytest.raises(CorruptError, match=r"lines\.end is damaged, or does not belong to lines\.jsonl\.json"):
-        _begun(path, {"a": 1})
+        _lines_of(path, {"a": 1})
 
 
-def test_numbers_that_are_none_are_refused_where_numbers_are_needed() -> None:
+def test_nan_and_infinity_are_refused_if_finite() -> None:
     for text in ('{"x": NaN}', '{"x": [-Infinity]}', '{"x": 1e999}'):
         with pytest.raises(DataError, match="poses is not JSON"):
             parsed(text, "poses", "mend it", finite=True)
@@ -171,18 +165,16 @@ def test_numbers_that_are_none_are_refused_where_numbers_are_needed() -> None:
      (errno.EROFS, StorageError), (errno.EACCES, StorageError), (errno.EIO, StorageError), (errno.EMFILE, OSError)],
 )  # fmt: skip
 def test_faults_of_the_file_system_are_sentences(number: int, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="x.json" if kind is not OSError else "open files") as found, writing(Path("x.json")):
+    with pytest.raises(kind, match="x.json" if kind is not OSError else "open files") as error, writing(Path("x.json")):
         raise OSError(number, os.strerror(number))
-    assert isinstance(found.value, KeepError) == (kind is not OSError)
+    assert isinstance(error.value, KeepError) == (kind is not OSError)
 
 
-def test_a_file_that_is_replaced_keeps_its_content_where_it_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_keeps_its_content_if_it_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
     write_atomic(path, json.dumps([1]))
 
-    def denied(*given: object) -> None:
+    def denied(*values: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"x\.json cannot be written"):

@@ -1,14 +1,11 @@
-"""Access rules: the token that each route needs. All requests and websockets are checked by `AccessMiddleware`.
-
-Routes whose path does not name the agent check the `Access` that the middleware stored (`Caller`).
-"""
+"""Access rules: the token that each route needs. `AccessMiddleware` checks all; routes check more by `Caller`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import Annotated
 
 from fastapi import Depends
@@ -17,22 +14,23 @@ from starlette.requests import HTTPConnection
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keep_agent.server.auth.credentials import (
-    check_own_page,
-    check_this_machine,
-    from_cookie,
-    from_headers,
-    in_query,
-    into_cookie,
-)
-from keep_agent.server.auth.tokens import OPEN, Access, TokenSource
-from keep_agent.server.chat.unsupported_routes import INSTEAD
+from keep_agent.server.auth import credentials
+from keep_agent.server.auth.tokens import OPEN, Access, Tokens
 from keep_agent.server.error_handlers import Refused, Unauthorized, answer_to
 
 KEY = "keep_agent.access"  # of a request's `Access` in its scope
 NO_TOKEN = Access("no token", frozenset())
 AGENTS, VIEWER = "/v1/agents", "/viewer"
 POLICY = 1008  # close code of RFC 6455 for a policy violation
+
+
+INSTEAD = {  # vendors' endpoints that are not served: the one to use
+    "/v1/responses": "use POST /v1/chat/completions",
+    "/v1/completions": "use POST /v1/agents/ID/generate, or POST /v1/chat/completions for messages",
+    "/v1/complete": "use POST /v1/messages",
+    "/v1/messages/batches": "use POST /v1/messages, once for each request",
+    "/v1/embeddings": "use a server of an embedding model; this one generates text",
+}
 
 
 class Need(Enum):
@@ -54,48 +52,34 @@ class Rule:
     browser: bool = False
 
 
+BELOW = ("", "/{rest:path}")  # a path itself, and all below it
+ROUTES = ("/v1/chat/completions", "/v1/messages", AGENTS, *(f"/v1/scenarios{rest}" for rest in BELOW))
 RULES = (
-    Rule("/", Need.NO_TOKEN),
-    Rule("/healthz", Need.NO_TOKEN),
-    Rule("/openapi.json", Need.NO_TOKEN),
+    *(Rule(path, Need.NO_TOKEN) for path in ("/", "/healthz", "/openapi.json")),
+    *(Rule(path, Need.TOKEN) for path in ("/v1/models", "/v1/models/{model:path}", "/v1/messages/count_tokens")),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in BELOW),
+    *(Rule(path, Need.ROUTE) for path in ROUTES),
+    *(Rule(f"{AGENTS}/{{agent}}{rest}", Need.AGENT) for rest in BELOW),
+    *(Rule(f"{VIEWER}{rest}", Need.ALL, browser=True) for rest in BELOW),
     Rule("/metrics", Need.ALL),
-    Rule("/v1/models", Need.TOKEN),
-    Rule("/v1/models/{model:path}", Need.TOKEN),
-    Rule("/v1/chat/completions", Need.ROUTE),
-    Rule("/v1/messages", Need.ROUTE),
-    Rule("/v1/messages/count_tokens", Need.TOKEN),
-    *(Rule(f"{path}{rest}", Need.TOKEN) for path in INSTEAD for rest in ("", "/{rest:path}")),
-    Rule(AGENTS, Need.ROUTE),
-    Rule(f"{AGENTS}/{{agent}}", Need.AGENT),
-    Rule(f"{AGENTS}/{{agent}}/{{rest:path}}", Need.AGENT),
-    Rule("/v1/scenarios", Need.ROUTE),
-    Rule("/v1/scenarios/{rest:path}", Need.ROUTE),
-    Rule(VIEWER, Need.ALL, browser=True),
-    Rule(f"{VIEWER}/{{rest:path}}", Need.ALL, browser=True),
 )
 UNKNOWN = Rule("", Need.ALL)  # for paths without a rule
+_compiled = cache(compile_path)
 
 
-class Rules:
-    """Rules by path, matched as routing does."""
-
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = [(compile_path(rule.path)[0], rule) for rule in rules]
-
-    def of(self, path: str) -> tuple[Rule, Mapping[str, str]]:
-        """Return the rule of a path and the path's parameters."""
-        for pattern, rule in self._rules:
-            match = pattern.match(path)
-            if match is not None:
-                return rule, match.groupdict()
-        return UNKNOWN, {}
+def rule_of(path: str, rules: Iterable[Rule] = RULES) -> tuple[Rule, Mapping[str, str]]:
+    """Return the rule of a path and the path's parameters, matched as routing does."""
+    for rule in rules:
+        if match := _compiled(rule.path)[0].match(path):
+            return rule, match.groupdict()
+    return UNKNOWN, {}
 
 
 class AccessMiddleware:
     """ASGI middleware: stores an `Access` in the scope, or refuses; websockets before they are accepted."""
 
-    def __init__(self, app: ASGIApp, tokens: TokenSource, rules: Iterable[Rule] = RULES) -> None:
-        self._app, self._tokens, self._rules = app, tokens, Rules(rules)
+    def __init__(self, app: ASGIApp, tokens: Tokens, rules: Iterable[Rule] = RULES) -> None:
+        self._app, self._tokens, self._rules = app, tokens, tuple(rules)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -107,23 +91,24 @@ class AccessMiddleware:
         await app(scope, receive, send)
 
     def _admitted(self, scope: Scope) -> ASGIApp:
-        """Return the application for an admitted request. Raises Refused."""
         headers = Headers(scope=scope)
-        rule, parameters = self._rules.of(scope["path"])
+        rule, parameters = rule_of(scope["path"], self._rules)
         if self._tokens.open:
-            check_this_machine(headers)
-            scope[KEY] = OPEN
+            credentials.check_this_machine(headers)
+        if self._tokens.open or rule.need is Need.NO_TOKEN:
+            scope[KEY] = OPEN if self._tokens.open else NO_TOKEN
             return self._app
-        if rule.need is Need.NO_TOKEN:
-            scope[KEY] = NO_TOKEN
-            return self._app
-        query_token = in_query(scope) if rule.browser else None
-        token = query_token or _token(rule, headers)
+        query_token = credentials.in_query(scope) if rule.browser else None
+        token = query_token or credentials.from_headers(headers)
+        if not token and rule.browser:
+            token = credentials.from_cookie(headers)
+            if token:  # browsers send cookies by themselves: only own pages may use them
+                credentials.check_own_page(headers)
         decide = partial(self._decide, token, rule, parameters.get("agent", ""))
         scope[KEY] = decide()
         if query_token:
-            return into_cookie(scope, query_token, VIEWER)
-        return self._app if scope["type"] == "http" else Revocable(self._app, decide)
+            return credentials.into_cookie(scope, query_token, VIEWER)
+        return self._app if scope["type"] == "http" else _revocable(self._app, decide)
 
     def _decide(self, token: str, rule: Rule, agent: str) -> Access:
         """Return the access of a token that fulfils ``rule``. Raises Unauthorized, Forbidden."""
@@ -138,23 +123,10 @@ class AccessMiddleware:
         return access
 
 
-def _token(rule: Rule, headers: Headers) -> str:
-    """Return the token of a request, else "". Browsers send cookies by themselves: only own pages may use them."""
-    token = from_headers(headers)
-    if not token and rule.browser:
-        token = from_cookie(headers)
-        if token:
-            check_own_page(headers)
-    return token
+def _revocable(app: ASGIApp, decide: Callable[[], object]) -> ASGIApp:
+    """Return ``app`` for one websocket, closed as soon as ``decide`` raises Refused at a message."""
 
-
-class Revocable:
-    """ASGI application for one websocket: ``app``, closed as soon as ``decide`` raises Refused at a message."""
-
-    def __init__(self, app: ASGIApp, decide: Callable[[], object]) -> None:
-        self._app, self._decide = app, decide
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         closed = False
 
         async def is_over(message: Message) -> bool:
@@ -162,7 +134,7 @@ class Revocable:
             if closed or message["type"] not in ("websocket.receive", "websocket.send"):
                 return closed
             try:
-                self._decide()
+                decide()
             except Refused:
                 closed = True
                 await send({"type": "websocket.close", "code": POLICY, "reason": "the token is void"})
@@ -177,7 +149,9 @@ class Revocable:
                 raise OSError("the token is void")  # the error of a closed connection
             await send(message)
 
-        await self._app(scope, receiving, sending)
+        await app(scope, receiving, sending)
+
+    return checked
 
 
 async def access_of(connection: HTTPConnection) -> Access:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
@@ -23,7 +23,6 @@ def from_headers(headers: Headers) -> str:
 
 
 def from_cookie(headers: Headers) -> str:
-    """Return the cookie's token, else ""."""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
@@ -50,12 +49,9 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def check_this_machine(headers: Headers) -> None:
-    """Admit programs on this machine and pages of this server; raise Forbidden for others.
-
-    A ``Host`` other than this machine means that a foreign name was pointed here (DNS rebinding).
-    """
+    """Raise Forbidden for pages of other servers, and for a ``Host`` that is not this machine (DNS rebinding)."""
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_loopback(_host_name(hosts[0])):
+    if len(hosts) != 1 or not is_loopback(_split(f"//{hosts[0]}").hostname or ""):
         raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")
     check_own_page(headers)
 
@@ -63,23 +59,15 @@ def check_this_machine(headers: Headers) -> None:
 def check_own_page(headers: Headers) -> None:
     """Raise Forbidden for a request from a page of another site, which ``Origin`` names."""
     site = headers.get("host", "").lower()
-    if any(_site(origin) != site for origin in headers.getlist("origin")):
+    if any(_split(origin).netloc.lower() != site for origin in headers.getlist("origin")):
         raise Forbidden(f"{OTHER_SITE} (a reverse proxy has to forward the Host header)")
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
         raise Forbidden(OTHER_SITE)
 
 
-def _site(origin: str) -> str:
-    """Return host and port of an origin; "" if it is malformed."""
+def _split(url: str) -> SplitResult:
+    """Split an address; a malformed one has no parts."""
     try:
-        return urlsplit(origin).netloc.lower()
+        return urlsplit(url)
     except ValueError:
-        return ""
-
-
-def _host_name(host: str) -> str:
-    """Return a ``Host`` header without its port; "" if it is malformed."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+        return urlsplit("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.auth.token_file import ALL, add_token, moment, remove_token
-from keep_agent.server.auth.tokens import Access, Entry, digest, make_token
+from keep_agent.server.auth.tokens import Access, Entry, digest
 from memory.files.names import checked
 
 SPAN = re.compile(r"(\d{1,5})([dhm])")
@@ -47,30 +48,24 @@ def main(arguments: Sequence[str], console: Console) -> None:
         return
     if not is_one_line(name) or not name.strip():
         raise ConfigError(f"name={name!r} cannot be shown; use letters and digits")
-    token, access = make_token(), Access(name, _agents(options.agents))
+    agents = None if options.agents == ALL else frozenset(checked(agent.strip()) for agent in options.agents.split(","))
+    token = secrets.token_urlsafe(32)  # 256 bits
     expires = None if options.expires is None else _expires(options.expires, datetime.now(UTC))
-    add_token(options.file, Entry(access, digest(token), expires), options.replace)
+    add_token(options.file, Entry(Access(name, agents), digest(token), expires), options.replace)
     console.print(token, soft_wrap=True, highlight=False, markup=False)
-
-
-def _agents(text: str) -> frozenset[str] | None:
-    """Parse ``--agents``; None: all. Raises ConfigError for an invalid id, and for an empty list."""
-    return None if text == ALL else frozenset(checked(agent.strip()) for agent in text.split(","))
 
 
 def _expires(text: str, current: datetime) -> datetime:
     """Parse ``--expires``. Raises ConfigError for an invalid time, and for one in the past."""
-    expires = _moment(text, current)
+    span = SPAN.fullmatch(text)
+    try:
+        if span:
+            expires = current + int(span[1]) * UNITS[span[2]]
+        else:
+            day = DAY.fullmatch(text)
+            expires = datetime.combine(date.fromisoformat(text), time(), UTC) if day else moment(text)
+    except ValueError:
+        raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None
     if expires <= current:
         raise ConfigError(f"--expires {text} is past: give a time in the future")
     return expires.replace(microsecond=0)
-
-
-def _moment(text: str, current: datetime) -> datetime:
-    span = SPAN.fullmatch(text)
-    if span:
-        return current + int(span[1]) * UNITS[span[2]]
-    try:
-        return datetime.combine(date.fromisoformat(text), time(), UTC) if DAY.fullmatch(text) else moment(text)
-    except ValueError:
-        raise ConfigError(f"--expires {text}: use 30d, 12h, 45m, 2030-01-31 or 2030-01-31T12:00:00Z") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
-from keep_agent.server.auth.tokens import VARIABLE, Access, Entry, Tokens, TokenSource, digest
+from keep_agent.server.auth.tokens import VARIABLE, Access, Entry, Tokens, digest
 from memory.files.atomic import replacing
 from memory.files.names import checked
 
@@ -24,12 +24,8 @@ KEYS, OPTIONAL = {"name", "sha256", "agents"}, {"expires"}
 log = logging.getLogger(__name__)
 
 
-def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> TokenSource:
-    """Load the tokens of a file and of the environment; without both the server is open.
-
-    :raises ConfigError: for an invalid token in the environment
-    :raises DataError: for a file that cannot be read
-    """
+def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Tokens:
+    """Load the tokens of a file and the environment; without both the server is open. Raises ConfigError, DataError."""
     token = environ.get(VARIABLE)
     if token is not None and (not token.strip() or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError(f"{VARIABLE} is empty or holds blanks: set it to a long random text, or unset it")
@@ -37,45 +33,30 @@ def load_tokens(file: Path | None = None, environ: Mapping[str, str] = os.enviro
     return Tokens(entries, open=token is None) if file is None else TokenFile(file, entries)
 
 
-class TokenFile:
-    """The current tokens of ``file`` together with ``extra``. Raises DataError if the file cannot be read at first.
-
-    If a later version of the file cannot be read, the tokens before it stay valid and an error is logged.
-    """
-
-    open = False
+class TokenFile(Tokens):
+    """The tokens of ``file`` and ``extra``. If a later version cannot be read, the tokens before it stay valid."""
 
     def __init__(self, file: Path, extra: Sequence[Entry] = ()) -> None:
-        self._file, self._extra = file, tuple(extra)
-        self._stamp = _stamp(file)
-        self._tokens = self._read()
+        self._file, self._extra, self._stamp = file, tuple(extra), _stamp(file)
+        self._entries = self._read()
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self._current().entries
-
-    def find(self, token: str) -> Access | None:
-        return self._current().find(token)
-
-    def _current(self) -> Tokens:
         stamp = _stamp(self._file)  # before the file is read, so that the next call notices a change during the read
         if stamp != self._stamp:
             self._stamp = stamp
-            self._reload()
-        return self._tokens
+            try:
+                self._entries = self._read()
+            except (DataError, OSError) as error:
+                if not isinstance(error, DataError):  # too many open files: the next call reads it again
+                    self._stamp = ()
+                log.error("%s; the %d token(s) read before stay valid", error, len(self._entries))
+            else:
+                log.info("%s has changed: %d token(s) are valid", self._file, len(self._entries))
+        return self._entries
 
-    def _reload(self) -> None:
-        try:
-            self._tokens = self._read()
-        except (DataError, OSError) as error:
-            if not isinstance(error, DataError):  # too many open files: the next call reads it again
-                self._stamp = ()
-            log.error("%s; the %d token(s) read before stay valid", error, len(self._tokens.entries))
-        else:
-            log.info("%s has changed: %d token(s) are valid", self._file, len(self._tokens.entries))
-
-    def _read(self) -> Tokens:
-        return Tokens((*read_tokens(self._file), *self._extra))
+    def _read(self) -> Sequence[Entry]:
+        return (*read_tokens(self._file), *self._extra)
 
 
 def _stamp(file: Path) -> tuple[int, ...] | None:
@@ -128,16 +109,14 @@ def moment(text: object) -> datetime:
 
 def write_tokens(file: Path, entries: Sequence[Entry]) -> None:
     """Write the whole file atomically, readable by its owner only."""
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        agents = ALL if entry.access.agents is None else sorted(entry.access.agents)
+        rows.append({"name": entry.access.name, "sha256": entry.digest, "agents": agents})
+        if entry.expires is not None:
+            rows[-1]["expires"] = entry.expires.isoformat().replace("+00:00", "Z")
     with replacing(file, private=True) as stream:
-        stream.write(json.dumps({"tokens": [_row(entry) for entry in entries]}, indent=1).encode() + b"\n")
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    agents = ALL if entry.access.agents is None else sorted(entry.access.agents)
-    row = {"name": entry.access.name, "sha256": entry.digest, "agents": agents}
-    if entry.expires is not None:
-        row["expires"] = entry.expires.isoformat().replace("+00:00", "Z")
-    return row
+        stream.write(json.dumps({"tokens": rows}, indent=1).encode() + b"\n")
 
 
 def add_token(file: Path, new: Entry, replace: bool = False) -> None:
@@ -164,9 +143,7 @@ def remove_token(file: Path, name: str) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file`` while it is read and written. The lock is a second file, since `replacing` replaces the
-    first; file systems without locks are not locked.
-    """
+    """Hold the lock of ``file``, a second file, since `replacing` replaces the first, if the file system has locks."""
     if not file.name:
         raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)

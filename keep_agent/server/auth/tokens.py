@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Protocol
 
 from keep_agent.errors import ConfigError
 from keep_agent.server.address import is_local
@@ -30,7 +28,6 @@ class Access:
 
     @property
     def only(self) -> str | None:
-        """The token's one agent, which requests that name none use; None if it has several."""
         return next(iter(self.agents)) if self.agents is not None and len(self.agents) == 1 else None
 
     def may(self, agent: str) -> bool:
@@ -43,7 +40,6 @@ class Access:
         return agent
 
     def require_all(self) -> None:
-        """Raise Forbidden for a token that is not for all agents."""
         if not self.all:
             raise Forbidden(f"token {self.name!r} is for some agents only; use one for all")
 
@@ -64,21 +60,9 @@ class Entry:
         return self.expires is not None and datetime.now(UTC) >= self.expires
 
 
-class TokenSource(Protocol):
-    """The tokens that are valid now. ``open``: the server has none by intention and needs none."""
-
-    @property
-    def open(self) -> bool: ...
-
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-
-    def find(self, token: str) -> Access | None: ...
-
-
 @dataclass(frozen=True)
 class Tokens:
-    """A fixed set of tokens. ``open``: there are none by intention, and all programs on this machine have access."""
+    """The valid tokens. ``open``: there are none by intention, and all programs on this machine have access."""
 
     entries: Sequence[Entry] = ()
     open: bool = False
@@ -92,16 +76,11 @@ class Tokens:
         return access
 
 
-def make_token() -> str:
-    """Return 256 random bits as text for a header."""
-    return secrets.token_urlsafe(32)
-
-
 def digest(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def check_bind(host: str, tokens: TokenSource) -> None:
+def check_bind(host: str, tokens: Tokens) -> None:
     """Raise ConfigError for an address that other machines can reach while no token is needed, or an invalid one."""
     if not is_local(host) and tokens.open:
         raise ConfigError(

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from collections.abc import AsyncIterator
 from secrets import token_hex
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
+from keep_agent.server.chat import request_fields as fields
 from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
-from keep_agent.server.chat.request_fields import (
-    ANY,
-    HEADER,
-    VendorModel,
-    agent_of,
-    check_model,
-    most_tokens,
-    stops_of,
-)
-from keep_agent.server.chat.server_sent_events import SSE, error_event, event, pieces, reply, with_error_event
+from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
+from keep_agent.server.chat.server_sent_events import SSE, error_event, event, reply
 from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
 from keep_agent.server.limits.strict_models import Items
 
@@ -63,8 +55,8 @@ class MessagePrompt(VendorModel):
     @property
     def chat(self) -> list[ChatMessage]:
         """The messages, with the system's text as the first of them."""
-        messages = [ChatMessage(message.role, _joined(message.content)) for message in self.messages]
-        return [ChatMessage("system", _joined(self.system)), *messages] if self.system else messages
+        messages = [(message.role, fields.joined(message.content)) for message in self.messages]
+        return [("system", fields.joined(self.system)), *messages] if self.system else messages
 
     @property
     def is_continued(self) -> bool:
@@ -110,59 +102,56 @@ class MessageAnswer(BaseModel):
     usage: MessageUsage
 
 
-class AnthropicRoutes:
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
-        self.router = APIRouter(tags=["chat"])
-        add = self.router.add_api_route
-        about = "Continue a conversation (Anthropic)"
-        add(PATH, self.answer, methods=["POST"], responses=SSE, response_model=MessageAnswer, summary=about)
-        add(f"{PATH}/count_tokens", self.count, methods=["POST"], summary="Count the tokens of a prompt")
+def anthropic_router(conversations: Conversations) -> APIRouter:
+    router, model, limits = APIRouter(tags=["chat"]), conversations.model, conversations.limits
+    about = "Continue a conversation (Anthropic)"
 
-    async def answer(
-        self, request: Request, body: Messages, caller: Caller,
-        agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
-    ) -> Response:  # fmt: skip
+    @router.post(PATH, responses=SSE, response_model=MessageAnswer, summary=about)
+    async def answer(request: Request, body: Messages, caller: Caller, agent_id: AgentHeader = None) -> Response:
         """Answer greedily. The agent is named by the header, else by ``metadata.user_id``, else the token's only one.
 
         If the last message is the assistant's, the answer continues it.
         """
-        agent = agent_of(caller, agent_id, body.metadata and body.metadata.user_id)
-        check_model(body.model, self._conversations.model)
-        limits = self._conversations.limits
-        most, stops = most_tokens(limits, body.max_tokens), stops_of(limits, body.stop_sequences)
-        generation = self._conversations.chat(agent, body.chat, most, stops, body.is_continued)
-        events = with_error_event(PATH, self._events(generation), error_event) if body.stream else None
-        return await reply(request, generation, events, partial(self._answer, generation))
+        agent = fields.agent_of(caller, agent_id, body.metadata and body.metadata.user_id)
+        fields.check_model(body.model, model)
+        most, stops = fields.most_tokens(limits, body.max_tokens), fields.stops_of(limits, body.stop_sequences)
+        generation = conversations.chat(agent, body.chat, most, stops, body.is_continued)
 
-    async def count(self, body: MessagePrompt) -> TokenCount:
+        def whole(text: str) -> MessageAnswer:
+            end, usage = _end(generation), _usage(generation)
+            return MessageAnswer(**_head(model), content=[_block(text)], **end, usage=usage)
+
+        events = _events(generation, model) if body.stream else None
+        return await reply(request, PATH, generation, events, whole, error_event)
+
+    @router.post(f"{PATH}/count_tokens", summary="Count the tokens of a prompt")
+    async def count(body: MessagePrompt) -> TokenCount:
         """Count the prompt's tokens for an agent without a memory. No agent's memory is read or changed."""
-        check_model(body.model, self._conversations.model)
-        return TokenCount(input_tokens=await self._conversations.count(body.chat, body.is_continued))
+        fields.check_model(body.model, model)
+        return TokenCount(input_tokens=await conversations.count(body.chat, body.is_continued))
 
-    def _head(self) -> dict[str, Any]:
-        model = self._conversations.model
-        return {"id": f"msg_{token_hex(12)}", "type": "message", "role": "assistant", "model": model}
-
-    def _answer(self, generation: Generation, text: str) -> MessageAnswer:
-        content = {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
-        return MessageAnswer(**self._head(), **content)
-
-    async def _events(self, generation: Generation) -> AsyncIterator[bytes]:
-        start = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(generation)}
-        yield _event({"type": "message_start", "message": start})
-        yield _event({"type": "content_block_start", "index": 0, "content_block": _block("")})
-        yield PING
-        async for piece in pieces(generation):
-            delta = {"type": "text_delta", "text": piece}
-            yield PING if piece is None else _event({"type": "content_block_delta", "index": 0, "delta": delta})
-        yield _event({"type": "content_block_stop", "index": 0})
-        yield _event({"type": "message_delta", "delta": _end(generation), "usage": _usage(generation)})
-        yield _event({"type": "message_stop"})
+    return router
 
 
-def _joined(content: str | list[TextBlock]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
+def _head(model: str) -> dict[str, Any]:
+    return {"id": f"msg_{token_hex(12)}", "type": "message", "role": "assistant", "model": model}
+
+
+async def _events(generation: Generation, model: str) -> AsyncIterator[bytes]:
+    blank = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(generation)}
+    yield _event("message_start", message=_head(model) | blank)
+    yield _event("content_block_start", index=0, content_block=_block(""))
+    yield PING
+    async for piece in generation.pieces():
+        delta = {"type": "text_delta", "text": piece}
+        yield PING if piece is None else _event("content_block_delta", index=0, delta=delta)
+    yield _event("content_block_stop", index=0)
+    yield _event("message_delta", delta=_end(generation), usage=_usage(generation))
+    yield _event("message_stop")
+
+
+def _event(kind: str, **data: Any) -> bytes:
+    return event({"type": kind, **data}, kind)
 
 
 def _block(text: str) -> dict[str, str]:
@@ -178,13 +167,9 @@ def _end(generation: Generation) -> dict[str, Any]:
 
 def _usage(generation: Generation) -> dict[str, int]:
     """Return the usage so far; all computed prompt rows are cached for the next turn."""
-    assert generation.prefilled is not None
-    generated = 0 if generation.end is None else generation.end.generated
+    prefilled, end = generation.prefilled, generation.end
+    assert prefilled is not None
     return MessageUsage(
-        cache_creation_input_tokens=generation.prefilled.new, cache_read_input_tokens=generation.prefilled.kept,
-        output_tokens=generated,
+        cache_creation_input_tokens=prefilled.new, cache_read_input_tokens=prefilled.kept,
+        output_tokens=0 if end is None else end.generated,
     ).model_dump()  # fmt: skip
-
-
-def _event(data: Mapping[str, Any]) -> bytes:
-    return event(data, data["type"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,14 +29,10 @@ from memory.engine.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+QUIET = 15.0  # seconds without an event until a keep-alive is sent
+ChatMessage = tuple[str, str]  # role and text
 T = TypeVar("T")
 CANCELLED = "the answer was cancelled: its client disconnected, or the server is closing; send the request again"
-
-
-@dataclass(frozen=True)
-class ChatMessage:
-    role: str
-    content: str
 
 
 class BadMessages(Refused):
@@ -45,16 +40,12 @@ class BadMessages(Refused):
 
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
-    """Render messages as a prompt, by the chat template if there is one, up to the assistant's answer, without BOS.
-
-    :param go_on: the answer continues the last message, which is the assistant's
-    :raises BadMessages: the chat template refuses them, or fails
-    """
+    """Render messages as a prompt without BOS; if ``go_on``, the answer continues the last one. Raises BadMessages."""
     if tokenizer.chat_template is None:
-        lines = [f"{message.role}: {message.content}\n" for message in messages]
+        lines = [f"{role}: {text}\n" for role, text in messages]
         return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
     try:
-        text = render(tokenizer, [(message.role, message.content) for message in messages], go_on)
+        text = render(tokenizer, messages, go_on)
     except ModelError as error:  # the template or the messages may be wrong
         raise BadMessages(str(error)) from error
     return text.removeprefix(tokenizer.bos_token or "")
@@ -82,79 +73,71 @@ class Generation:
         if self.waiting is not None:
             self.waiting.cancel()
 
-    async def begin(self) -> Prefilled:
+    async def begin(self) -> None:
         """Wait until the prompt is accepted; raise its error otherwise."""
-        item = await self._next()
-        assert isinstance(item, Prefilled)
-        self.prefilled = item
-        return item
-
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield the answer's text after `begin`; ``end`` is set after the last piece. Raises the turn's error."""
-        while isinstance(item := await self._next(), str):
-            yield item
-        assert isinstance(item, TurnEnd)
-        self.end = item
-
-    async def _next(self) -> Prefilled | str | TurnEnd:
         item = await self._events.get()
         if isinstance(item, Exception):
             raise item
-        return item
+        assert isinstance(item, Prefilled)
+        self.prefilled = item
+
+    async def pieces(self) -> AsyncIterator[str | None]:
+        """Yield the answer's text after `begin`, and None after `QUIET` seconds without any. Raises the turn's error.
+
+        ``end`` is set after the last piece.
+        """
+        while self.end is None:
+            try:
+                async with asyncio.timeout(QUIET):
+                    item = await self._events.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, TurnEnd):
+                self.end = item
+            else:
+                assert isinstance(item, str)
+                yield item
 
 
 class Conversations:
-    """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
-
-    A running turn uses a thread of a pool of its own; the limiter bounds the number of turns. KV rows stay in memory as
-    long as there is room; the least recently used are evicted first.
+    """Turns of many agents, each on a thread of its own, on one engine, which is the caller's and closed after this.
 
     :param limiter: counts a turn from its request to its end, even after its client has disconnected
     :param model: name of the model in requests
     :param special: the model's special tokens; None: as `special_tokens` finds them
+    :param knobs: of `AgentMemories`; a prompt reuses any prefix that it shares with the stored text
     """
 
     def __init__(
-        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
-        limits: ChatLimits | None = None, metrics: Metrics | None = None, scheduler: Scheduler | None = None,
-        special: SpecialTokens | None = None,
+        self, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
+        folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None,
+        special: SpecialTokens | None = None, **knobs: Any,
     ) -> None:  # fmt: skip
-        self.memories, self.tokenizer, self.model = memories, tokenizer, model
-        self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
-        self._limiter, self._metrics = limiter, metrics
-        self.special = special or special_tokens(tokenizer, memories.engine.model.module)
+        self.tokenizer, self.model, self.limits = tokenizer, model, limits or ChatLimits()
+        coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
+        self.memories = AgentMemories(engine, coder, folder=folder, threshold=REUSE, start=start, **knobs)
+        self.special = special or special_tokens(tokenizer, engine.model.module)
+        self.scheduler, self._limiter, self._metrics = Scheduler(engine), limiter, metrics
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent, while in use
         self._threads = anyio.CapacityLimiter(math.inf)
         self._running: dict[asyncio.Task[None], Generation] = {}
         self._is_closed = False
         if metrics is not None:
             for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on disk")):
-                value = partial(self._stat, name)
-                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", value)
+                read = partial(self._stat, name)
+                metrics.watch(f"chat_{name}", f"KV rows of conversations: {name} {about}", read)
             metrics.watch("chat_turns", "Running and waiting turns", lambda: len(self._running))
 
     def _stat(self, name: str) -> int:
         return self.memories.stats()[name]
 
-    @classmethod
-    def of(
-        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, limiter: ConcurrencyLimiter,
-        folder: Path | None = None, limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
-    ) -> Conversations:  # fmt: skip
-        """Make conversations with memories of their own.
-
-        :param knobs: of `AgentMemories`; their ``threshold`` is 0 by default: a prompt reuses any prefix that it shares
-            with the stored text
-        """
-        coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
-        memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
-        return cls(memories, tokenizer, model, limiter, limits, metrics)
-
     def chat(
         self, agent: str, messages: Sequence[ChatMessage], max_tokens: int, stops: Sequence[str] = (),
         go_on: bool = False,
     ) -> Generation:  # fmt: skip
-        """Begin a turn whose prompt is made of messages; see `prompt_of`."""
         text = partial(prompt_of, self.tokenizer, messages, go_on)
         return self.say(GenerationRequest(agent, text, max_tokens, stops))
 
@@ -162,11 +145,9 @@ class Conversations:
         """Begin a turn, which runs until it ends or is cancelled."""
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        generation = Generation()
-        generation.turn = Turn(
-            self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.put
-        )
-        generation.waiting = task = asyncio.create_task(self._serve(generation, generation.turn))
+        generation, most = Generation(), self.limits.prompt_chars
+        turn = Turn(self.memories, self.scheduler, self.special, request, most, generation.put)
+        generation.turn, generation.waiting = turn, (task := asyncio.create_task(self._serve(generation, turn)))
         self._running[task] = generation
         task.add_done_callback(self._finish)
         return generation
@@ -203,8 +184,7 @@ class Conversations:
         generation.put(end)
 
     def _lock(self, agent: str) -> asyncio.Lock:
-        """Return the lock of an agent's turns, which waiting turns acquire in their order."""
-        return self._locks.setdefault(agent, asyncio.Lock())
+        return self._locks.setdefault(agent, asyncio.Lock())  # of the agent's turns, which acquire it in their order
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work in the pool of turns, which has no limit."""

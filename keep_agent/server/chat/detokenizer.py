@@ -9,11 +9,7 @@ from memory.agents.text_match import BROKEN, LONGEST, TokenizerCoder
 
 
 class Detokenizer:
-    """Decodes token by token; the pieces together are the text of all tokens.
-
-    Tokens of an incomplete character, and text that may begin a stop string, are held back. Bytes that cannot become a
-    character are shown as U+FFFD. ``hidden`` tokens have no text.
-    """
+    """Decodes token by token; holds incomplete characters and possible stops back. ``hidden`` tokens have no text."""
 
     def __init__(self, coder: TokenizerCoder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
         self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
@@ -33,10 +29,7 @@ class Detokenizer:
 
     @property
     def whole(self) -> tuple[list[int], str | None]:
-        """The tokens that end where a character ends, before any stop string, and their text.
-
-        The text is None if some tokens are hidden, since the visible text is then not all of theirs.
-        """
+        """The tokens up to a character's end before any stop string, and their text; None if some are hidden."""
         after = bisect_right(self._ends, len(self._text))
         end = self._ends[after - 1] if after else 0
         tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
@@ -59,10 +52,7 @@ class Detokenizer:
         return self._emit(len(self._text))
 
     def _decode(self) -> str:
-        """Decode the new tokens; "" while their last character is incomplete.
-
-        They are decoded together with the tokens before them, since some tokens' text depends on the one before.
-        """
+        """Decode the new tokens, after those before, on which some texts depend; "" while a character is incomplete."""
         before = self._coder.decode(self._visible[self._begin : self._decoded])
         window = self._coder.decode(self._visible[self._begin :])
         if window.endswith(BROKEN) and len(self._visible) - self._decoded <= LONGEST:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Literal
 
 from fastapi import APIRouter, Request
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.request_fields import agent_of, most_tokens, stops_of
-from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply, with_error_event
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, reply
 from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.strict_models import Items, Strict
 
@@ -45,38 +44,31 @@ class Generated(BaseModel):
     decode_ms: float
 
 
-class GenerateRoutes:
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
-        self.router = APIRouter(tags=["chat"])
-        self.router.add_api_route(
-            PATH, self.generate, methods=["POST"], responses=SSE, response_model=Generated, summary="Continue a text",
-        )  # fmt: skip
+def generate_router(conversations: Conversations) -> APIRouter:
+    router, limits = APIRouter(tags=["chat"]), conversations.limits
 
-    async def generate(self, request: Request, agent: str, body: Generate, caller: Caller) -> Response:
-        limits = self._conversations.limits
+    @router.post(PATH, responses=SSE, response_model=Generated, summary="Continue a text")
+    async def generate(request: Request, agent: str, body: Generate, caller: Caller) -> Response:
         agent = agent_of(caller, agent)
         tokens, stops = most_tokens(limits, body.tokens), stops_of(limits, body.stop)
-        generation = self._conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
-        events = with_error_event(PATH, _events(agent, generation)) if body.stream else None
-        return await reply(request, generation, events, partial(_answer, agent, generation))
+        generation = conversations.say(GenerationRequest(agent, lambda: body.prompt, tokens, stops))
+
+        def whole(text: str) -> Generated:
+            prefilled, end = generation.prefilled, generation.end
+            assert prefilled is not None and end is not None
+            costs = {name: getattr(end, name) for name in ("generated", "ttft_ms", "decode_ms")}
+            return Generated(agent=agent, text=text, finish=end.reason, **asdict(prefilled), **costs)
+
+        return await reply(request, PATH, generation, _events(generation, whole) if body.stream else None, whole)
+
+    return router
 
 
-def _answer(agent: str, generation: Generation, text: str) -> Generated:
-    prefilled, end = generation.prefilled, generation.end
-    assert prefilled is not None and end is not None
-    return Generated(
-        agent=agent, text=text, finish=end.reason, **asdict(prefilled),
-        generated=end.generated, ttft_ms=end.ttft_ms, decode_ms=end.decode_ms,
-    )  # fmt: skip
-
-
-async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
+async def _events(generation: Generation, whole: Callable[[str], Generated]) -> AsyncIterator[bytes]:
     """Yield each piece as ``{"text": ...}``, then `Generated` with the whole text."""
     texts = []
-    async for piece in pieces(generation):
-        if piece is not None:
-            texts.append(piece)
+    async for piece in generation.pieces():
+        texts.append(piece or "")
         yield KEEP_ALIVE if piece is None else event({"text": piece})
-    yield event(_answer(agent, generation, "".join(texts)).model_dump(), "end")
+    yield event(whole("".join(texts)).model_dump(), "end")
     yield DONE

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from starlette.responses import Response
 
 from keep_agent.server.auth.access_rules import Caller
-from keep_agent.server.chat.conversations import ChatMessage, Conversations, Generation
-from keep_agent.server.chat.request_fields import (
-    ANY,
-    HEADER,
-    VendorModel,
-    agent_of,
-    check_model,
-    most_tokens,
-    stops_of,
-)
-from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, pieces, reply, with_error_event
+from keep_agent.server.chat import request_fields as fields
+from keep_agent.server.chat.conversations import Conversations, Generation
+from keep_agent.server.chat.request_fields import ANY, AgentHeader, VendorModel
+from keep_agent.server.chat.server_sent_events import DONE, KEEP_ALIVE, SSE, event, reply
 from keep_agent.server.limits.strict_models import Items
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
@@ -52,9 +44,7 @@ class CompletionMessage(VendorModel):
 
     @property
     def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
+        return fields.joined(self.content or "")
 
 
 class StreamOptions(VendorModel):
@@ -135,62 +125,55 @@ class Models(BaseModel):
     data: list[Model]
 
 
-class OpenAIRoutes:
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
-        self.router = APIRouter(tags=["chat"])
-        add = self.router.add_api_route
-        about = "Continue a conversation (OpenAI)"
-        add(PATH, self.complete, methods=["POST"], responses=SSE, response_model=Completed, summary=about)
-        add(MODELS, self.models, methods=["GET"], summary="List the served models")
-        add(f"{MODELS}/{{model:path}}", self.model, methods=["GET"], summary="Look up a model")
+def openai_router(conversations: Conversations) -> APIRouter:
+    router, name, limits = APIRouter(tags=["chat"]), conversations.model, conversations.limits
 
-    async def models(self) -> Models:
-        return Models(data=[Model(id=self._conversations.model)])
-
-    async def model(self, model: str) -> Model:
-        check_model(model, self._conversations.model)
-        return Model(id=model)
-
-    async def complete(
-        self, request: Request, body: Completion, caller: Caller,
-        agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
-    ) -> Response:  # fmt: skip
+    @router.post(PATH, responses=SSE, response_model=Completed, summary="Continue a conversation (OpenAI)")
+    async def complete(request: Request, body: Completion, caller: Caller, agent_id: AgentHeader = None) -> Response:
         """Answer greedily. The agent is named by the header, else by ``user``.
 
         Without these it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and the token
         may use that agent; else the token's only agent.
         """
         hints = body.prompt_cache_key, body.safety_identifier
-        agent = agent_of(caller, agent_id, body.user, hints=hints)
-        check_model(body.model, self._conversations.model)
-        limits = self._conversations.limits
-        most = most_tokens(limits, body.max_completion_tokens, body.max_tokens)
-        messages = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in body.messages]
-        generation = self._conversations.chat(agent, messages, most, stops_of(limits, body.stop))
+        agent = fields.agent_of(caller, agent_id, body.user, hints=hints)
+        fields.check_model(body.model, name)
+        most = fields.most_tokens(limits, body.max_completion_tokens, body.max_tokens)
+        messages = [(ROLES.get(message.role, message.role), message.text) for message in body.messages]
+        generation = conversations.chat(agent, messages, most, fields.stops_of(limits, body.stop))
+
+        def whole(text: str) -> Completed:
+            choice = Choice(message=AssistantMessage(content=text), finish_reason=_finish_reason(generation))
+            return Completed(**_head("chat.completion", name), choices=[choice], usage=_usage(generation))
+
         usage = body.stream_options is not None and body.stream_options.include_usage
-        chunks = with_error_event(PATH, self._chunks(generation, usage)) if body.stream else None
-        return await reply(request, generation, chunks, partial(self._answer, generation))
+        return await reply(request, PATH, generation, _chunks(generation, name, usage) if body.stream else None, whole)
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        model = self._conversations.model
-        return {"id": f"chatcmpl-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+    @router.get(MODELS, summary="List the served models")
+    async def models() -> Models:
+        return Models(data=[Model(id=name)])
 
-    def _answer(self, generation: Generation, text: str) -> Completed:
-        choice = Choice(message=AssistantMessage(content=text), finish_reason=_finish_reason(generation))
-        return Completed(**self._head("chat.completion"), choices=[choice], usage=_usage(generation))
+    @router.get(f"{MODELS}/{{model:path}}", summary="Look up a model")
+    async def model(model: str) -> Model:
+        fields.check_model(model, name)
+        return Model(id=model)
 
-    async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
-        head = self._head("chat.completion.chunk")
-        if with_usage:
-            head["usage"] = None
-        yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
-        async for piece in pieces(generation):
-            yield KEEP_ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
-        yield event(head | {"choices": [_delta({}, _finish_reason(generation))]})
-        if with_usage:
-            yield event(head | {"choices": [], "usage": _usage(generation).model_dump()})
-        yield DONE
+    return router
+
+
+def _head(kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+
+async def _chunks(generation: Generation, model: str, with_usage: bool) -> AsyncIterator[bytes]:
+    head = _head("chat.completion.chunk", model) | ({"usage": None} if with_usage else {})
+    yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
+    async for piece in generation.pieces():
+        yield KEEP_ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
+    yield event(head | {"choices": [_delta({}, _finish_reason(generation))]})
+    if with_usage:
+        yield event(head | {"choices": [], "usage": _usage(generation).model_dump()})
+    yield DONE
 
 
 def _usage(generation: Generation) -> CompletionUsage:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from keep_agent.server.auth.tokens import Access
@@ -14,6 +15,7 @@ from memory.files.names import checked, is_safe
 
 ANY = object()  # neutral values of a field that never changes the answer
 HEADER = "X-Agent-ID"
+AgentHeader = Annotated[str | None, Header(alias=HEADER)]
 RESERVED = ("persist_", "coord_")  # prefixes of the ids of scenarios' agents (`Scenario.memory_key`)
 
 
@@ -26,10 +28,7 @@ class BadAgent(Refused):
 
 
 class VendorModel(BaseModel):
-    """Base of all objects in a vendor's request: null means absent; fields without effect are accepted.
-
-    ``neutral``: values of unsupported fields that change nothing. They are accepted and ignored.
-    """
+    """Base of a vendor's objects: null means absent; ``neutral`` values of unsupported fields are ignored."""
 
     model_config = ConfigDict(extra="allow")
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -53,7 +52,6 @@ class VendorModel(BaseModel):
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove the null members of objects at every depth."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(member) for name, member in value.items() if member is not None}
     return [_without_nulls(member) for member in value] if isinstance(value, list) else value
@@ -62,6 +60,10 @@ def _without_nulls(value: Any) -> Any:
 def _is_in(value: Any, allowed: tuple[Any, ...]) -> bool:
     """Compare by value and kind: ``True`` is not 1."""
     return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
+
+
+def joined(content: str | Sequence[Any]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def check_model(name: str, model: str) -> None:
@@ -88,12 +90,8 @@ def stops_of(limits: ChatLimits, values: str | Sequence[str] | None) -> tuple[st
 def agent_of(access: Access, *ids: str | None, hints: Sequence[str | None] = ()) -> str:
     """Return the agent of a request: the first of ``ids``, else the first usable hint, else the token's only agent.
 
-    ``hints`` are fields that vendors' clients fill for other purposes, too: one is usable if it is a valid id and the
-    token is for that agent; others are ignored.
-
-    :raises BadAgent: the request names no agent, or one of a scenario
-    :raises Forbidden: the token is not for this agent, whether it exists or not
-    :raises ConfigError: the id is invalid
+    ``hints`` are fields that clients fill for other purposes, too: usable are valid ids that the token is for.
+    Raises BadAgent, ConfigError for an invalid id, and Forbidden for other agents, whether they exist or not.
     """
     usable = (hint for hint in hints if hint and is_safe(hint) and not hint.startswith(RESERVED) and access.may(hint))
     agent = next((name for name in (*ids, *usable) if name is not None), access.only)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +20,6 @@ from keep_agent.server.error_handlers import event_of, expected
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
 SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
-QUIET = 15.0  # seconds without an event until a keep-alive is sent
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": still there\n\n"
 log = logging.getLogger(__name__)
@@ -30,9 +30,7 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
-def error_event(body: Mapping[str, Any]) -> bytes:
-    """Encode an error as an event named ``error``, for formats whose events have names."""
-    return event(body, "error")
+error_event = partial(event, name="error")  # for formats whose events have names
 
 
 class Events(StreamingResponse):
@@ -72,37 +70,16 @@ async def _cancelled_with(request: Request, generation: Generation) -> AsyncIter
 
 
 async def reply(
-    request: Request, generation: Generation, events: AsyncIterator[bytes] | None, answer: Callable[[str], BaseModel]
-) -> Response:
-    """Answer with ``events`` if given, else with ``answer`` of the whole text. Raises the generation's errors.
-
-    The prompt is accepted before the first event, so that its errors have a status of their own.
-    """
+    request: Request, path: str, generation: Generation, events: AsyncIterator[bytes] | None,
+    answer: Callable[[str], BaseModel], encode_error: Callable[[Mapping[str, Any]], bytes] = event,
+) -> Response:  # fmt: skip
+    """Answer with ``events``, else with ``answer`` of the whole text. Errors before the first event have a status."""
     async with _cancelled_with(request, generation):
         await generation.begin()
         if events is None:
-            text = "".join([piece async for piece in generation.pieces()])
+            text = "".join([piece or "" async for piece in generation.pieces()])
             return Response(answer(text).model_dump_json(), media_type="application/json")
-    return Events(events, generation)
-
-
-async def pieces(generation: Generation) -> AsyncIterator[str | None]:
-    """Yield pieces of text; None after `QUIET` seconds without one."""
-    source = aiter(generation.pieces())
-    pending: asyncio.Future[str] = asyncio.ensure_future(anext(source))
-    try:
-        while True:
-            done, _ = await asyncio.wait([pending], timeout=QUIET)
-            if not done:
-                yield None
-                continue
-            try:
-                yield pending.result()
-            except StopAsyncIteration:
-                return
-            pending = asyncio.ensure_future(anext(source))
-    finally:
-        pending.cancel()
+    return Events(with_error_event(path, events, encode_error), generation)
 
 
 async def with_error_event(

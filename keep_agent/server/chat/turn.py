@@ -42,10 +42,7 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``.
-
-    ``generated`` leaves out tokens that the scheduler made after a stop, since their number is not deterministic.
-    """
+    """End of an answer: ``stop`` (an end token, or before ``stopped_by``), ``length`` or ``cancelled``."""
 
     reason: str
     generated: int
@@ -55,10 +52,7 @@ class TurnEnd:
 
 
 class Turn:
-    """One turn; runs on a thread, and may be cancelled from another.
-
-    :param emit: receives the prefill's result, then each piece of text
-    """
+    """One turn, run on a thread and cancelled from any. ``emit`` receives the prefill's result, then pieces of text."""
 
     def __init__(
         self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
@@ -75,7 +69,6 @@ class Turn:
         self._first: float | None = None  # time of the first token
 
     def cancel(self) -> None:
-        """End the turn soon; computed rows are kept."""
         with self._lock:
             self._is_cancelled = True
             if self._stream is not None:
@@ -96,7 +89,10 @@ class Turn:
             finally:
                 stream.cancel()  # no effect if it has ended
                 stream.collect()  # the prompt's rows are complete only now
-            self._save(prompt, detokenizer)
+            try:
+                self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
+            except CapacityError:  # the turn is kept; failing to evict other agents is no error of this request
+                log.warning("agent %s", prompt.agent, exc_info=True)
         return self._end(stream, detokenizer)
 
     def _submit(self, prompt: AgentPrompt, most: int) -> Stream:
@@ -116,12 +112,6 @@ class Turn:
                 return
         if piece := detokenizer.flush():
             self._emit(piece)
-
-    def _save(self, prompt: AgentPrompt, detokenizer: Detokenizer) -> None:
-        try:
-            self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
-        except CapacityError:  # the turn is kept; failing to evict other agents is no error of this request
-            log.warning("agent %s", prompt.agent, exc_info=True)
 
     def _end(self, stream: Stream, detokenizer: Detokenizer) -> TurnEnd:
         if detokenizer.stop is not None or stream.reason is Reason.STOP:

@@ -37,24 +37,15 @@ STEPS[list(b"]}")] = -1
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of all requests.
+    """Limits of all requests."""
 
-    :param body_bytes: largest body; ``large`` has other sizes for path patterns with ``*``, whose bodies are streamed
-        to the route without a JSON scan
-    :param body_seconds: time for a whole body; for a ``large`` path, between two parts of it
-    :param send_seconds: time in which a client has to read a part of its answer; else the connection ends
-    :param depth: deepest nesting of JSON brackets
-    :param requests: most requests at once, of planning and of conversations each
-    :param per_agent: most requests at once of one agent: one runs, the others wait
-    """
-
-    body_bytes: int = 1 << 20
-    body_seconds: float = 10.0
-    send_seconds: float = 30.0
-    depth: int = 32
-    requests: int = 64
-    per_agent: int = 5
-    large: Mapping[str, int] = field(default_factory=dict)
+    body_bytes: int = 1 << 20  # of a body
+    body_seconds: float = 10.0  # for a whole body; for a ``large`` path, between two parts of it
+    send_seconds: float = 30.0  # in which a client reads a part of its answer; else the connection ends
+    depth: int = 32  # deepest nesting of JSON brackets
+    requests: int = 64  # at once, of planning and of conversations each
+    per_agent: int = 5  # at once of one agent: one runs, the others wait
+    large: Mapping[str, int] = field(default_factory=dict)  # bytes of bodies by path pattern, streamed without a scan
 
     def __post_init__(self) -> None:
         knobs = {knob.name: getattr(self, knob.name) for knob in fields(self) if knob.name != "large"}
@@ -67,11 +58,8 @@ class Limits:
         """Most values in a JSON body; those of robots and clients take at least twice as many bytes each."""
         return max(1, self.body_bytes // 5)
 
-    def most(self, path: str) -> int:
-        return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), self.body_bytes)
-
-    def is_large(self, path: str) -> bool:
-        return any(fnmatchcase(path, pattern) for pattern in self.large)
+    def large_bytes(self, path: str) -> int | None:
+        return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), None)
 
 
 class LimitsMiddleware:
@@ -84,18 +72,21 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path, headers = scope["path"], Headers(scope=scope)
-        most = self._limits.most(path)
+        headers, large = Headers(scope=scope), self._limits.large_bytes(scope["path"])
+        pending: list[Message] = []
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
         try:
-            _check_headers(headers, most)
-            if self._limits.is_large(path):
-                receiving = _PartReader(receive, most, self._limits.body_seconds)
-            else:
-                receiving = _Replay(await self._read(most, receive), receive)
+            _check_headers(headers, large or self._limits.body_bytes)
+            if large is None:
+                pending = await self._read(self._limits.body_bytes, receive)
         except Refused as error:
             await _refuse(scope, error, "expect" in headers, receive, send)
             return
-        if receiving.pending:
+        if pending or large is not None:  # else the client has disconnected
+            receiving = replay if large is None else _PartReader(receive, large, self._limits.body_seconds)
             await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
     async def _read(self, most: int, receive: Receive) -> list[Message]:
@@ -114,9 +105,7 @@ class LimitsMiddleware:
 
 
 def _check_headers(headers: Headers, most: int) -> None:
-    """Raise Refused for a length above ``most``, and where a proxy and this server may disagree about the end of the
-    body (request smuggling).
-    """
+    """Raise Refused for a length above ``most``, and for two, on which proxies may disagree (request smuggling)."""
     if "transfer-encoding" in headers and "content-length" in headers:
         raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
     length = headers.get("content-length", "0")
@@ -124,20 +113,8 @@ def _check_headers(headers: Headers, most: int) -> None:
         raise _too_large(most)
 
 
-class _Replay:
-    """ASGI ``receive`` that returns ``pending`` messages first."""
-
-    def __init__(self, pending: list[Message], receive: Receive) -> None:
-        self.pending, self._receive = pending, receive
-
-    async def __call__(self) -> Message:
-        return self.pending.pop() if self.pending else await self._receive()
-
-
 class _PartReader:
     """ASGI ``receive`` of a body in parts; too large or slow ones raise HTTPException, which routes pass on."""
-
-    pending = True
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
@@ -180,20 +157,13 @@ async def _refuse(scope: Scope, error: Refused, expects: bool, receive: Receive,
         if message["type"] == "http.response.body":
             await send({**message, "more_body": True})
             if not isinstance(error, TooSlow) and not expects:
-                await _discard(receive)
+                with anyio.move_on_after(FAREWELL):
+                    while (part := await receive())["type"] != "http.disconnect" and part.get("more_body"):
+                        pass
             message = {"type": "http.response.body", "body": b""}
         await send(message)
 
     await answer_to(scope["path"], error, closing=True)(scope, receive, lingering)
-
-
-async def _discard(receive: Receive) -> None:
-    """Read the rest of the body for a while: some clients read the answer only after they have sent everything."""
-    with anyio.move_on_after(FAREWELL):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                return
 
 
 def _too_large(most: int) -> TooLarge:
@@ -205,9 +175,7 @@ class BadJson(Refused):
 
 
 def check_json(text: bytes, depth: int, values: int) -> None:
-    """Raise BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN, infinite and huge numbers,
-    brackets nested more than ``depth`` deep, and more than ``values`` values (each takes many times its bytes).
-    """
+    """Raise BadJson for no UTF-8, NULs, half surrogate pairs, NaN, huge numbers, deep nesting and too many values."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import h11
+from starlette.types import Message
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent
 
 SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
 
@@ -52,11 +49,10 @@ class TimedProtocol(H11Protocol):
 class RefusableSocket(WebSocketsSansIOProtocol):
     """Websockets for ``uvicorn.Config(ws=...)`` that log no error when a handshake is refused with an answer.
 
-    uvicorn (0.54) does not count an answer by the extension ``websocket.http.response`` as the end of the handshake and
-    logs an error for each, with which any client could fill the log.
+    uvicorn (0.54) does not count such an answer as the handshake's end; any client could fill the log with errors.
     """
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Message) -> None:  # type: ignore[override]
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True

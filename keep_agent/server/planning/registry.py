@@ -16,12 +16,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.durable import DurableAgent
+from keep_agent.agent.durable import DurableAgent, lock_folder
 from keep_agent.agent.trace_recorder import Recorder
 from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
-from keep_agent.server.folder_lock import lock_folder
 from keep_agent.server.settings import AgentLimits
 from memory.files.atomic import sync
 from memory.files.names import agent_stem
@@ -32,8 +31,6 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Entry:
-    """State of an agent that was used lately."""
-
     agent: DurableAgent | None = None  # None: asleep
     users: int = 0
     is_deleted: bool = False
@@ -62,13 +59,7 @@ class Registry:
         return sorted(name for name in (folder.rpartition("-")[0] for folder in folders) if name)
 
     def create(self, name: str, reserved: bool = False) -> None:
-        """Create an agent.
-
-        :param reserved: a token names this agent, so the limit on the number of agents does not apply
-        :raises Conflict: the id is in use
-        :raises CapacityError: there are too many agents
-        :raises ConfigError: the id is invalid
-        """
+        """Create an agent; a ``reserved`` one may exceed the limit. Raises Conflict, CapacityError, ConfigError."""
         place = self._place(name)
         with self._lock:
             if place.exists():

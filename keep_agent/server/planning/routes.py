@@ -1,14 +1,15 @@
-"""Routes of planning agents below ``/v1/agents``."""
+"""Routes of planning agents below ``/v1/agents``, with the models of their requests and answers."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
@@ -19,30 +20,96 @@ from keep_agent.server.auth.access_rules import AGENTS, Caller
 from keep_agent.server.chat.server_sent_events import HEADERS, SSE, error_event, event, with_error_event
 from keep_agent.server.error_handlers import NotFound
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
+from keep_agent.server.limits.strict_models import Items, Strict
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning.registry import Registry
-from keep_agent.server.planning.schemas import (
-    About,
-    AgentList,
-    Create,
-    Decided,
-    Finish,
-    Observe,
-    Plan,
-    Report,
-    decision_json,
-)
 
+AGENT = f"{AGENTS}/{{agent}}"
 MEMORY = "application/octet-stream"
 BYTES = {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
-DOWNLOAD: dict[str, Any] = {"responses": {200: BYTES}, "response_class": Response}
-UPLOAD: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, **BYTES}}}
+ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_1"}
+MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
+CABINET = {"id": "cabinet_1", "category": "receptacle", "type": "cabinet", "states": ["closed"]}
+SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
+DETAILS = {"none": (), "summary": ("queued_ms", "timings", "counts", "ahead")}  # keys of a decision's trace
+Detail = Literal["none", "summary", "full"]
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+class Create(Strict):
+    model_config = _example(id="kitchen")
+    id: StrictStr = Field(description="1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'", max_length=64)
+
+
+class FactRow(Strict):
+    """One thing as the robot knows it; fields that are left out are unknown or false."""
+
+    model_config = _example(**MUG)
+    id: StrictStr = Field(description="Its name: type and number")
+    category: Literal["object", "receptacle", "agent"]
+    type: StrictStr
+    place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
+    holds: StrictStr | None = Field(None, description="The object that the agent holds")
+    states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
+    gone: StrictBool = Field(False, description="It no longer exists")
+    sees: Items[StrictStr] = Field([], description="The things in the agent's view")
+
+
+class Observe(Strict):
+    model_config = _example(facts=[ROBOT, CABINET, MUG])
+    facts: Items[FactRow]
+
+
+class Plan(Strict):
+    model_config = _example(instruction="put the mug on the table", skills=SKILLS)
+    instruction: StrictStr
+    skills: Items[StrictStr] = Field(description="The skills that are possible now")
+    after: StrictInt | None = Field(
+        None, description="Number of the last decision you know, 0 before the first: a request that is repeated with "
+        "it makes no second decision",
+    )  # fmt: skip
+    trace: Detail = Field("summary", description="Detail of the answer's trace of how the prompt was made")
+    stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
+
+
+class Report(Strict):
+    model_config = _example(ok=False, message="the cabinet is locked", number=3)
+    ok: StrictBool
+    message: StrictStr = Field("", description="The reason if it failed")
+    number: StrictInt | None = Field(None, description="Number of the decision; with it a report may be repeated")
+
+
+class Finish(Strict):
+    model_config = _example(success=True)
+    success: StrictBool
+
+
+class About(BaseModel):
+    id: str
+    segments: int
+    decisions: int
+
+
+class AgentList(BaseModel):
+    agents: list[str]
+
+
+class Decided(BaseModel):
+    skill: str
+    scores: list[tuple[str, float]]
+    number: int
+    trace: dict[str, Any]
+    warnings: list[str] = Field([], description="Facts that the plan lacked, such as one about the agent itself")
+
+
 Event = tuple[str, dict[str, Any]]
 T = TypeVar("T")
 
 
 def apply(agent: DurableAgent, body: Observe | Report | Finish) -> None:
-    """Call the agent's method for a request."""
     match body:
         case Observe():
             agent.observe([fact.model_dump() for fact in body.facts])
@@ -56,8 +123,7 @@ class Planner:
     """Async access to the agents: every call runs in a thread. The limiter bounds the number of threads."""
 
     def __init__(self, registry: Registry, limiter: ConcurrencyLimiter, metrics: Metrics) -> None:
-        self.registry, self.limiter = registry, limiter
-        self._metrics = metrics
+        self.registry, self.limiter, self._metrics = registry, limiter, metrics
         self._threads = anyio.CapacityLimiter(math.inf)
         metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.awake)
 
@@ -80,77 +146,70 @@ class Planner:
         def ready(cost: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(events.put_nowait, ("ready", cost))
 
-        work = self.on(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
-        task = asyncio.ensure_future(work)
-
         def done(task: asyncio.Task[Decision]) -> None:
             if not task.cancelled():
                 task.exception()  # marks it as retrieved, else asyncio logs an error that no client waits for
             events.put_nowait(("", {}))
 
+        work = self.on(name, lambda agent: agent.plan(body.instruction, body.skills, ready, body.after))
+        task = asyncio.ensure_future(work)
         task.add_done_callback(done)
         while (item := await events.get())[0]:
             yield item
         decision = await task
         self._metrics.planned(decision.trace)
-        yield "decision", decision_json(decision, body.trace)
+        scores = [(skill, round(score, 4)) for skill, score in decision.scores]
+        trace = {key: decision.trace[key] for key in DETAILS.get(body.trace, decision.trace) if key in decision.trace}
+        yield "decision", {
+            "skill": decision.skill, "scores": scores, "number": decision.number, "trace": trace,
+            "warnings": list(decision.warnings),
+        }  # fmt: skip
 
 
-class PlanningRoutes:
-    """Routes of planning agents.
+def planning_router(planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> APIRouter:
+    """Return the routes of planning agents; ``forget`` deletes an agent's conversations, and tells if it had any."""
+    router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
+    registry = planner.registry
 
-    :param forget: deletes an agent's conversations; returns whether there were any
-    """
+    async def call(agent: str, body: Observe | Report | Finish | None = None) -> About:
+        def run(durable: DurableAgent) -> About:
+            if body is not None:
+                apply(durable, body)
+            return About(id=agent, segments=durable.agent.segments, decisions=durable.agent.number)
 
-    def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> None:
-        self._planner, self._forget = planner, forget
-        self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.limiter.admitted)])
-        root, about = f"{AGENTS}/{{agent}}", {"response_model": About}
-        for path, method, route, summary, more in (
-            (AGENTS, "POST", self.create, "Create an agent", {"status_code": 201, **about}),
-            (AGENTS, "GET", self.names, "List the agents of the token", {"response_model": AgentList}),
-            (root, "GET", self.about, "Look at an agent", about),
-            (root, "DELETE", self.delete, "Forget an agent", {"status_code": 204, "response_class": Response}),
-            (f"{root}/observe", "POST", self.observe, "Send new and changed facts", about),
-            (f"{root}/plan", "POST", self.plan, "Choose the next skill", {"response_model": Decided, "responses": SSE}),
-            (f"{root}/report", "POST", self.report, "Report the outcome of a decision", about),
-            (f"{root}/finish", "POST", self.finish, "End the task", about),
-            (f"{root}/memory", "GET", self.save, "Download the memory", DOWNLOAD),
-            (f"{root}/memory", "PUT", self.restore, "Upload a memory", {**about, **UPLOAD}),
-        ):  # fmt: skip
-            self.router.add_api_route(path, route, methods=[method], summary=summary, **more)
+        return await planner.on(agent, run)
 
-    async def create(self, body: Create, caller: Caller) -> About:
+    @router.post(AGENTS, status_code=201, summary="Create an agent")
+    async def create(body: Create, caller: Caller) -> About:
         caller.require(body.id)
-        await self._planner.thread(lambda: self._planner.registry.create(body.id, reserved=not caller.all))
+        await planner.thread(lambda: registry.create(body.id, reserved=not caller.all))
         return About(id=body.id, segments=0, decisions=0)
 
-    async def names(self, caller: Caller) -> AgentList:
-        return AgentList(agents=await self._planner.thread(lambda: self._planner.registry.names(caller.agents)))
+    @router.get(AGENTS, summary="List the agents of the token")
+    async def names(caller: Caller) -> AgentList:
+        return AgentList(agents=await planner.thread(lambda: registry.names(caller.agents)))
 
-    async def about(self, agent: str) -> About:
-        return await self._apply(agent, None)
+    @router.get(AGENT, summary="Look at an agent")
+    async def about(agent: str) -> About:
+        return await call(agent)
 
-    async def delete(self, agent: str) -> Response:
-        had_conversations = await self._forget(agent)
+    @router.delete(AGENT, status_code=204, response_class=Response, summary="Forget an agent")
+    async def delete(agent: str) -> Response:
+        had_conversations = await forget(agent)
         try:
-            await self._planner.thread(lambda: self._planner.registry.delete(agent))
+            await planner.thread(lambda: registry.delete(agent))
         except NotFound:
             if not had_conversations:
                 raise
         return Response(status_code=204)
 
-    async def observe(self, agent: str, body: Observe) -> About:
-        return await self._apply(agent, body)
+    @router.post(f"{AGENT}/observe", summary="Send new and changed facts")
+    async def observe(agent: str, body: Observe) -> About:
+        return await call(agent, body)
 
-    async def report(self, agent: str, body: Report) -> About:
-        return await self._apply(agent, body)
-
-    async def finish(self, agent: str, body: Finish) -> About:
-        return await self._apply(agent, body)
-
-    async def plan(self, request: Request, agent: str, body: Plan) -> Response | Decided:
-        events = self._planner.plan(agent, body)
+    @router.post(f"{AGENT}/plan", response_model=Decided, responses=SSE, summary="Choose the next skill")
+    async def plan(request: Request, agent: str, body: Plan) -> Response | Decided:
+        events = planner.plan(agent, body)
         first = await anext(events)  # raises the errors of the request, so that they have a status of their own
         if body.stream:
             content = with_error_event(request.url.path, _encode(first, events), error_event)
@@ -158,26 +217,29 @@ class PlanningRoutes:
         *_, (_, decision) = [first, *[item async for item in events]]
         return Decided(**decision)
 
-    async def save(self, agent: str) -> Response:
-        content = await self._planner.on(agent, lambda durable: packed(durable.dump()))
+    @router.post(f"{AGENT}/report", summary="Report the outcome of a decision")
+    async def report(agent: str, body: Report) -> About:
+        return await call(agent, body)
+
+    @router.post(f"{AGENT}/finish", summary="End the task")
+    async def finish(agent: str, body: Finish) -> About:
+        return await call(agent, body)
+
+    @router.get(f"{AGENT}/memory", responses={200: BYTES}, response_class=Response, summary="Download the memory")
+    async def save(agent: str) -> Response:
+        content = await planner.on(agent, lambda durable: packed(durable.dump()))
         return Response(content, media_type=MEMORY)
 
-    async def restore(self, request: Request, agent: str) -> About:
-        body, registry = await request.body(), self._planner.registry
+    upload = {"requestBody": {"required": True, **BYTES}}
 
-        def replace() -> None:
-            registry.replace(agent, unpacked(body, "the body", registry.limits.memory_values))
+    @router.put(f"{AGENT}/memory", openapi_extra=upload, summary="Upload a memory")
+    async def restore(request: Request, agent: str) -> About:
+        body = await request.body()
+        most = registry.limits.memory_values
+        await planner.thread(lambda: registry.replace(agent, unpacked(body, "the body", most)))
+        return await call(agent)
 
-        await self._planner.thread(replace)
-        return await self.about(agent)
-
-    async def _apply(self, agent: str, body: Observe | Report | Finish | None) -> About:
-        def run(durable: DurableAgent) -> About:
-            if body is not None:
-                apply(durable, body)
-            return About(id=agent, segments=durable.agent.segments, decisions=durable.agent.number)
-
-        return await self._planner.on(agent, run)
+    return router
 
 
 async def _encode(first: Event, rest: AsyncIterator[Event]) -> AsyncIterator[bytes]:

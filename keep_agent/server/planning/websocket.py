@@ -7,51 +7,34 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
 from keep_agent.errors import KeepError
-from keep_agent.server.auth.access_rules import AGENTS, POLICY, Caller
-from keep_agent.server.auth.tokens import OPEN, Access
+from keep_agent.server.auth.access_rules import POLICY, Caller
+from keep_agent.server.auth.tokens import OPEN
 from keep_agent.server.error_handlers import Refused, answer_to, event_of, expected, validation_message
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
-from keep_agent.server.limits.request_limits import check_json
-from keep_agent.server.planning.routes import Event, Planner, apply
-from keep_agent.server.planning.schemas import Finish, Observe, Plan, Report
+from keep_agent.server.limits.request_limits import Limits, check_json
+from keep_agent.server.planning.routes import AGENT, Finish, Observe, Plan, Planner, Report, apply
 from keep_agent.server.settings import Settings
 
-OVERHEAD = 64  # bytes that a waiting message counts besides its own
+OVERHEAD = 64  # bytes that a waiting message counts besides its own; they bound the number of empty messages
 
 
-class ObserveMessage(Observe):
-    type: Literal["observe"]
-
-
-class PlanMessage(Plan):
-    type: Literal["plan"]
-
-
-class ReportMessage(Report):
-    type: Literal["report"]
-
-
-class FinishMessage(Finish):
-    type: Literal["finish"]
-
-
-Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 REPLIES = {"observe": "observed", "report": "reported", "finish": "finished"}  # type of each reply
-MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
+MODELS = {"observe": Observe, "plan": Plan, "report": Report, "finish": Finish}  # of messages of each type
+MESSAGES = [create_model(name, __base__=model, type=(Literal[name], ...)) for name, model in MODELS.items()]
+MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Annotated[reduce(or_, MESSAGES), Field(discriminator="type")])
 
 
 class Inbox:
-    """Queue of received messages: up to ``most`` bytes, or a single larger message.
-
-    Each message counts `OVERHEAD` bytes more, so that the number of empty ones is bounded, too.
-    """
+    """Queue of received messages: up to ``most`` bytes, with `OVERHEAD` for each, or a single larger message."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._is_closed = most, 0, False
@@ -59,7 +42,6 @@ class Inbox:
         self._changed = asyncio.Condition()
 
     async def put(self, message: bytes) -> None:
-        """Add a message as soon as there is room for it."""
         async with self._changed:
             size = len(message) + OVERHEAD
             await self._changed.wait_for(lambda: not self._messages or self._bytes + size <= self._most)
@@ -86,73 +68,65 @@ class Inbox:
             yield message
 
 
-class SocketRoutes:
-    def __init__(self, planner: Planner, settings: Settings) -> None:
-        most = settings.sockets
-        self._planner, self._limits = planner, settings.limits
-        self._agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
-        self._tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
-        self.router = APIRouter(tags=["planning"])
-        self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
+def socket_router(planner: Planner, settings: Settings) -> APIRouter:
+    router, limits, most = APIRouter(tags=["planning"]), settings.limits, settings.sockets
+    agents = ConcurrencyLimiter(most, settings.agent_sockets, "websockets")
+    tokens = ConcurrencyLimiter(most, max(1, most * 3 // 4), "websockets", "this token")
 
-    async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
+    async def answer(socket: WebSocket, agent: str, content: bytes) -> None:
+        try:
+            body = _parse(content, limits)
+            async with planner.limiter.entered(agent):
+                if isinstance(body, Plan):
+                    async for name, data in planner.plan(agent, body):
+                        await send(socket, {"type": name, **data}, limits.send_seconds)
+                else:
+                    await planner.on(agent, lambda durable: apply(durable, body))
+                    await send(socket, {"type": REPLIES[body.type]}, limits.send_seconds)
+        except Exception as error:
+            if expected(error) is None:
+                raise
+            await send(socket, {"type": "error"} | event_of(socket.url.path, error), limits.send_seconds)
+
+    @router.websocket(f"{AGENT}/socket")
+    async def talk(socket: WebSocket, agent: str, caller: Caller) -> None:
         async with AsyncExitStack() as resources:
+            token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
             try:
-                await self._enter(agent, caller, resources)
+                await resources.enter_async_context(tokens.entered(token))
+                await resources.enter_async_context(agents.entered(agent))
+                async with planner.limiter.entered(agent):
+                    await planner.on(agent, lambda durable: None)  # wakes it up
             except KeepError as error:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
             await socket.accept()
-            inbox = Inbox(self._limits.body_bytes)
-            listener = asyncio.create_task(_listen(socket, inbox))
-            resources.callback(listener.cancel)
+            inbox = Inbox(limits.body_bytes)
+            resources.callback(asyncio.create_task(_listen(socket, inbox)).cancel)
             with suppress(WebSocketDisconnect):
                 async for content in inbox:
-                    await self._answer(socket, agent, content)
+                    await answer(socket, agent, content)
 
-    async def _enter(self, agent: str, caller: Access, resources: AsyncExitStack) -> None:
-        """Take a share of the websockets, and wake the agent. Raises KeepError."""
-        token = None if caller is OPEN else caller.name  # a server without tokens has no shares per token
-        await resources.enter_async_context(self._tokens.entered(token))
-        await resources.enter_async_context(self._agents.entered(agent))
-        async with self._planner.limiter.entered(agent):
-            await self._planner.on(agent, lambda durable: None)
+    return router
 
-    async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
-        try:
-            body = self._parse(content)
-            async with self._planner.limiter.entered(agent):
-                async for name, data in self._events(agent, body):
-                    await self._send(socket, {"type": name, **data})
-        except Exception as error:
-            if expected(error) is None:
-                raise
-            await self._send(socket, {"type": "error"} | event_of(socket.url.path, error))
 
-    async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
-        """Send a message. Raises WebSocketDisconnect for a slow client, which holds a share of the limiters."""
-        try:
-            with anyio.fail_after(self._limits.send_seconds):
-                await socket.send_text(json.dumps(message))
-        except TimeoutError:
-            raise WebSocketDisconnect(POLICY) from None
+async def send(socket: WebSocket, message: Mapping[str, Any], seconds: float) -> None:
+    """Send a message. Raises WebSocketDisconnect for a slow client, which holds a share of the limiters."""
+    try:
+        with anyio.fail_after(seconds):
+            await socket.send_text(json.dumps(message))
+    except TimeoutError:
+        raise WebSocketDisconnect(POLICY) from None
 
-    def _parse(self, content: bytes) -> BaseModel:
-        if len(content) > self._limits.body_bytes:
-            raise Refused(f"a message of {len(content)} bytes is too long; use up to {self._limits.body_bytes}")
-        check_json(content, self._limits.depth, self._limits.values)
-        try:
-            return MESSAGE.validate_json(content)
-        except ValidationError as error:
-            raise Refused(validation_message(error.errors(include_input=False, include_url=False))) from None
 
-    async def _events(self, agent: str, body: BaseModel) -> AsyncIterator[Event]:
-        if isinstance(body, PlanMessage):
-            async for event in self._planner.plan(agent, body):
-                yield event
-        else:
-            await self._planner.on(agent, lambda durable: apply(durable, body))
-            yield REPLIES[body.type], {}
+def _parse(content: bytes, limits: Limits) -> BaseModel:
+    if len(content) > limits.body_bytes:
+        raise Refused(f"a message of {len(content)} bytes is too long; use up to {limits.body_bytes}")
+    check_json(content, limits.depth, limits.values)
+    try:
+        return MESSAGE.validate_json(content)
+    except ValidationError as error:
+        raise Refused(validation_message(error.errors(include_input=False, include_url=False))) from None
 
 
 async def _listen(socket: WebSocket, inbox: Inbox) -> None:

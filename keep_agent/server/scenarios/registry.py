@@ -1,8 +1,8 @@
 """Registry of running scenarios, and the part of them that each token may read.
 
-A token for the id ``persist_{scenario}_{agent}`` reads what that agent hears, whether the agent is permanent or not. To
-begin or delete a scenario needs tokens for all of its agents; to play it, one of them. A token for none of them gets
-the answer for a missing scenario, and only tokens that read a turn's speaker get the reason of its failure.
+A token for ``persist_{scenario}_{agent}`` reads what that agent hears. Beginning and deleting a scenario needs tokens
+for all its agents, playing it one of them. Tokens for none of them get the answer for a missing scenario, and only
+those that read a turn's speaker get the reason of its failure.
 """
 
 from __future__ import annotations
@@ -47,35 +47,31 @@ def shipped_scenario(name: str) -> Scenario:
 def sent_scenario(content: Mapping[str, Any], limits: ChatLimits) -> Scenario:
     """Return a client's scenario. Counts are checked first, since parsing takes time. Raises DataError, BadScenario."""
     agents, phases = content.get("agents"), content.get("phases")
-    _check("agents", len(agents) if isinstance(agents, dict) else 0, limits.scenario_agents)
-    _check("phases", len(phases) if isinstance(phases, list) else 0, limits.scenario_turns)
+    _check(
+        ("agents", len(agents) if isinstance(agents, dict) else 0, limits.scenario_agents),
+        ("phases", len(phases) if isinstance(phases, list) else 0, limits.scenario_turns),
+    )
     return make_scenario(content)
 
 
-def _check_limits(scenario: Scenario, limits: ChatLimits) -> None:
-    _check("agents", len(scenario.agents), limits.scenario_agents)
-    _check("turns", scenario.turns, limits.scenario_turns)
-    _check("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens)
-    notes = [note.text for phase in scenario.phases for note in phase.notes]
-    _check("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates)
-
-
-def _check(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise BadScenario(f"the scenario has {count} {what}, more than the {most} allowed here; use fewer")
+def _check(*counts: tuple[str, int, int]) -> None:
+    for name, count, most in counts:
+        if count > most:
+            raise BadScenario(f"the scenario has {count} {name}, more than the {most} allowed here; use fewer")
 
 
 def voice(scenario: Scenario, agent: str) -> str:
-    """Return the id that a token must be for to read what ``agent`` hears; no planning agent needs to have it."""
+    """Return the id that a token must be for to read what ``agent`` hears."""
     return f"persist_{scenario.name}_{agent}"
+
+
+def voices_of(scenario: Scenario) -> list[str]:
+    return [voice(scenario, agent) for agent in scenario.agents]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPlayer(Player):
-    """Player of a scenario whose turns run on the scheduler of conversations.
-
-    ``begins`` receives each turn before it runs, so that it can be cancelled; a cancelled turn is not recorded.
-    """
+    """Player on the scheduler of conversations. ``begins`` receives each turn before it runs, to cancel it."""
 
     scheduler: Scheduler
     prompt_chars: int
@@ -98,8 +94,6 @@ class SharedPlayer(Player):
 
 @dataclass(eq=False)
 class Running:
-    """A running scenario. Its turns are played one after another."""
-
     id: str
     scenario: Scenario
     story: Story
@@ -135,10 +129,6 @@ class Running:
         if self.turn is not None:
             self.turn.cancel()
 
-    @property
-    def voices(self) -> frozenset[str]:
-        return frozenset(voice(self.scenario, agent) for agent in self.scenario.agents)
-
     def ears(self, access: Access) -> frozenset[str]:
         """Return the agents whose view a token may read."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
@@ -154,17 +144,11 @@ class Running:
         speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
         return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
 
-    def may_know_why(self, access: Access) -> bool:
-        """Tell whether a token reads the current turn's speaker, or all agents: an error may quote the prompt."""
-        ears = self.ears(access)
-        speaker = None if self.turn is None else self.turn.request.agent
-        return len(ears) == len(self.scenario.agents) or speaker in {
-            self.scenario.memory_key(agent, self.id) for agent in ears
-        }
-
 
 class Scenarios:
     """All running scenarios, on the threads and the scheduler of ``conversations``. Closed before those."""
+
+    player = SharedPlayer
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -173,19 +157,24 @@ class Scenarios:
         self._is_closed = False
 
     def create(self, access: Access, scenario: Scenario) -> Running:
-        """Begin a scenario; no turn is played yet.
+        """Begin a scenario; no turn is played yet. Tokens for certain agents may always begin theirs.
 
         :raises Forbidden: the token is not for all of its agents
-        :raises CapacityError: too many are running. A token for certain agents does not learn how many: each id is in
-            one scenario at a time, so it may always begin its own
+        :raises CapacityError: too many are running
         :raises Conflict: one of the agents is in a running scenario of that name, whose rows would be the same
         """
         limits = self._conversations.limits
-        voices = {access.require(voice(scenario, agent)) for agent in scenario.agents}
-        _check_limits(scenario, limits)
+        voices = {access.require(agent) for agent in voices_of(scenario)}
+        notes = [note.text for phase in scenario.phases for note in phase.notes]
+        _check(
+            ("agents", len(scenario.agents), limits.scenario_agents),
+            ("turns", scenario.turns, limits.scenario_turns),
+            ("max_tokens of a turn", max(phase.max_tokens for phase in scenario.phases), limits.scenario_tokens),
+            ("templates", sum(1 for text in notes for _ in references(text)), limits.scenario_templates),
+        )
         if self._is_closed:
             raise Unavailable("this server is closing; use another, or try again later")
-        if any(not voices.isdisjoint(running.voices) for running in self._running.values()):
+        if any(not voices.isdisjoint(voices_of(running.scenario)) for running in self._running.values()):
             raise Conflict(
                 f"a scenario {scenario.name!r} with one of these agents is running: delete it first, or give this one "
                 "another name"
@@ -193,22 +182,19 @@ class Scenarios:
         if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are running, which is the limit; delete one")
         running = Running(secrets.token_hex(8), scenario, Story(scenario))
-        running.generator = self._player(running).play(running.story)
+        player = self.player(
+            scenario, self._conversations.memories, self._stops, running.id, scheduler=self._conversations.scheduler,
+            prompt_chars=limits.prompt_chars, begins=running.begins,
+        )  # fmt: skip
+        running.generator = player.play(running.story)
         self._running[running.id] = running
         return running
-
-    def _player(self, running: Running) -> SharedPlayer:
-        talks = self._conversations
-        return SharedPlayer(
-            running.scenario, talks.memories, self._stops, running.id, scheduler=talks.scheduler,
-            prompt_chars=talks.limits.prompt_chars, begins=running.begins,
-        )  # fmt: skip
 
     async def delete(self, access: Access, number: str) -> None:
         """End a scenario. Permanent agents keep their rows, others are forgotten."""
         running = self.get(access, number)
-        for agent in running.scenario.agents:
-            access.require(voice(running.scenario, agent))
+        for agent in voices_of(running.scenario):
+            access.require(agent)
         await self._end(running)
 
     async def _end(self, running: Running) -> None:
@@ -218,7 +204,6 @@ class Scenarios:
         self._running.pop(running.id, None)
 
     async def close(self) -> None:
-        """End all scenarios, even if ending one fails."""
         self._is_closed = True
         for running in list(self._running.values()):
             running.cancel()
@@ -239,22 +224,17 @@ class Scenarios:
         return running
 
     async def play(self, access: Access, running: Running) -> turns.Turn | None:
-        """Play the next turn; None after the last.
-
-        :raises Conflict: it failed before, or was deleted; or this turn fails and the token may not know why
-        """
+        """Play the next turn; None after the last. Raises Conflict if one failed or the scenario was deleted."""
         async with running.lock:
             if running.failed or running.is_closed:
                 raise Conflict(OVER)
             if running.done:
                 return None
             turn = await self._next(access, running)
-            if turn is None:
-                running.done = True
-                return None
-            running.turns.append(turn)
-            running.done = len(running.turns) == running.scenario.turns
-            if running.done:  # ends the last phase
+            if turn is not None:
+                running.turns.append(turn)
+            running.done = turn is None or len(running.turns) == running.scenario.turns
+            if turn is not None and running.done:  # ends the last phase
                 await self._next(access, running)
             return turn
 
@@ -264,7 +244,9 @@ class Scenarios:
             return await self._conversations.in_thread(running.play)
         except Exception as error:
             running.failed = True
-            if running.may_know_why(access):
-                raise
+            ears, turn, agents = running.ears(access), running.turn, running.scenario.agents
+            keys = [running.scenario.memory_key(agent, running.id) for agent in ears]
+            if len(ears) == len(agents) or (turn is not None and turn.request.agent in keys):
+                raise  # else the token reads neither the speaker nor all agents: the error may quote the prompt
             log.warning("scenario %s", running.id, exc_info=True)
             raise Conflict(OVER) from error

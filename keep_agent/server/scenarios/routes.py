@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from keep_agent.scenarios import turn_records as turns
+from keep_agent.scenarios.turn_records import Turn
 from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.auth.tokens import Access
 from keep_agent.server.chat.conversations import Conversations
@@ -97,56 +98,52 @@ class Transcript(BaseModel):
     phases: list[PhaseText]
 
 
-class ScenarioRoutes:
-    def __init__(self, scenarios: Scenarios, conversations: Conversations, limiter: ConcurrencyLimiter) -> None:
-        self._scenarios, self._conversations = scenarios, conversations
-        self.router = APIRouter(tags=["scenarios"])
-        add, busy = self.router.add_api_route, [Depends(limiter.admitted)]
-        add(PATH, self.create, methods=["POST"], status_code=201, dependencies=busy, summary="Begin a scenario")
-        add(PATH, self.all, methods=["GET"], summary="List the running scenarios")
-        add(f"{PATH}/{{number}}", self.get, methods=["GET"], summary="Look at a scenario")
-        add(f"{PATH}/{{number}}", self.delete, methods=["DELETE"], status_code=204, summary="End a scenario")
-        add(f"{PATH}/{{number}}/turns", self.play, methods=["POST"], dependencies=busy, summary="Play turns")
-        add(f"{PATH}/{{number}}/transcript", self.transcript, methods=["GET"], summary="Read an agent's transcript")
+def scenario_router(scenarios: Scenarios, conversations: Conversations, limiter: ConcurrencyLimiter) -> APIRouter:
+    router, busy, single = APIRouter(tags=["scenarios"]), [Depends(limiter.admitted)], f"{PATH}/{{number}}"
 
-    async def create(self, body: Begin, caller: Caller) -> ScenarioState:
+    @router.post(PATH, status_code=201, dependencies=busy, summary="Begin a scenario")
+    async def create(body: Begin, caller: Caller) -> ScenarioState:
         """Needs a token for all agents of the scenario: ids ``persist_{scenario}_{agent}``."""
         if body.name is not None:
             load = partial(shipped_scenario, body.name)
         else:
-            load = partial(sent_scenario, body.scenario or {}, self._conversations.limits)
-        scenario = await self._conversations.in_thread(load)
-        return state_of(self._scenarios.create(caller, scenario), caller)
+            load = partial(sent_scenario, body.scenario or {}, conversations.limits)
+        return state_of(scenarios.create(caller, await conversations.in_thread(load)), caller)
 
-    async def all(self, caller: Caller) -> list[ScenarioState]:
-        return [state_of(running, caller) for running in self._scenarios.all(caller)]
+    @router.get(PATH, summary="List the running scenarios")
+    async def all(caller: Caller) -> list[ScenarioState]:
+        return [state_of(running, caller) for running in scenarios.all(caller)]
 
-    async def get(self, number: str, caller: Caller) -> ScenarioState:
-        return state_of(self._scenarios.get(caller, number), caller)
+    @router.get(single, summary="Look at a scenario")
+    async def get(number: str, caller: Caller) -> ScenarioState:
+        return state_of(scenarios.get(caller, number), caller)
 
-    async def delete(self, number: str, caller: Caller) -> None:
+    @router.delete(single, status_code=204, summary="End a scenario")
+    async def delete(number: str, caller: Caller) -> None:
         """Permanent agents keep their rows."""
-        await self._scenarios.delete(caller, number)
+        await scenarios.delete(caller, number)
 
-    async def play(self, request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
+    @router.post(f"{single}/turns", dependencies=busy, summary="Play turns")
+    async def play(request: Request, number: str, body: Play, caller: Caller) -> NewTurns:
         """Plays until the token's agents have heard so many turns, the scenario ends, or the client disconnects. The
         number of other turns that were played meanwhile is not in the answer.
 
         One request at a time plays a scenario; others are refused with a time to retry.
         """
-        running = self._scenarios.get(caller, number)
+        running = scenarios.get(caller, number)
         async with running.limiter.entered():
             first = len(running.audible_turns(caller))
             while len(running.audible_turns(caller)) < first + body.turns and not await request.is_disconnected():
-                if await self._scenarios.play(caller, running) is None:
+                if await scenarios.play(caller, running) is None:
                     break
             new = enumerate(running.audible_turns(caller)[first:], first)
-        new_turns = [turn_json(turn, index, running.ears(caller)) for index, turn in new]
-        return NewTurns(played=len(new_turns), turns=new_turns, done=running.done)
+        turns = [turn_json(turn, index, running.ears(caller)) for index, turn in new]
+        return NewTurns(played=len(turns), turns=turns, done=running.done)
 
-    async def transcript(self, number: str, agent: str, caller: Caller) -> Transcript:
+    @router.get(f"{single}/transcript", summary="Read an agent's transcript")
+    async def transcript(number: str, agent: str, caller: Caller) -> Transcript:
         """The phases that an agent heard, as its own prompt would show them."""
-        running = self._scenarios.get(caller, number)
+        running = scenarios.get(caller, number)
         caller.require(voice(running.scenario, agent))
         if agent not in running.scenario.agents:
             readable = ", ".join(sorted(running.ears(caller)))
@@ -154,6 +151,8 @@ class ScenarioRoutes:
         texts = {phase.name: running.story.transcript(phase.name, agent) for phase in running.scenario.phases}
         phases = [PhaseText(phase=name, text=text) for name, text in texts.items() if text]
         return Transcript(agent=agent, phases=phases)
+
+    return router
 
 
 def state_of(running: Running, access: Access) -> ScenarioState:
@@ -165,9 +164,7 @@ def state_of(running: Running, access: Access) -> ScenarioState:
     )  # fmt: skip
 
 
-def turn_json(turn: turns.Turn, index: int, ears: frozenset[str]) -> ScenarioTurn:
-    return ScenarioTurn(
-        index=index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
-        audience=[agent for agent in turn.audience if agent in ears],
-        **(turn.costs if turn.agent in ears else {}),
-    )  # fmt: skip
+def turn_json(turn: Turn, index: int, ears: frozenset[str]) -> ScenarioTurn:
+    row = asdict(turn) | {"index": index, "audience": [agent for agent in turn.audience if agent in ears]}
+    hidden = () if turn.agent in ears else turn.costs
+    return ScenarioTurn(**{name: value for name, value in row.items() if name not in hidden})

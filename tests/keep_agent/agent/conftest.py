@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,21 +15,19 @@ from keep_agent.config.planner_factory import Brain, brain_of
 
 @pytest.fixture(scope="module")
 def brain(tiny_model: Path) -> Iterator[Callable[..., Brain]]:
-    """A brain for some overrides, the same for the same."""
-    made: dict[tuple[str, ...], Brain] = {}
+    """A function that returns the brain for some overrides, always the same for the same."""
+    with ExitStack() as stack:
 
-    def get(*overrides: str) -> Brain:
-        if overrides not in made:
-            made[overrides] = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *overrides])
-        return made[overrides]
+        @cache
+        def get(*overrides: str) -> Brain:
+            instance = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *overrides])
+            stack.callback(instance.engine.close)
+            return instance
 
-    yield get
-    for one in made.values():
-        one.engine.close()
+        yield get
 
 
 @pytest.fixture
 def agent(brain: Callable[..., Brain]) -> Iterator[Agent]:
-    made = Agent(brain("planner=keep").planner("robot"), "robot")
-    yield made
-    made.close()
+    with Agent(brain("planner=keep").planner("robot"), "robot") as instance:
+        yield instance

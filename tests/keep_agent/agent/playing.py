@@ -20,7 +20,7 @@ SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
 
 class AsPlanner:
-    """An agent where the loop wants a planner; what it decided, and with which scores."""
+    """An agent in the place of the loop's planner, with its decisions."""
 
     name = weights = "agent"
 

@@ -1,4 +1,4 @@
-"""What a client does when its server is slow, away, or none of ours. A planning agent stands behind it."""
+"""Client of a server that is slow, down, or another server; a fake server in front of a planning agent answers."""
 
 from __future__ import annotations
 
@@ -17,68 +17,63 @@ from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, RemoteAgent, Serv
 from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import ConfigError, KeepError, StaleError
 
-URL = "http://robots.test"
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Clock:
-    """Time goes by where it is waited for."""
+    """Time that passes only while it is waited for."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    seconds = 0.0
 
     def monotonic(self) -> float:
-        return self.now
+        return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        self.seconds += seconds
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    return made
+    instance = Clock()
+    monkeypatch.setattr(module, "time", instance)
+    return instance
 
 
 @pytest.fixture(scope="module")
 def agent(tiny_model: Path) -> Iterator[Agent]:
     brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    with Agent(brain.planner("kitchen")) as made:
-        yield made
+    with Agent(brain.planner("kitchen")) as instance:
+        yield instance
     brain.engine.close()
 
 
 def client(answer: Answer) -> Client:
-    return Client(URL, transport=httpx.MockTransport(answer))
+    return Client("http://robots.test", transport=httpx.MockTransport(answer))
 
 
-def served(agent: Agent, *troubles: Answer) -> Answer:
-    """A server with one agent; what is asked of it meets the troubles first, after it was done."""
-    left = list(troubles)
-
-    def about() -> dict[str, Any]:
-        return {"id": "kitchen", "segments": agent.segments, "decisions": agent.number}
+def server_of(agent: Agent, *faults: Answer) -> Answer:
+    """Return a server with one agent; its first plans are made, and answered by ``faults``."""
+    remaining = list(faults)
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked = json.loads(request.content or "{}")
+        body = json.loads(request.content or "{}")
         match request.method, request.url.path.rpartition("/")[2]:
             case "POST", "plan":
                 try:
-                    found = agent.plan(asked["instruction"], asked["skills"], after=asked["after"])
+                    decision = agent.plan(body["instruction"], body["skills"], after=body["after"])
                 except StaleError as error:
                     return httpx.Response(409, json={"error": {"type": "StaleError", "message": str(error)}})
-                if left:
-                    return left.pop(0)(request)
-                told = {"skill": found.skill, "scores": found.scores, "number": found.number, "trace": {}}
-                lines = f"event: ready\ndata: {{}}\n\nevent: decision\ndata: {json.dumps(told)}\n\n"
-                return httpx.Response(200, text=lines) if asked.get("stream") else httpx.Response(200, json=told)
+                if remaining:
+                    return remaining.pop(0)(request)
+                values = {name: getattr(decision, name) for name in ("skill", "scores", "number")} | {"trace": {}}
+                lines = f"event: ready\ndata: {{}}\n\nevent: decision\ndata: {json.dumps(values)}\n\n"
+                return httpx.Response(200, text=lines) if body.get("stream") else httpx.Response(200, json=values)
             case "POST", "report":
-                agent.report(Outcome(asked["ok"], asked["message"]), asked["number"])
+                agent.report(Outcome(body["ok"], body["message"]), body["number"])
             case "POST", "finish":
-                agent.finish(asked["success"])
-        return httpx.Response(200, json=about())
+                agent.finish(body["success"])
+        return httpx.Response(200, json={"id": "kitchen", "segments": agent.segments, "decisions": agent.number})
 
     return answer
 
@@ -87,124 +82,129 @@ def late(request: httpx.Request) -> httpx.Response:
     raise httpx.ReadTimeout("timed out", request=request)
 
 
+def refusal(status: int, message: str, **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"type": "Refusal", "message": message}}, headers=headers)
+
+
 def busy(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(429, json={"error": {"type": "Busy", "message": "come again"}}, headers={"Retry-After": "2"})
+    return refusal(429, "come again", **{"Retry-After": "2"})
 
 
 def ending(request: httpx.Request) -> httpx.Response:
-    """A server that gives up what it could not finish before it ends."""
-    told = {"error": {"type": "Unavailable", "message": "the server is ending"}}
-    return httpx.Response(503, json=told, headers={"Retry-After": "5"})
+    """Answer as a server that ends before it has finished a request."""
+    return refusal(503, "the server is ending", **{"Retry-After": "5"})
 
 
 def short(request: httpx.Request) -> httpx.Response:
-    """An answer that had begun when the server had no file descriptor left."""
-    told = {"error": {"type": "Unavailable", "message": "no file descriptor left"}, "status": 503}
-    return httpx.Response(200, text=f"event: ready\ndata: {{}}\n\nevent: error\ndata: {json.dumps(told)}\n\n")
+    """Begin an answer, then find no file descriptor left."""
+    error = {"error": {"type": "Unavailable", "message": "no file descriptor left"}, "status": 503}
+    return httpx.Response(200, text=f"event: ready\ndata: {{}}\n\nevent: error\ndata: {json.dumps(error)}\n\n")
 
 
-def torn(request: httpx.Request) -> httpx.Response:
+def incomplete(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, text="event: ready\ndata: {}\n\n")
 
 
 def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: Clock) -> None:
-    """Also if something was observed in between. Without its number the server would have made another."""
+    """The number of the last decision prevents a second one, also if a fact was observed in between."""
     before = agent.number
-    for stream, trouble in (
-        (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, torn),
+    for stream, fault in (
+        (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, incomplete),
         (True, short),
     ):  # fmt: skip
 
-        def observed(request: httpx.Request, trouble: Answer = trouble) -> httpx.Response:
+        def observe(request: httpx.Request, fault: Answer = fault) -> httpx.Response:
             agent.observe([{"id": f"mug_{agent.number}", "category": "object", "type": "mug"}])
-            return trouble(request)
+            return fault(request)
 
-        robot = client(served(agent, observed)).agent("kitchen")
-        heard: list[Any] = []
-        decision = robot.plan("get the mug", SKILLS, heard.append if stream else None)
+        robot = client(server_of(agent, observe)).agent("kitchen")
+        costs: list[Any] = []
+        decision = robot.plan("get the mug", SKILLS, costs.append if stream else None)
         before += 1
         assert decision.number == agent.number == before and decision.skill in SKILLS
-        assert bool(heard) == stream
+        assert bool(costs) == stream
         robot.report(Outcome(False, "stuck"))
         assert robot.about().decisions == before
 
 
-def test_who_was_overtaken_is_told_so_and_can_go_on(agent: Agent) -> None:
-    robot = client(served(agent)).agent("kitchen")
+def test_a_client_learns_that_another_has_planned_and_continues(agent: Agent) -> None:
+    robot = client(server_of(agent)).agent("kitchen")
     robot.plan("get the mug", SKILLS)
     robot.report(Outcome(True))
-    other = agent.plan("get the cup", SKILLS).number
-    with pytest.raises(ServerError, match=f"the last decision is number {other}") as error:
+    latest = agent.plan("get the cup", SKILLS).number
+    with pytest.raises(ServerError, match=f"the last decision is number {latest}") as error:
         robot.plan("get the mug", SKILLS)
     assert error.value.status == 409
     robot.report(Outcome(False, "it was not carried out"))
     assert agent.dump()["planner"]["turns"][-1][1:] == [False, "it was not carried out"]
-    assert robot.plan("get the mug", SKILLS).number == other + 1
+    assert robot.plan("get the mug", SKILLS).number == latest + 1
 
 
-def test_patience_begins_with_the_first_failure(clock: Clock) -> None:
-    """So an answer that comes too late is asked for again, however long it was waited for."""
-    asked: list[float] = []
+@pytest.mark.parametrize(
+    ("answer", "seconds", "message", "requests", "least", "most"),
+    [(late, TIMEOUT, "does not answer", 2, 0, 2 * TIMEOUT + PATIENCE), (busy, 0, "come again", 16, 28, PATIENCE)],
+)
+def test_patience_begins_with_the_first_failure(
+    clock: Clock, answer: Answer, seconds: float, message: str, requests: int, least: float, most: float
+) -> None:
+    """A request whose answer came too late is repeated, however long the answer took."""
+    count = 0
 
     def slow(request: httpx.Request) -> httpx.Response:
-        asked.append(clock.now)
-        clock.sleep(TIMEOUT)
-        raise httpx.ReadTimeout("timed out", request=request)
+        nonlocal count
+        count += 1
+        clock.sleep(seconds)
+        return answer(request)
 
-    def counted(request: httpx.Request) -> httpx.Response:
-        asked.append(clock.now)
-        return busy(request)
-
-    with pytest.raises(ServerError, match="does not answer"):
+    with pytest.raises(ServerError, match=message):
         client(slow).agents()
-    assert len(asked) == 2 and clock.now <= 2 * TIMEOUT + PATIENCE
-    clock.now, asked[:] = 0.0, []
-    with pytest.raises(ServerError, match="come again"):
-        client(counted).agents()
-    assert 28 <= clock.now <= PATIENCE and len(asked) == 16
+    assert count == requests and least <= clock.seconds <= most
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda agent: agent.report(False),
-        lambda agent: agent.report({"ok": False}),
-        lambda agent: agent.finish("no"),
-        lambda agent: agent.observe(None),
-        lambda agent: agent.save(None),
+        lambda agent: agent.report(False), lambda agent: agent.report({"ok": False}), lambda agent: agent.finish("no"),
+        lambda agent: agent.observe(None), lambda agent: agent.save(None),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_the_wrong_type_is_refused(agent: Agent, call: Callable[[RemoteAgent], Any]) -> None:
-    remote = client(served(agent)).agent("kitchen")
+    remote = client(server_of(agent)).agent("kitchen")
     with pytest.raises(KeepError, match="give|name"):
         call(remote)
 
 
-def test_names_are_no_paths_and_no_questions() -> None:
-    asked: list[bytes] = []
+def test_names_are_quoted_in_paths() -> None:
+    paths: list[bytes] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.raw_path)
+        paths.append(request.url.raw_path)
         return httpx.Response(204)
 
     for name in ("kitchen#old", "kitchen?old", "kitchen/memory"):
         client(answer).delete(name)
-    assert asked == [b"/v1/agents/kitchen%23old", b"/v1/agents/kitchen%3Fold", b"/v1/agents/kitchen%2Fmemory"]
+    assert paths == [b"/v1/agents/kitchen%23old", b"/v1/agents/kitchen%3Fold", b"/v1/agents/kitchen%2Fmemory"]
 
 
 @pytest.mark.parametrize("url", ["localhost:9105", "ftp://robots", "", "http://", "http://a:b", "robots"])
-def test_a_wrong_url_is_named_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError, match="such as http://localhost:8000"):
         Client(url)
 
 
-def test_what_can_never_be_sent_is_not_tried_again(clock: Clock) -> None:
-    def refused(request: httpx.Request) -> httpx.Response:
-        raise httpx.LocalProtocolError("illegal header value", request=request)
+def illegal(request: httpx.Request) -> httpx.Response:
+    raise httpx.LocalProtocolError("illegal header value", request=request)
 
-    with pytest.raises(ServerError, match="illegal header"):
-        client(refused).agents()
-    assert clock.now == 0
+
+def undecodable(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=b"no gzip")
+
+
+@pytest.mark.parametrize(("answer", "message"), [(illegal, "illegal header"), (undecodable, "does not answer")])
+def test_an_error_that_a_repetition_cannot_mend_is_raised_at_once(clock: Clock, answer: Answer, message: str) -> None:
+    with pytest.raises(ServerError, match=message):
+        client(answer).agents()
+    assert clock.seconds == 0
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_what_can_never_be_sent_is_not_tried_again(clock: Clock) -> None:
     ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n", "[" * 100_000],
     ids=lambda page: page[:9],
 )
-def test_a_page_of_somebody_else_is_no_answer(clock: Clock, tmp_path: Path, page: str) -> None:
-    """A proxy answers with status 200, too: nothing counts as done then."""
+def test_a_page_of_another_server_is_no_answer(clock: Clock, tmp_path: Path, page: str) -> None:
+    """A proxy answers with status 200, too; no call counts as done."""
     connection = client(lambda request: httpx.Response(200, text=page))
     (tmp_path / "memory").write_text("memory")
     robot = connection.agent("kitchen", create=False)
@@ -230,13 +230,12 @@ def test_a_page_of_somebody_else_is_no_answer(clock: Clock, tmp_path: Path, page
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_task_that_ended_with_a_lost_plan_is_not_in_the_way_of_the_next(agent: Agent, clock: Clock) -> None:
-    """Nobody else has planned: the decision that was not heard of is over with its task."""
-    inner, down = served(agent), True
+def test_a_task_that_ended_with_a_lost_plan_does_not_block_the_next(agent: Agent, clock: Clock) -> None:
+    server, down = server_of(agent), True
 
     def answer(request: httpx.Request) -> httpx.Response:
-        told = inner(request)
-        return late(request) if down and request.url.path.endswith("plan") else told
+        content = server(request)
+        return late(request) if down and request.url.path.endswith("plan") else content
 
     robot = client(answer).agent("kitchen")
     robot.about()
@@ -249,15 +248,13 @@ def test_a_task_that_ended_with_a_lost_plan_is_not_in_the_way_of_the_next(agent:
     assert robot.plan("get the cup", SKILLS).number == before + 2
 
 
-def test_a_report_of_who_was_restarted_is_told_once(agent: Agent, clock: Clock) -> None:
-    robot = client(served(agent)).agent("kitchen")
-    number = robot.plan("get the mug", SKILLS).number
-    answers = iter([late, busy])
-    inner = served(agent)
+def test_a_repeated_report_takes_effect_once(agent: Agent, clock: Clock) -> None:
+    server, faults = server_of(agent), iter([late, busy])
+    number = client(server).agent("kitchen").plan("get the mug", SKILLS).number
 
     def answer(request: httpx.Request) -> httpx.Response:
-        told = inner(request)
-        return next(answers, lambda request: told)(request) if request.url.path.endswith("report") else told
+        content = server(request)
+        return next(faults, lambda request: content)(request) if request.url.path.endswith("report") else content
 
     client(answer).agent("kitchen").report(Outcome(False, "stuck"))
     assert agent.number == number
@@ -265,23 +262,14 @@ def test_a_report_of_who_was_restarted_is_told_once(agent: Agent, clock: Clock) 
 
 
 def test_deleting_again_after_a_lost_answer_is_no_error(clock: Clock) -> None:
-    gone: list[str] = []
+    paths: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        if gone:
-            return httpx.Response(404, json={"error": {"type": "NotFound", "message": "no such agent"}})
-        gone.append(request.url.path)
+        if paths:
+            return refusal(404, "no such agent")
+        paths.append(request.url.path)
         return late(request)
 
     client(answer).delete("kitchen")
     with pytest.raises(ServerError, match="no such agent"):
         client(answer).delete("kitchen")
-
-
-def test_an_answer_that_cannot_be_decoded_is_named(clock: Clock) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=b"no gzip")
-
-    with pytest.raises(ServerError, match="does not answer"):
-        client(answer).agents()
-    assert clock.now == 0

@@ -24,7 +24,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.agent.memory_file import read_memory, write_memory
+from keep_agent.agent.memory_file import packed, read_memory, write_packed
 from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
 
@@ -32,7 +32,7 @@ END = "journal.end"
 FILES = (MEMORY, JOURNAL, END)
 SOME = [set(names) for count in (1, 2) for names in combinations(FILES, count)]
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
-Opened = Callable[..., DurableAgent]
+Open = Callable[..., DurableAgent]
 
 
 def durable(brain: Brain, folder: Path, space: str = "robot", name: str = "agent", **choices: Any) -> DurableAgent:
@@ -41,20 +41,26 @@ def durable(brain: Brain, folder: Path, space: str = "robot", name: str = "agent
 
 @pytest.fixture(scope="module")
 def brain(tiny_model: Path) -> Iterator[Brain]:
-    made = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", "prompt.style=linked", "memory.grouping.window=2"])
-    yield made
-    made.engine.close()
+    options = "prompt.encoder=hashed", "prompt.style=linked", "memory.grouping.window=2"
+    instance = brain_of([f"model={tiny_model}", *options])
+    yield instance
+    instance.engine.close()
+
+
+def unlock(agent: DurableAgent) -> None:
+    """Let another agent open the folder, as if this one had been killed."""
+    if not agent._stream.closed:
+        fcntl.flock(agent._stream, fcntl.LOCK_UN)
 
 
 @pytest.fixture
-def opened(brain: Brain, tmp_path: Path) -> Opened:
-    """Opens a folder, also one that others have open: for it they are as if they had been killed."""
+def reopen(brain: Brain, tmp_path: Path) -> Open:
+    """A function that opens a folder, as after a kill of the agents that have it open."""
     alive: list[DurableAgent] = []
 
     def open_again(folder: Path = tmp_path / "agent") -> DurableAgent:
         for agent in alive:
-            if not agent._journal.closed:
-                fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)
+            unlock(agent)
         alive.append(durable(brain, folder))
         return alive[-1]
 
@@ -63,7 +69,7 @@ def opened(brain: Brain, tmp_path: Path) -> Opened:
 
 names = st.sampled_from(["mug_1", "mug_2", "apple_1"])
 places = st.sampled_from([None, "cabinet_1", "table_1"])
-facts = st.builds(lambda id, place, gone: Fact(id, "object", id[:-2], place, gone=gone), names, places, st.booleans())
+facts = st.builds(lambda id, place, end: Fact(id, "object", id[:-2], place, gone=end), names, places, st.booleans())
 headers = st.sampled_from(["cabinet_1", "table_1"]).map(lambda id: Fact(id, "receptacle", id[:-2]))
 calls = st.one_of(
     st.tuples(st.just("observe"), st.lists(st.one_of(facts, headers), max_size=3)),
@@ -87,12 +93,12 @@ def do(agent: DurableAgent, call: tuple[str, Any]) -> None:
 @settings(max_examples=25)
 @given(st.lists(calls, min_size=1, max_size=14), st.sets(st.integers(0, 13)))
 def test_opened_again_it_remembers_every_call(
-    brain: Brain, tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, Any]], compacted: set[int]
+    brain: Brain, tmp_path_factory: pytest.TempPathFactory, sequence: list[tuple[str, Any]], compacted: set[int]
 ) -> None:
-    """Without being closed, as after a kill; some calls are in the memory file already."""
+    """The first agent is not closed, as after a kill; some calls are in the memory file already."""
     folder = tmp_path_factory.mktemp("agent")
     agent = durable(brain, folder)
-    for number, call in enumerate(made):
+    for number, call in enumerate(sequence):
         do(agent, call)
         if number in compacted:
             agent.compact()
@@ -103,46 +109,46 @@ def test_opened_again_it_remembers_every_call(
             shutil.copy(file, copy)
         again = durable(brain, copy, "again")
         assert again.dump() == agent.dump()
-        if number == len(made) - 1:
-            asked = "put the plate away", SKILLS
-            assert again.plan(*asked).trace["token_ids"] == agent.plan(*asked).trace["token_ids"]
+        if number == len(sequence) - 1:
+            tokens = [planner.plan("put the plate away", SKILLS).trace["token_ids"] for planner in (again, agent)]
+            assert tokens[0] == tokens[1]
         again.close()
     agent.close()
 
 
-def test_what_a_task_asks_for_is_remembered_with_its_first_decision(tmp_path: Path) -> None:
-    """The model says it once per task, and every later prompt of the task tells it."""
-
-    speaking = brain_of(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
-    with speaking.engine:
-        agent = durable(speaking, tmp_path)
+def test_the_goal_of_a_task_is_remembered_with_its_first_decision(tmp_path: Path) -> None:
+    """The model generates the goal once per task, and every later prompt of the task has it."""
+    brain = brain_of(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
+    with brain.engine:
+        agent = durable(brain, tmp_path)
         agent.observe([Fact("agent", "agent", "agent", place="cabinet_1"), Fact("cabinet_1", "receptacle", "cabinet")])
         agent.plan("put a mug in the fridge", ["find a mug", "find a fridge"])
         agent.report(Outcome(True))
-        fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
-        again = durable(speaking, tmp_path)
+        unlock(agent)
+        again = durable(brain, tmp_path)
         assert again.agent._planner.goal == agent.agent._planner.goal != ""
-        one, other = (each.plan("put a mug in the fridge", ["pick up the mug", "done"]) for each in (agent, again))
-        assert [name for name, _ in one.scores] == [name for name, _ in other.scores]
-        assert [score for _, score in one.scores] == pytest.approx([score for _, score in other.scores], abs=1e-4)
+        skills = ["pick up the mug", "done"]
+        first, second = (planner.plan("put a mug in the fridge", skills).scores for planner in (agent, again))
+        assert [name for name, _ in first] == [name for name, _ in second]
+        assert [score for _, score in first] == pytest.approx([score for _, score in second], abs=1e-4)
 
 
-def test_a_torn_last_line_was_never_acknowledged(opened: Opened, tmp_path: Path) -> None:
-    agent = opened()
+def test_a_torn_last_line_was_never_acknowledged(reopen: Open, tmp_path: Path) -> None:
+    agent = reopen()
     agent.observe([Fact("mug_1", "object", "mug")])
     whole, mark = ((tmp_path / "agent" / name).read_bytes() for name in (JOURNAL, END))
     agent.observe([Fact("mug_2", "object", "mug")])
-    both = (tmp_path / "agent" / JOURNAL).read_bytes()
-    for size in range(len(whole), len(both)):
+    content = (tmp_path / "agent" / JOURNAL).read_bytes()
+    for size in range(len(whole), len(content)):
         copy = tmp_path / str(size)
         copy.mkdir()
-        (copy / JOURNAL).write_bytes(both[:size])
+        (copy / JOURNAL).write_bytes(content[:size])
         (copy / END).write_bytes(mark)
-        again = opened(copy)
+        again = reopen(copy)
         assert again.agent.segments == 1
         again.observe([Fact("mug_3", "object", "mug")])
-        assert opened(copy).agent.segments == 2
-    assert opened().agent.segments == 2
+        assert reopen(copy).agent.segments == 2
+    assert reopen().agent.segments == 2
 
 
 @pytest.fixture
@@ -160,12 +166,11 @@ def two(brain: Brain, tmp_path: Path) -> dict[str, Path]:
             agent.compact()
             agent.observe([Fact("pp_4", "object", "mug")])
         agent.agent.close()
-        agent._journal.close()
+        agent._stream.close()
     return {**folders, "older": tmp_path / "older"}
 
 
-def reopened(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
-    """Ids of what an agent remembers."""
+def ids_in(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
     agent = durable(brain, folder, name, name)
     try:
         return {id for id, *_ in agent.dump()["planner"]["memory"]["segments"]}
@@ -181,10 +186,10 @@ def test_files_of_another_agent_or_another_time_are_refused(
     for name in names:
         shutil.copy(two[source] / name, two["pp"] / name)
     if source == "older" and len(names) == len(FILES):  # a copy, put back
-        assert reopened(brain, two["pp"]) == {f"pp_{number}" for number in range(4)}
+        assert ids_in(brain, two["pp"]) == {f"pp_{number}" for number in range(4)}
         return
     with pytest.raises(CorruptError, match=r"pp/(memory|journal)\..*(restore|saved memory)"):
-        reopened(brain, two["pp"])
+        ids_in(brain, two["pp"])
 
 
 @pytest.mark.parametrize("names", SOME, ids=sorted)
@@ -192,77 +197,73 @@ def test_missing_files_are_noticed(brain: Brain, two: dict[str, Path], names: se
     for name in names:
         (two["pp"] / name).unlink()
     with pytest.raises(CorruptError, match=r"pp/journal\."):
-        reopened(brain, two["pp"])
+        ids_in(brain, two["pp"])
 
 
-def test_a_folder_that_is_moved_is_opened_as_another_agent_by_its_memory_alone(
-    brain: Brain, two: dict[str, Path]
-) -> None:
-    moved = two["pp"].rename(two["pp"].with_name("rr"))
+def test_a_moved_folder_becomes_another_agents_by_its_memory_alone(brain: Brain, two: dict[str, Path]) -> None:
+    folder = two["pp"].rename(two["pp"].with_name("rr"))
     with pytest.raises(CorruptError, match="is the memory of agent 'pp', not of 'rr'"):
-        reopened(brain, moved, "rr")
-    state = read_memory(moved / MEMORY)
-    DurableAgent(Agent(brain.planner("rr"), "rr", ahead=False), moved, instead=state).close()
-    assert reopened(brain, moved, "rr") == {f"pp_{number}" for number in range(4)}
+        ids_in(brain, folder, "rr")
+    state = read_memory(folder / MEMORY)
+    DurableAgent(Agent(brain.planner("rr"), "rr", ahead=False), folder, instead=state).close()
+    assert ids_in(brain, folder, "rr") == {f"pp_{number}" for number in range(4)}
 
 
 def test_a_memory_of_version_0_2_is_opened_and_bound(brain: Brain, two: dict[str, Path]) -> None:
-    """It names no agent, and its journal is empty: that version had been closed."""
+    """The memory names no agent, and the journal is empty, since that version had been closed."""
     folder = two["pp"]
     state = read_memory(folder / MEMORY)
     del state["agent"]
-    write_memory(folder / MEMORY, {**state, "journal": 12})
+    write_packed(folder / MEMORY, packed({**state, "journal": 12}))
     (folder / END).unlink()
     with pytest.raises(CorruptError, match=r"journal\.end is missing"):
-        reopened(brain, folder)
+        ids_in(brain, folder)
     (folder / JOURNAL).write_bytes(b"")
     for _ in range(2):
-        assert reopened(brain, folder) == {f"pp_{number}" for number in range(4)}
+        assert ids_in(brain, folder) == {f"pp_{number}" for number in range(4)}
     assert read_memory(folder / MEMORY)["agent"] == "pp"
-    write_memory(folder / MEMORY, state)
+    write_packed(folder / MEMORY, packed(state))
     with pytest.raises(DataError, match="restore it as a file of an agent's save"):
-        reopened(brain, folder)
+        ids_in(brain, folder)
 
 
 def test_killed_at_any_write_it_opens_with_every_call(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    reopen: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A copy is taken before and after each change of the folder's files: any of them is what a kill may leave."""
+    """Any copy of the folder before or after a change of its files may be the result of a kill."""
     folder = tmp_path / "agent"
     copies: list[Path] = []
 
-    def noted(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*given: Any, **more: Any) -> Any:
-            for again in (False, True):
-                copies.append(shutil.copytree(folder, tmp_path / f"copy{len(copies)}"))
-                if not again:
-                    result = change(*given, **more)
+    def copying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def copy_and_change(*values: Any, **more: Any) -> Any:
+            copies.append(shutil.copytree(folder, tmp_path / f"copy{len(copies)}"))
+            result = change(*values, **more)
+            copies.append(shutil.copytree(folder, tmp_path / f"copy{len(copies)}"))
             return result
 
-        return changed
+        return copy_and_change
 
-    agent = opened(folder)
+    agent = reopen(folder)
     agent.observe([Fact("mug_1", "object", "mug")])
     agent.compact()
     agent.observe([Fact("mug_2", "object", "mug")])
     whole = agent.dump()
     with monkeypatch.context() as patch:
         for name in ("write", "fsync", "truncate", "ftruncate", "replace"):
-            patch.setattr(os, name, noted(getattr(os, name)))
-        patch.setattr(Path, "replace", noted(Path.replace))
+            patch.setattr(os, name, copying(getattr(os, name)))
+        patch.setattr(Path, "replace", copying(Path.replace))
         agent.compact()
         patch.undo()
     assert len(copies) > 8
     for copy in copies:
-        assert opened(copy).dump() == whole
+        assert reopen(copy).dump() == whole
 
 
-def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_path: Path) -> None:
-    """It was acknowledged. What is new is refused from then on."""
+def test_a_lower_limit_keeps_remembered_things_and_refuses_new_ones(brain: Brain, tmp_path: Path) -> None:
     mugs = [Fact(f"mug_{number}", "object", "mug") for number in range(5)]
     first = durable(brain, tmp_path)
     first.observe(mugs)
-    fcntl.flock(first._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
+    unlock(first)
     again = durable(brain, tmp_path, limit=3)
     assert again.agent.segments == 5
     with pytest.raises(CapacityError, match="3 are allowed"):
@@ -271,56 +272,56 @@ def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_pa
         agent.close()
 
 
-def test_the_journal_begins_anew_where_the_memory_is_written(opened: Opened, tmp_path: Path) -> None:
-    agent = opened()
+def test_the_journal_restarts_when_the_memory_is_written(reopen: Open, tmp_path: Path) -> None:
+    agent = reopen()
     agent.plan("get the mug", SKILLS)
     for number in range(CALLS + 3):
         agent.observe([Fact("mug_1", "object", "mug", f"place_{number}")])
     assert len((tmp_path / "agent" / JOURNAL).read_bytes().splitlines()) == 4
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
 
 
 @contextmanager
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing can be synced; the block has to say so."""
+    """Let syncs fail; the block has to raise the error."""
     with monkeypatch.context() as patch, pytest.raises(MemoryError, match="No space left"):
         patch.setattr(os, "fsync", failing(28, "No space left on device"))
         yield
 
 
 def failing(number: int, reason: str) -> Callable[..., None]:
-    def fail(*given: object) -> None:
+    def fail(*values: object) -> None:
         raise OSError(number, reason)
 
     return fail
 
 
-@pytest.mark.parametrize("opened_between", [True, False])
-def test_what_the_disk_refused_is_written_with_the_next_call(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, opened_between: bool
+@pytest.mark.parametrize("reopens", [True, False])
+def test_a_call_that_the_disk_refused_is_written_with_the_next(
+    reopen: Open, monkeypatch: pytest.MonkeyPatch, reopens: bool
 ) -> None:
-    agent = opened()
+    agent = reopen()
     with full_disk(monkeypatch):
         agent.plan("get the mug", SKILLS)
-    assert not opened_between or opened().agent.number == 0
-    assert agent.plan("get the mug", SKILLS).number == 1  # asked again
-    assert opened().dump() == agent.dump()
+    assert not reopens or reopen().agent.number == 0
+    assert agent.plan("get the mug", SKILLS).number == 1  # requested again
+    assert reopen().dump() == agent.dump()
     agent.report(Outcome(True), 1)
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
     state = agent.dump()
     agent.finish(True)
     with full_disk(monkeypatch):
         agent.restore(state)
     agent.observe([Fact("mug_9", "object", "mug")])
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_memory_that_was_replaced_and_not_synced_loses_no_later_call(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, times: int
+    reopen: Open, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """The new memory is there, but the folder could not be opened to sync it: too many files are open, say."""
-    agent = opened()
+    """The new memory is there, but the folder could not be synced, with too many open files for example."""
+    agent = reopen()
     agent.observe([Fact("mug_1", "object", "mug", "cabinet_1")])
     with monkeypatch.context() as patch:
         for _ in range(times):
@@ -329,11 +330,11 @@ def test_a_memory_that_was_replaced_and_not_synced_loses_no_later_call(
                 agent.compact()
     agent.observe([Fact("apple_1", "object", "apple", "cabinet_1")])
     agent.plan("get the mug", SKILLS)
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
 
 
 def refusing_the_second() -> Callable[[Path], None]:
-    """The first is of the end mark that announces the memory."""
+    """Return a sync that fails at its second call; the first is of the end mark that announces the memory."""
     calls: list[Path] = []
 
     def sync(folder: Path) -> None:
@@ -344,17 +345,17 @@ def refusing_the_second() -> Callable[[Path], None]:
     return sync
 
 
-def test_a_plan_that_failed_behind_its_decision_is_kept(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = opened()
+def test_a_plan_that_failed_after_its_decision_is_kept(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = reopen()
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(agent.agent, "_trim", lambda: 1 / 0)
         agent.plan("get the mug", SKILLS)
-    assert agent.plan("get the mug", SKILLS, after=0).number == 1  # asked again: it was decided
+    assert agent.plan("get the mug", SKILLS, after=0).number == 1  # the same request: it was decided
     agent.report(Outcome(True), 1)
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
 
 
-def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tmp_path: Path) -> None:
+def test_an_agent_opens_its_own_memory_under_any_limit(brain: Brain, tmp_path: Path) -> None:
     first = durable(brain, tmp_path, limit=3)
     first.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
     first.observe([Fact(f"mug_{i}", "object", "mug", "table_1") for i in range(3)])
@@ -372,21 +373,19 @@ def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tm
 
 
 def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
-    """Two would write over each other's journal."""
     first = durable(brain, tmp_path)
     with pytest.raises(ConfigError, match=f"at work in {tmp_path}; end it"):
         durable(brain, tmp_path, "other")
     first.observe([Fact("mug_1", "object", "mug")])
     first.close()
     (tmp_path / MEMORY).write_bytes(b"damaged")
-    for _ in range(2):  # who could not open it has not kept it
+    for _ in range(2):  # an agent that cannot open the folder releases its lock
         with pytest.raises(DataError):
             durable(brain, tmp_path)
 
 
-def test_a_plan_too_long_for_the_model_leaves_nothing(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the next call have to write the whole memory for it."""
-    agent = opened()
+def test_a_plan_too_long_for_the_model_leaves_nothing(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = reopen()
     agent.plan("get the mug", SKILLS)
     agent.observe([Fact("mug_1", "object", "mug", states=("ü" * 64,) * 64)])
     before = agent.dump()
@@ -395,39 +394,39 @@ def test_a_plan_too_long_for_the_model_leaves_nothing(opened: Opened, monkeypatc
     assert agent.dump() == before
     monkeypatch.setattr(agent, "_write", lambda: pytest.fail("it was written"))
     agent.report(Outcome(False, "stuck"), 1)
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
     assert agent.dump()["planner"]["turns"] == [[before["open"][0], False, "stuck"]]
 
 
-def test_only_what_has_changed_is_written_at_the_end(opened: Opened) -> None:
-    agent = opened()
+def test_only_a_changed_memory_is_written_at_the_end(reopen: Open) -> None:
+    agent = reopen()
     agent.close()
     assert not (agent.folder / MEMORY).exists()
-    agent = opened()
+    agent = reopen()
     agent.observe([Fact("mug_1", "object", "mug")])
     agent.close()
-    written = (agent.folder / MEMORY).stat().st_ino
-    again = opened()
+    inode = (agent.folder / MEMORY).stat().st_ino
+    again = reopen()
     assert again.agent.segments == 1
     again.close()
-    assert (agent.folder / MEMORY).stat().st_ino == written
+    assert (agent.folder / MEMORY).stat().st_ino == inode
 
 
-def test_a_long_journal_is_no_more_than_so_many_bytes(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_has_a_limit_in_bytes(reopen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keep_agent.agent.durable.BYTES", 2000)
-    agent = opened()
+    agent = reopen()
     for number in range(40):
         agent.observe([Fact("mug_1", "object", "mug", states=("x" * 60, f"{number}"))])
         assert agent._journal.size <= 2000
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
 
 
-@pytest.mark.parametrize("written", [lambda agent: agent.finish(False), DurableAgent.compact, DurableAgent.close])
+@pytest.mark.parametrize("write", [lambda agent: agent.finish(False), DurableAgent.compact, DurableAgent.close])
 def test_a_line_that_was_refused_and_stayed_is_not_played_again(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, written: Callable[[DurableAgent], None]
+    reopen: Open, monkeypatch: pytest.MonkeyPatch, write: Callable[[DurableAgent], None]
 ) -> None:
-    """It was neither synced nor taken back; then the memory was written, and the journal could not begin anew."""
-    agent, broken = opened(), failing(5, "Input/output error")
+    """The line was neither synced nor removed; then the memory was written, and the journal could not be restarted."""
+    agent, broken = reopen(), failing(5, "Input/output error")
     agent.plan("get the mug", SKILLS)
     with monkeypatch.context() as patch:
         for name in ("truncate", "ftruncate"):
@@ -437,26 +436,26 @@ def test_a_line_that_was_refused_and_stayed_is_not_played_again(
             agent.report(Outcome(False, "stuck"))
         assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
         with pytest.raises(StorageError, match="Input/output"):
-            written(agent)
-    assert opened().dump() == agent.dump()
+            write(agent)
+    assert reopen().dump() == agent.dump()
 
 
-def test_a_refused_call_leaves_nothing(opened: Opened) -> None:
-    agent = opened()
+def test_a_refused_call_leaves_nothing(reopen: Open) -> None:
+    agent = reopen()
     for wrong in (lambda: agent.observe([{"id": "a b"}]), lambda: agent.plan("", SKILLS), lambda: agent.restore({})):
         with pytest.raises((DataError, ConfigError)):
             wrong()
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()
     assert not (agent.folder / JOURNAL).read_bytes()
 
 
-def test_a_saved_memory_takes_the_place_of_what_was_there(opened: Opened) -> None:
-    agent = opened()
+def test_a_saved_memory_replaces_the_present_one(reopen: Open) -> None:
+    agent = reopen()
     agent.observe([Fact("mug_1", "object", "mug")])
     state = json.loads(json.dumps(agent.dump()))
     agent.observe([Fact("mug_2", "object", "mug")])
     agent.restore(state)
-    assert agent.dump() == opened().dump() == state
+    assert agent.dump() == reopen().dump() == state
 
 
 CHILD = """
@@ -481,7 +480,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_has_lost_no_call(tiny_model: Path, tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_loses_no_call(tiny_model: Path, tmp_path: Path) -> None:
     acknowledged = 0
     for kill in range(12):
         command = [sys.executable, "-c", CHILD, str(tiny_model), str(tmp_path / "agent")]
@@ -501,8 +500,8 @@ def test_killed_at_any_moment_it_has_lost_no_call(tiny_model: Path, tmp_path: Pa
     brain.engine.close()
 
 
-def test_a_task_that_numpy_says_has_failed_is_kept(opened: Opened) -> None:
-    agent = opened()
+def test_a_task_that_failed_by_a_numpy_flag_is_kept(reopen: Open) -> None:
+    agent = reopen()
     agent.plan("get the mug", SKILLS)
     agent.finish(np.bool_(False))
-    assert opened().dump() == agent.dump()
+    assert reopen().dump() == agent.dump()

@@ -1,88 +1,89 @@
-"""Journal: what was acknowledged is there after any kill, and whatever is changed, missing or exchanged is noticed."""
+"""Files of an agent: the journal of its calls, and memories that it saves and loads, completely or not at all."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keep_agent.agent.durable import Journal
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.durable import read_journal
+from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, CorruptError, DataError
-from memory.files.end_mark import end_of
+from memory.files.end_mark import MarkedFile, end_of
 from memory.files.json_lines import Chain
+from planners.planner_state import read_state
+from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 from tests.keep_agent.rollout.test_run_folder_damage import damaged, limited
 
 FIRST, SECOND, THIRD = (Chain.bound(text) for text in (b"robot", b"robot, later", b"robot, later still"))
 
 
-def call(number: int) -> dict[str, object]:
-    return {"call": "observe", "facts": [number]}
+def append(journal: MarkedFile, *numbers: int) -> None:
+    for number in numbers:
+        journal.append([{"call": "observe", "facts": [number]}])
 
 
-def made(path: Path, numbers: range = range(4, 7), start: Chain = SECOND) -> Path:
-    """A journal of calls behind the memory that ``start`` stands for."""
+def write_journal(path: Path, *numbers: int, start: Chain = SECOND) -> Path:
     path.parent.mkdir(exist_ok=True)
-    journal = Journal(path)
-    journal.read(FIRST, "the memory", new=True)
-    journal.append(call(0))
+    path.touch()
+    journal, _ = read_journal(path, FIRST, "the memory", new=True)
+    append(journal, 0)
     journal.announce(start)
     journal.restart(start)
-    for number in numbers:
-        journal.append(call(number))
-    journal.close()
+    append(journal, *numbers)
     return path
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """Calls 4 to 6."""
-    return made(tmp_path / "journal.jsonl")
+    return write_journal(tmp_path / "journal.jsonl", 4, 5, 6)
 
 
 def calls(path: Path, start: Chain = SECOND, new: bool = False) -> list[int]:
-    found = Journal(path)
-    try:
-        return [call["facts"][0] for call in found.read(start, "the memory", new)]
-    finally:
-        found.close()
+    path.touch()
+    return [call["facts"][0] for call in read_journal(path, start, "the memory", new)[1]]
 
 
-def test_it_holds_the_calls_behind_the_memory(journal: Path) -> None:
+def file_of(path: Path, start: Chain = SECOND) -> MarkedFile:
+    return read_journal(path, start, "the memory", new=False)[0]
+
+
+def test_it_holds_the_calls_after_the_memory(journal: Path) -> None:
     assert calls(journal) == [4, 5, 6]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("appended", [0, 1, 2])
 def test_killed_while_the_memory_is_written_it_belongs_to_either(journal: Path, restarted: bool, appended: int) -> None:
-    """Behind the old memory all calls are due, behind the new one none of them; also if this happens again and again.
+    """All calls follow the old memory, none the new one, also after several kills.
 
-    Where it happens again the journal may be older than both, as it could not begin anew.
+    After the second kill the journal may be older than both memories, as it could not be restarted.
     """
-    found = Journal(journal)
-    found.read(SECOND, "the memory", new=False)
-    found.announce(THIRD)
+    file = file_of(journal)
+    file.announce(THIRD)
     before = {path: path.read_bytes() for path in (journal, end_of(journal))}
     assert (calls_of_copy(journal, SECOND), calls_of_copy(journal, THIRD)) == ([4, 5, 6], [])
     if restarted:
-        found.restart(THIRD)
+        file.restart(THIRD)
         assert calls_of_copy(journal, THIRD) == []
     for path, content in before.items():
         path.write_bytes(content)
-    found.close()
-    again = Journal(journal)
-    assert again.read(THIRD, "the memory", new=False) == []
+    again = file_of(journal, THIRD)
+    assert again.count == 0
     again.announce(FIRST)
     assert (calls_of_copy(journal, THIRD), calls_of_copy(journal, FIRST)) == ([], [])
-    for number in range(appended):
-        again.append(call(number))
+    append(again, *range(appended))
     assert calls_of_copy(journal, THIRD) == list(range(appended))
-    again.close()
 
 
 def calls_of_copy(path: Path, start: Chain) -> list[int]:
-    """The calls that are read after a kill now."""
+    """Return the calls that are read after a kill now."""
     copy = path.parent / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
@@ -91,7 +92,7 @@ def calls_of_copy(path: Path, start: Chain) -> list[int]:
     return calls(copy / path.name, start)
 
 
-def test_whatever_is_changed_or_missing_is_noticed(journal: Path) -> None:
+def test_changed_and_missing_lines_are_noticed(journal: Path) -> None:
     for what, content in damaged(journal):
         journal.write_bytes(content)
         with pytest.raises(DataError, match=r"journal\.jsonl"):
@@ -108,12 +109,12 @@ def test_every_changed_bit_of_the_mark_is_noticed(journal: Path) -> None:
             calls(journal)
 
 
-@pytest.mark.parametrize("left", [0, 1, 2])
-@pytest.mark.parametrize("torn", [b"", b'{"call":"obs'])
-def test_missing_calls_at_the_end_are_noticed(journal: Path, left: int, torn: bytes) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("tail", [b"", b'{"call":"obs'])
+def test_missing_calls_at_the_end_are_noticed(journal: Path, count: int, tail: bytes) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines[:left]) + torn)
-    with pytest.raises(CorruptError, match=rf"lacks its last lines, {left + 1} to 3, as journal\.end says"):
+    journal.write_bytes(b"".join(lines[:count]) + tail)
+    with pytest.raises(CorruptError, match=rf"lacks its last lines, {count + 1} to 3, as journal\.end says"):
         calls(journal)
 
 
@@ -133,15 +134,15 @@ def test_a_memory_that_has_a_journal_is_not_read_without_it(journal: Path) -> No
     assert calls(journal, new=True) == []
 
 
-def test_what_belongs_to_another_agent_or_memory_is_refused(journal: Path) -> None:
-    other = made(journal.parent / "other" / journal.name, range(1, 5), Chain.bound(b"another robot"))
-    own = {path: path.read_bytes() for path in (journal, end_of(journal))}
+def test_a_journal_of_another_agent_or_memory_is_refused(journal: Path) -> None:
+    foreign = write_journal(journal.parent / "other" / journal.name, 1, 2, 3, 4, start=Chain.bound(b"another robot"))
+    originals = {path: path.read_bytes() for path in (journal, end_of(journal))}
     for names in ([journal.name], ["journal.end"], [journal.name, "journal.end"]):
         for name in names:
-            shutil.copy(other.with_name(name), journal.with_name(name))
+            shutil.copy(foreign.with_name(name), journal.with_name(name))
         with pytest.raises(CorruptError, match=r"belongs elsewhere|does not belong to the memory"):
             calls(journal)
-        for path, content in own.items():
+        for path, content in originals.items():
             path.write_bytes(content)
     with pytest.raises(CorruptError, match=r"journal\.end .* does not belong to the memory"):
         calls(journal, THIRD)
@@ -159,11 +160,10 @@ def test_a_torn_call_that_was_never_acknowledged_is_cut_off_and_reported(
 ) -> None:
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"call":"obs')
-    again = Journal(journal)
-    assert len(again.read(SECOND, "the memory", new=False)) == 3
+    again = file_of(journal)
+    assert again.count == 3
     assert "journal.jsonl:4 is cut off in the middle" in caplog.text
-    again.append(call(7))
-    again.close()
+    append(again, 7)
     assert calls(journal) == [4, 5, 6, 7]
     assert journal.read_bytes().startswith(whole)
 
@@ -171,37 +171,29 @@ def test_a_torn_call_that_was_never_acknowledged_is_cut_off_and_reported(
 def test_a_call_that_was_written_and_not_marked_is_there(journal: Path) -> None:
     end = end_of(journal)
     before = end.read_bytes()
-    again = Journal(journal)
-    again.read(SECOND, "the memory", new=False)
-    again.append(call(7))
-    again.close()
+    append(file_of(journal), 7)
     end.write_bytes(before)
     assert calls(journal) == [4, 5, 6, 7]
 
 
 def test_a_call_that_had_no_room_leaves_nothing(journal: Path) -> None:
     before = journal.read_bytes()
-    again = Journal(journal)
-    again.read(SECOND, "the memory", new=False)
-    with (
-        limited(len(before) + 10),
-        pytest.raises(CapacityError, match=r"no room for .*journal\.jsonl \(File too large\)"),
-    ):
-        again.append(call(7))
+    again = file_of(journal)
+    no_room = pytest.raises(CapacityError, match=r"no room for .*journal\.jsonl \(File too large\)")
+    with limited(len(before) + 10), no_room:
+        append(again, 7)
     assert journal.read_bytes() == before
-    again.append(call(7))
-    again.close()
+    append(again, 7)
     assert calls(journal) == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"x\n"), lambda path: end_of(path).write_bytes(b"x")])
-def test_begun_anew_it_replaces_whatever_was_there(journal: Path, spoil: Callable[[Path], object]) -> None:
+def test_a_restart_replaces_any_content(journal: Path, spoil: Callable[[Path], object]) -> None:
     spoil(journal)
-    again = Journal(journal)
+    again = MarkedFile(journal)
     again.announce(THIRD)
     again.restart(THIRD)
-    again.append(call(7))
-    again.close()
+    append(again, 7)
     assert calls(journal, THIRD) == [7]
 
 
@@ -210,3 +202,133 @@ def test_a_journal_of_an_older_version_is_refused_with_a_remedy(tmp_path: Path) 
     path.write_text('1 3f1b2c4d {"call":"finish","success":true}\n')
     with pytest.raises(DataError, match="left behind by version 0.2; open and close the agent with that version"):
         calls(path, new=True)
+
+
+SHORT = 16  # steps of a task at most
+
+
+def test_a_loaded_agent_continues_as_the_saved_one(brain: Callable[..., Brain], tmp_path: Path) -> None:
+    for style in ("plain", "linked"):
+        settings = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
+        shared = brain("planner=keep", *settings)
+        first, second = (AsPlanner(Agent(shared.planner(name))) for name in ("first", "second"))
+        steps = play(Switching(first, second, tmp_path / style / "memory.json"), SHORT)
+        alone = AsPlanner(Agent(shared.planner("alone")))
+        assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone, SHORT)]
+        assert second.decisions and first.decisions
+        for decision, same in zip(first.decisions + second.decisions, alone.decisions, strict=True):
+            assert decision.trace["token_ids"] == same.trace["token_ids"]
+            assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=1e-3)
+            assert decision.number == same.number
+
+
+class Switching(AsPlanner):
+    """One agent for the first steps; then its saved memory in another."""
+
+    def __init__(self, first: AsPlanner, second: AsPlanner, path: Path) -> None:
+        super().__init__(first.agent)
+        self.decisions, self._second, self._path = first.decisions, second, path
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        if self.agent is not self._second.agent and len(self.decisions) == 20:
+            self.agent.save(self._path)
+            self._second.agent.load(self._path)
+            self.agent, self.decisions = self._second.agent, self._second.decisions
+        super().feedback(skill, ok, message)
+
+
+def test_a_damaged_memory_is_refused(agent: Agent, tmp_path: Path) -> None:
+    agent.observe([MUG_FACT])
+    agent.plan("get the mug", SKILLS)
+    file = tmp_path / "deep" / "memory.json"
+    agent.save(file)
+    before = agent.dump()
+    content = file.read_bytes()
+    for place in range(0, len(content), 97):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises((DataError, CorruptError), match=r"memory\.json"):
+            agent.load(file)
+    file.write_bytes(content[:-20])
+    with pytest.raises(CorruptError, match="checksum"):
+        agent.load(file)
+    with pytest.raises(DataError, match="does not exist"):
+        agent.load(tmp_path / "nothing")
+    assert agent.dump() == before
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+def test_the_longest_facts_and_texts_can_be_saved_and_loaded(brain: Callable[..., Brain], style: str) -> None:
+    shared = brain("planner=keep", f"prompt.style={style}")
+    first, second = (Agent(shared.planner(name), limit=500) for name in ("first", "second"))
+    word, view = "w" * 64, [f"{'w' * 61}_{number:02}" for number in range(64)]
+    first.plan("\u0130" * 1900, ["x" * 200])  # two characters each, in lower case
+    first.report(Outcome(False, "y" * 2000))
+    first.finish(False)
+    first.observe([Fact(word, "object", word, "p" * 64, states=("unseen", *[word] * 63))])
+    robot = Fact("a", "agent", word, word, word, sees=view)
+    first.observe([Fact(word, "object", word, "p" * 64, states=(word,) * 64), robot])
+    second.restore(first.dump())
+    assert second.dump() == first.dump()
+    for agent in (first, second):
+        agent.close()
+
+
+def test_a_memory_larger_than_an_agent_may_have_is_refused(brain: Callable[..., Brain]) -> None:
+    shared = brain("planner=keep")
+    first, small = Agent(shared.planner("first")), Agent(shared.planner("small"), limit=50)
+    first.observe([Fact(f"mug_{number}", "object", "mug") for number in range(201)])
+    with pytest.raises(CapacityError, match="201 segments .* too many for 50 things"):
+        small.restore(first.dump())
+    state = first.dump()
+    for row in (rows := state["planner"]["memory"]["segments"]):
+        row[2] = "m" * 4400 + "\n"
+    with pytest.raises(CapacityError, match="too many for 50 things"):
+        small.restore(state)
+    rows[0][2] = "m" * 4500 + "\n"
+    with pytest.raises(DataError, match="more than 4500 characters"):
+        first.restore(state)
+    assert not small.segments
+    for agent in (first, small):
+        agent.close()
+
+
+def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent: Agent, tmp_path: Path) -> None:
+    agent.save(tmp_path / "plain")
+    linked = Agent(brain("planner=keep", "prompt.style=linked").planner("linked"))
+    with pytest.raises(DataError, match=r"prompt\.style=plain"):
+        linked.load(tmp_path / "plain")
+    linked.close()
+
+
+@pytest.mark.parametrize("outcome", [Outcome(True), Outcome(False), Outcome(False, "stuck")])
+def test_the_outcome_of_a_skill_is_saved_as_a_flag_and_read_from_older_memories(
+    brain: Callable[..., Brain], agent: Agent, outcome: Outcome
+) -> None:
+    agent.plan("get the mug", SKILLS)
+    agent.report(outcome)
+    state = agent._planner.state.to_json()
+    (turn,) = read_state(state, state["style"]).log.turns
+    assert (turn.ok, turn.message) == (outcome.ok, outcome.message)
+    (skill, _, _), *_ = state["turns"]
+    older = {**state, "turns": [[skill, "" if outcome.ok else outcome.message or "it did not work"]]}
+    assert [turn.ok for turn in read_state(older, state["style"]).log.turns] == [outcome.ok]
+
+
+@pytest.mark.parametrize("turn", [["wave"], ["wave", 1, ""], ["wave", True], ["wave", True, None], "wave"])
+def test_an_invalid_turn_is_refused(agent: Agent, turn: Any) -> None:
+    state = agent._planner.state.to_json()
+    with pytest.raises(DataError, match="the turn"):
+        read_state({**state, "turns": [turn]}, state["style"])
+
+
+@pytest.mark.parametrize("counts", [{"past": 10**400, "told": 10**400}, {"done": 10**400}, {"tasks": -1}])
+def test_impossible_counts_are_refused(agent: Agent, counts: dict[str, int]) -> None:
+    state = agent._planner.state.to_json()
+    with pytest.raises(DataError, match="no planner's memory"):
+        read_state({**state, "turns": [], **counts}, state["style"])
+
+
+def test_a_memory_without_goals_is_read(brain: Callable[..., Brain], agent: Agent) -> None:
+    agent.observe([MUG_FACT])
+    state = agent._planner.state.to_json()
+    assert read_state({key: value for key, value in state.items() if key != "goal"}, state["style"]).goal == ""

@@ -13,62 +13,60 @@ from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.trace_index import TraceIndex
 
 
-def step(number: int, written: dict[str, str | None], *facts: Entry) -> Entry:
-    extra = {"written": list(written.items())}
-    told: dict[str, Any] = {"instruction": "get the mug", "skill": "done", "ok": True, "message": "", "scores": []}
+def step(number: int, texts: dict[str, str | None], *facts: Entry) -> Entry:
     return {"v": 1, "event": "step", "episode": "kitchen", "task": 0, "step": number, "facts": list(facts),
-            "extra": extra, **told}  # fmt: skip
+            "extra": {"written": list(texts.items())}, "instruction": "get the mug", "skill": "done", "ok": True,
+            "message": "", "scores": []}  # fmt: skip
 
 
 def mug(number: int, **more: Any) -> Entry:
     return {"id": f"mug_{number}", "category": "object", "type": "mug", **more}
 
 
-def told(folder: Path) -> tuple[dict[str, str], dict[str, Entry]]:
-    """Texts and facts as the viewer has them at the last step."""
+def last_state(folder: Path) -> tuple[dict[str, str], dict[str, Entry]]:
+    """Return the texts and facts that the viewer shows at the last step."""
     episode = TraceIndex(folder / "trace.jsonl").episode("kitchen")
     last = len(episode.places) - 1
     return dict(episode.texts.at(last)), dict(episode.facts.at(last))
 
 
-def test_a_new_folder_begins_with_all_there_is(tmp_path: Path) -> None:
+def test_a_new_folder_begins_with_all_texts_and_facts(tmp_path: Path) -> None:
     record = Recorder(tmp_path, "kitchen-1", "kitchen", {}, most=2500)
     record(step(0, {"mug_1": "mug mug_1\n", "mug_2": "mug mug_2\n"}, mug(1), mug(2)))
     record(step(1, {"mug_2": None, "mug_3": "mug mug_3\n"}, mug(2, gone=True), mug(3)))
     for number in range(2, 40):
         record({**step(number, {}), "event": "task"} if number % 7 == 0 else step(number, {"did": f"{number}\n"}))
-    first, last = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]))  # the two that are kept
+    first, last = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]))  # of several
     assert int(first.suffix[1:]) > 1
     for folder in (first, last):
-        texts, facts = told(folder)
+        texts, facts = last_state(folder)
         assert int(texts.pop("did")) > 30
         assert texts == {"mug_1": "mug mug_1\n", "mug_3": "mug mug_3\n"}
         assert list(facts) == ["mug_1", "mug_3"]
 
 
 def test_the_folder_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be thousands beside it."""
     record = Recorder(tmp_path, "kitchen-1", "kitchen", {})
     record(step(0, {}))
-    monkeypatch.setattr(Path, "glob", lambda *given: pytest.fail("it was looked for again"))
+    monkeypatch.setattr(Path, "glob", lambda *values: pytest.fail("it was looked for again"))
     record(step(1, {}))
     assert len((tmp_path / "kitchen-1.1" / "trace.jsonl").read_bytes().splitlines()) == 3
 
 
-def test_a_torn_line_is_cut_and_a_folder_that_was_taken_away_made_anew(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_cut_and_a_missing_folder_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "kitchen-1.1"
     Recorder(tmp_path, "kitchen-1", "kitchen", {})(step(0, {}))
     with (folder / "trace.jsonl").open("a") as stream:
         stream.write('{"v": 1, "event": "st')
     record = Recorder(tmp_path, "kitchen-1", "kitchen", {})
     record(step(1, {"mug_1": "mug mug_1\n"}))
-    assert told(folder)[0] == {"mug_1": "mug mug_1\n"}
+    assert last_state(folder)[0] == {"mug_1": "mug mug_1\n"}
     shutil.rmtree(folder)
     record(step(2, {}))
-    assert told(folder)[0] == {"mug_1": "mug mug_1\n"}
+    assert last_state(folder)[0] == {"mug_1": "mug mug_1\n"}
 
 
-def test_a_trace_of_another_agent_is_not_shown_as_this_ones(tmp_path: Path) -> None:
+def test_a_trace_of_another_agent_is_not_shown(tmp_path: Path) -> None:
     for name in ("kitchen", "hall"):
         record = Recorder(tmp_path, name, name, {"agent": name})
         record(step(0, {}))
@@ -77,9 +75,9 @@ def test_a_trace_of_another_agent_is_not_shown_as_this_ones(tmp_path: Path) -> N
     assert not index.refresh() and "trace.jsonl:1 is damaged, " in index.problem
 
 
-def test_a_process_killed_before_the_first_line_leaves_a_folder_to_go_on_with(tmp_path: Path) -> None:
+def test_a_folder_without_a_line_is_continued(tmp_path: Path) -> None:
     folder = tmp_path / "kitchen.1"
     Recorder(tmp_path, "kitchen", "kitchen", {})(step(0, {}))
     (folder / "trace.jsonl").write_bytes(b"")
     Recorder(tmp_path, "kitchen", "kitchen", {})(step(1, {"mug_1": "mug mug_1\n"}))
-    assert told(folder)[0] == {"mug_1": "mug mug_1\n"}
+    assert last_state(folder)[0] == {"mug_1": "mug mug_1\n"}

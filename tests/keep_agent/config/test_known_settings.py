@@ -1,19 +1,24 @@
-"""Overrides are compared with the configs: what they have is taken, anything else is refused with what was meant."""
+"""Settings: overrides need a key, an option and a kind of value that ``configs`` has."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
 from keep_agent.agent.agent import Agent
 from keep_agent.config import planner_factory as brain
 from keep_agent.config.compose import choose_agent, compose_agent, compose_settings
 from keep_agent.config.known_settings import UnknownSetting, check_known
 from keep_agent.config.model_names import check_model
-from keep_agent.config.settings import check_settings, check_word
+from keep_agent.config.setting_types import UNSET, Kind, check_kinds, kind_of, kinds
+from keep_agent.config.settings import check_settings, check_values, check_word
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
+from keep_agent.scenarios.command import composed
 from memory.config.choices import DTYPES, QUANTIZATIONS
 from memory.engine.models.load import parse_dtype
 from memory.engine.models.quantized_weights import AT_LOAD
@@ -21,19 +26,14 @@ from planners.tiny.checkpoint import PLANNERS
 
 VALID = [
     "planner=keep,full_recompute memory/loading=serial,next_layer eval.seed=1,2",
-    "planner=cacheblend memory.recompute.ratio=0.2",
-    "+planner=keep",
-    "++env.limit=3",
-    "+memory/grouping=default",
-    "~memory.retrieval.recent",
-    "hydra.run.dir=/tmp/x hydra/launcher=basic",
+    "planner=cacheblend memory.recompute.ratio=0.2", "+planner=keep", "++env.limit=3", "+memory/grouping=default",
+    "~memory.retrieval.recent", "hydra.run.dir=/tmp/x hydra/launcher=basic",
     "memory=sparsex memory.pinned.capacity_bytes=9",
     "memory/storage=tiers memory.storage.tiers.0.budget_bytes=9 +memory.storage.quotas.robot=0.5",
     "memory.recompute._target_=mine.Stage +memory.recompute.knob=3",
-    "prompt.style=linked prompt.encoder=${oc.env:HOME}",
-    "model=custom model.name=owner/name eval.frames=null",
+    "prompt.style=linked prompt.encoder=${oc.env:HOME}", "model=custom model.name=owner/name eval.frames=null",
     "env.data='a,b' eval.seed=range(1,4)",
-]
+]  # fmt: skip
 INVALID = [
     ("alfred", "planer=keep", "there is no setting 'planer'; did you mean 'planner'?"),
     ("alfred", "+planer=keep", "'planer'; did you mean 'planner'?"),
@@ -59,12 +59,12 @@ INVALID = [
 
 
 @pytest.mark.parametrize("words", VALID)
-def test_what_the_configs_have_is_taken(words: str) -> None:
+def test_known_settings_and_options_are_accepted(words: str) -> None:
     check_known("alfred", words.split())
 
 
 @pytest.mark.parametrize(("name", "words", "message"), INVALID, ids=[f"{name} {words}" for name, words, _ in INVALID])
-def test_what_they_do_not_have_is_refused(name: str, words: str, message: str) -> None:
+def test_unknown_settings_and_options_are_refused(name: str, words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?").replace("...", r"\.\.\.")):
         check_known(name, words.split())
 
@@ -78,19 +78,19 @@ def test_options_and_keys_of_another_folder_are_known(tmp_path: Path) -> None:
         check_known("alfred", ["memory=keep", "memory.mine_alone=4"], [str(tmp_path)])
 
 
-@pytest.mark.parametrize("name", ["planner-tiny", "qwen2.5-0.5b", "owner/name", "Qwen/Qwen2.5-0.5B"])
-def test_names_that_models_can_have(name: str) -> None:
+@pytest.mark.parametrize("name", [*PLANNERS, "qwen2.5-0.5b", "owner/name", "Qwen/Qwen2.5-0.5B"])
+def test_names_of_models_are_accepted(name: str) -> None:
     check_model(name)
 
 
 @pytest.mark.parametrize("name", ["planner-tin", "custom", "/no/where", "./nowhere", "gpt2", "a/b/c", ""])
-def test_names_that_no_model_has(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_names_of_models_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no configured model .* no file or folder"):
         check_model(name)
 
 
-def test_the_nodes_of_a_cluster_may_have_what_is_not_here(tmp_path: Path) -> None:
+def test_model_folders_may_exist_on_a_clusters_nodes_only(tmp_path: Path) -> None:
     name = str(tmp_path / "run")
     overrides = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
     check_settings(compose_settings("alfred", overrides))
@@ -99,7 +99,7 @@ def test_the_nodes_of_a_cluster_may_have_what_is_not_here(tmp_path: Path) -> Non
             compose_settings("alfred", local)
 
 
-def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_folders_need_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     with pytest.raises(ConfigError, match="model=run does not work: 'run' has no config.json; give a model folder"):
@@ -112,7 +112,7 @@ def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: py
         check_model("a.txt")
 
 
-def test_encoders_are_named_or_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoders_are_known_names_or_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("auto", "Hashed", "minilm", "sentence-transformers/all-MiniLM-L6-v2", str(tmp_path)):
         check_word("prompt.encoder", name)
@@ -130,27 +130,12 @@ def test_folders_of_any_name_are_models(name: str, tmp_path: Path) -> None:
         choose_agent("keep", f"{folder}/x", [])
 
 
-def test_every_model_of_the_package_is_configured() -> None:
-    for name in PLANNERS:
-        check_model(name)
-
-
-def test_an_agent_of_a_mistyped_setting_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*choices: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(brain, "load_model", refuse)
-    for choices in ({"planner": "kep"}, {"model": "planner-tin"}, {"overrides": ["prompt.style=link"]}):
-        with pytest.raises(ConfigError, match="did you mean"):
-            Agent.from_config(**choices)
-
-
-def test_words_that_are_checked_early_are_those_that_work() -> None:
+def test_words_checked_without_torch_are_those_of_torch() -> None:
     assert tuple(AT_LOAD) == QUANTIZATIONS
     assert [str(parse_dtype(name)) for name in DTYPES] == [f"torch.{name}" for name in DTYPES]
 
 
-def test_the_closest_word_is_named_and_none_where_none_is_close() -> None:
+def test_a_hint_names_the_closest_word_if_any() -> None:
     assert did_you_mean("Linkd", ["plain", "linked"]) == "; did you mean 'linked'?"
     assert did_you_mean("xyz", ["plain", "linked"]) == did_you_mean("xyz", []) == ""
     with pytest.raises(ConfigError, match=r"size='bigg' is unknown; use one of big, null; did you mean 'big'\?"):
@@ -163,3 +148,126 @@ def test_several_threads_may_compose_at_once() -> None:
     with ThreadPoolExecutor(3) as pool:
         budgets = list(pool.map(lambda budget: compose_agent([f"prompt.budget={budget}"]).prompt.budget, range(3, 12)))
     assert budgets == list(range(3, 12))
+
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+COMMANDS = [path.stem for path in CONFIGS.glob("*.yaml")]
+ARGUMENT = "memory."  # of a component: its class says what it takes where the default is null
+WRONG = {
+    "prompt.encoder=null": "prompt.encoder=null does not work; give text",
+    "prompt.encoder=5": """give text; as text it is "prompt.encoder='5'\"""",
+    "prompt.encoder=": "prompt.encoder= does not work; give text",
+    "prompt.encoder=[minilm]": "give text",
+    "env.data=5": "env.data=5 does not work; give text or null",
+    "env.thor.width=big": "give a whole number",
+    "env.thor.grid=true": "env.thor.grid=true does not work; give a number",
+    "eval.out=null": "give text",
+    "eval.resume=true": "eval.resume=true does not work; give text or null",
+    "eval.ray.num_cpus=null": "give a number",
+    "engine.link_microseconds=x": "give a number",
+    "engine.link_gigabytes=nan": "give a number or null",
+    "model.tokenizer=3": "give text or null",
+    "planner.name=null": "give text",
+    "memory.recompute.max_hops=1.5": "give a whole number",
+    "memory.recompute.schedule.average=much": "give a number",
+    "memory.recompute.relative=1": "give true or false",
+    "memory.grouping.window=[1]": "give a whole number",
+    "wandb.group=7": "give text or null",
+    "eval.threads=99999999999": "eval.threads=99999999999 is too many; give 4096 at most",
+    "eval.seed=1.5": "give a whole number from 0 on",
+    "model.device=nope": "model.device=nope is no device; give auto, cpu or cuda",
+    "model.device=cuda:x": "model.device=cuda:x is no device",
+    "memory._target_=5": "memory._target_=5 is no dotted name of a class",
+    "memory.recompute._target_=os.system": "'os.system' is no component",
+    "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is no component",
+    "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is no component",
+}
+RIGHT = [
+    "env.thor.field_of_view=60 memory.grouping.threshold=1 engine.chunk_megabytes=2 eval.ray.num_gpus=0.5",
+    "eval.frames=null eval.threads=2 eval.shard=0/2 prompt.goal=true planner.retry=null model.device=cuda:1",
+    "memory/storage=disk memory.storage.budget_bytes=null memory.storage.folder=kv memory.storage.bits=4",
+    "memory=memart memory.retrieval.layers=[1,2]",
+    "memory/storage=tiers memory.storage.pins=[a,b] memory.storage.quotas={robot:0.5} memory.storage.ttl_seconds=9",
+    "memory/recompute=none memory.recompute._target_=tests.Mine +memory.recompute.max_hops=few",
+]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_configs_have_values_of_their_kinds(name: str) -> None:
+    check_values(compose_settings(name, []))
+
+
+@pytest.mark.parametrize("method", [path.stem for path in CONFIGS.glob("memory/*.yaml")])
+def test_every_method_has_values_of_their_kinds(method: str) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        check_values(compose("alfred", [f"memory={method}"]))
+
+
+def test_every_setting_that_is_null_has_a_kind() -> None:
+    assert not [key for key, those in kinds().items() if those == {Kind.NULL} and not key.startswith(ARGUMENT)]
+    texts = {path.read_text() for path in CONFIGS.rglob("*.yaml")}
+    names = {key.rpartition(".")[2].removesuffix("[]") for keys in UNSET.values() for key in keys} - {"overrides"}
+    assert all(any(f"{name}:" in text for text in texts) for name in names)
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_a_value_of_another_kind_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_settings(compose_settings("alfred", ["planner=keep", override]))
+    assert WRONG[override] in str(refusal.value)
+
+
+@pytest.mark.parametrize("words", RIGHT)
+def test_a_value_of_its_kind_or_of_a_narrower_one_is_taken(words: str) -> None:
+    check_settings(compose_settings("alfred", ["planner=keep", *words.split()]))
+
+
+@pytest.mark.parametrize("value", [5, None, "text", [], True])
+@pytest.mark.parametrize("key", ["memory", "memory.storage", "memory.recompute.schedule", "env.thor", "eval", "model"])
+def test_a_value_in_place_of_settings_is_refused(key: str, value: Any) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        plain = OmegaConf.to_container(compose("alfred", ["memory=keep"]))
+    inner: Any = plain
+    *above, last = key.split(".")
+    for part in above:
+        inner = inner[part]
+    inner[last] = value
+    for only in ([Kind.GROUP], Kind):
+        with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings of its own"):
+            check_kinds(plain, only=only)
+
+
+@pytest.mark.parametrize("words_given", ["latency.planners=5", "latency.models=[5]", "latency.churn=[alfred,x,2.5]"])
+def test_elements_of_a_list_have_kinds_too(words_given: str) -> None:
+    with pytest.raises(ConfigError, match="does not work; give"):
+        check_values(compose_settings("latency", [words_given]))
+    check_values(compose_settings("latency", ["latency.models=a", "latency.segments=8", "latency.churn=[alfred,2]"]))
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"planner": "kep"}, "did you mean"), ({"model": "planner-tin"}, "did you mean"),
+        ({"overrides": ["prompt.style=link"]}, "did you mean"), ({"overrides": ["prompt.encoder=null"]}, "give text"),
+        ({"overrides": ["eval.threads=99999999999"]}, "too many"), ({"overrides": ["memory._target_=5"]}, "no dotted"),
+    ],
+)  # fmt: skip
+def test_an_agent_with_invalid_settings_loads_no_model(
+    monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(brain, "load_model", lambda *values: pytest.fail("a model was loaded"))
+    with pytest.raises(ConfigError, match=message):
+        Agent.from_config(**choices)
+    with pytest.raises(ConfigError):
+        compose_agent(choices.get("overrides", [f"{name}={value}" for name, value in choices.items()]))
+
+
+def test_settings_of_scenarios_are_checked() -> None:
+    with pytest.raises(ConfigError, match="model.tokenizer=5 does not work"):
+        composed(["model.tokenizer=5"])
+
+
+def test_kinds_of_values() -> None:
+    values = [None, "", " ", "a", True, 1, 1.0, float("inf"), [1], {}]
+    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "UNKNOWN", "LIST", "GROUP"]
+    assert [kind_of(value).name for value in values] == names

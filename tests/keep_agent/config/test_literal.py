@@ -50,7 +50,7 @@ def test_a_name_in_quotes_may_have_commas(argument: str, name: str) -> None:
     assert expand_model([f"model={argument}"]) == ["model=custom", f"model.name={quoted(name)}"]
 
 
-def test_names_without_quotes_are_parted_at_commas() -> None:
+def test_names_without_quotes_are_separated_by_commas() -> None:
     assert expand_model(["model=/a b,/it's"]) == ["model=custom", "model.name='/a b','/it\\'s'"]
     assert expand_model(["model='/a,b'"]) == ["model=custom", "model.name='/a,b'"]
     assert expand_model(["model='/a,b',\"/c\""]) == ["model=custom", "model.name='/a,b','/c'"]
@@ -58,13 +58,13 @@ def test_names_without_quotes_are_parted_at_commas() -> None:
 
 @given(st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3))
 @settings(max_examples=200)
-def test_plain_values_are_read_as_they_are(values: dict[str, Any]) -> None:
+def test_plain_values_survive_a_config(values: dict[str, Any]) -> None:
     config = as_config(values)
     assert OmegaConf.to_container(config, resolve=True) == values
     assert not list(looked_up(OmegaConf.to_container(config, resolve=False)))
 
 
-def test_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpolations_in_texts_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "told")
     texts = ["${oc.env:SECRET}", "\\${oc.env:SECRET}", "${a}", "${oc.decode:'[1]'}"]
     config = as_config({"a": texts, "b": {"c": texts[0]}})

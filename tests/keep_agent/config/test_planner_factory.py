@@ -1,4 +1,4 @@
-"""Planners with a model, put together from configs and playing whole episodes."""
+"""Planners with a model, put together from configs, their worked examples, and whole episodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
+from envs.setting import goal_reached
+from envs.splits import LAST_SEED
+from envs.worlds import spec_of
+from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import make_planner
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import CapacityError, ConfigError, ModelError
@@ -43,15 +47,15 @@ def config(model: Path, *overrides: str) -> DictConfig:
 
 def play(planner: KVPlanner, max_steps: int = 6) -> tuple[EpisodeResult, list[dict]]:
     env = world("grounded", "partial", max_steps=max_steps)
-    return run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+    result, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+    assert not result.crashed, entries[-1]
+    return result, [entry for entry in entries if entry["event"] == "step"]
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, name: str, style: str) -> None:
-    result, entries = play(make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}")))
-    assert not result.crashed, entries[-1]
-    steps = [entry for entry in entries if entry["event"] == "step"]
+    result, steps = play(make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}")))
     assert len(steps) == len(result.steps) >= 2
     for numbers, entry in zip(result.steps, steps, strict=True):
         assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
@@ -69,16 +73,14 @@ def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", [*FORGETFUL, "full_cache", "semantic"])
-def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
+def test_a_continued_cache_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
     budget = [f"memory.retention.budget={BUDGET}"] if name in FORGETFUL else []
     own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # no head comes with a random model
     planner = make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}", *budget, *own_head))
-    result, entries = play(planner)
-    assert not result.crashed, entries[-1]
-    steps = [entry for entry in entries if entry["event"] == "step"]
+    result, steps = play(planner)
     assert len(steps) == len(result.steps) >= 3
     for before, numbers in pairwise(result.steps):
-        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens, "it goes on where the last ended"
+        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens  # it continues
         assert numbers.computed_ratio < 1
     for numbers, entry in zip(result.steps, steps, strict=True):
         assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
@@ -88,15 +90,13 @@ def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Pat
     assert (last.live_reads < last.raw_reads) == (name in FORGETFUL)
 
 
-def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
-    _, entries = play(make_planner(config(tiny_model, "planner=keep")))
-    step = json.loads(json.dumps([entry for entry in entries if entry["event"] == "step"][-1]))
+def test_a_trace_has_the_parts_of_the_prompt(tiny_model: Path) -> None:
+    _, steps = play(make_planner(config(tiny_model, "planner=keep")))
+    step = json.loads(json.dumps(steps[-1]))
     rows, layers = len(step["token_ids"]), 3
     assert step["context"] <= step["units"][0]["start"] and step["query"] < rows
-    assert [unit["start"] + unit["tokens"] for unit in step["units"]] == [
-        *(unit["start"] for unit in step["units"][1:]),
-        step["query"],
-    ]
+    starts = [*(unit["start"] for unit in step["units"]), step["query"]]
+    assert [unit["start"] + unit["tokens"] for unit in step["units"]] == starts[1:]
     assert any(unit["hit"] for unit in step["units"]) and all(unit["block"] for unit in step["units"])
     assert all(-1 <= segment["last_layer"] < layers for segment in step["segments"])
     kinds = [kind for _, kind, *_ in step["computes"]]
@@ -110,12 +110,11 @@ def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
 
 def test_generation_is_another_policy(tiny_model: Path) -> None:
     planner = make_planner(config(tiny_model, "planner=keep", "planner.policy=generate", "planner.max_new_tokens=4"))
-    result, entries = play(planner, max_steps=2)
-    assert not result.crashed, entries[-1]
+    assert play(planner, max_steps=2)[1]
 
 
 @pytest.mark.parametrize(("learned", "setting"), [(True, None), (False, None), (False, True), (True, False)])
-def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
+def test_a_model_trained_for_goals_generates_the_goal_first(
     tiny_model: Path, tmp_path: Path, learned: bool, setting: bool | None
 ) -> None:
     model = tmp_path / "model"
@@ -124,8 +123,7 @@ def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
     (model / "config.json").write_text(json.dumps(model_config))
     (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
     planner = make_planner(config(model, *([] if setting is None else [f"prompt.goal={setting}"])))
-    result, entries = play(planner, max_steps=2)
-    steps = [entry for entry in entries if entry["event"] == "step"]
+    result, steps = play(planner, max_steps=2)
     expected = learned if setting is None else setting
     first, second, *_ = result.steps
     assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
@@ -137,7 +135,7 @@ def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
 
 def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:
     planner = make_planner(config(tiny_model, "planner=keep"))
-    skills = [[entry.get("skill") for entry in play(planner)[1]] for _ in range(2)]
+    skills = [[step["skill"] for step in play(planner)[1]] for _ in range(2)]
     assert skills[0] == skills[1]
 
 
@@ -154,9 +152,7 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokeniz
 
 def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_model: Path) -> None:
     settings = "planner=keep", "prompt=lota", "prompt.encoder=hashed", "prompt.examples=2", "model.init=random"
-    result, entries = play(make_planner(config(chat_model, *settings, "model.dtype=float32")), max_steps=2)
-    assert not result.crashed, entries[-1]
-    step = next(entry for entry in entries if entry["event"] == "step")
+    _, (step, *_) = play(make_planner(config(chat_model, *settings, "model.dtype=float32")), max_steps=2)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(chat_model)
     context = tokenizer.decode(step["token_ids"][: step["context"]])
     assert context.startswith("<|im_start|>user") and context.count("Human: ") == context.count("Robot: 1. ") == 2
@@ -164,17 +160,15 @@ def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_mode
     assert "put the mug on the table" in query and query.endswith("<|im_start|>assistant\nRobot: 1.")
 
 
-def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
+def test_units_may_attend_to_a_start_token_alone(chat_model: Path) -> None:
     settings = "planner=keep", "memory.context=bos", "model.init=random"
     with pytest.raises(ConfigError, match="context=bos needs"):
         make_planner(config(chat_model, *settings))
     planner = make_planner(config(chat_model, *settings, "prompt.start='<|im_start|>'"))
-    result, entries = play(planner, max_steps=1)
-    step = next(entry for entry in entries if entry["event"] == "step")
-    assert step["context"] == 1 and not result.crashed
+    assert play(planner, max_steps=1)[1][0]["context"] == 1
 
 
-def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_bfloat16_on_cpus_with_its_arithmetic(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model_settings = config(tiny_model, "model.dtype=auto").model
     for features, dtype in (({"avx2": True}, torch.float32), ({"amx_bf16": True}, torch.bfloat16)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda features=features: features)
@@ -183,7 +177,7 @@ def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(tiny_model: Path, mon
     assert make_model(model_settings).spec.dtype is torch.float32
 
 
-def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:
+def test_models_that_cannot_be_loaded_are_named(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="/no/where"):
         make_model(config(Path("/no/where")).model)
     with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
@@ -219,3 +213,33 @@ def test_settings_a_planner_does_not_know_are_refused(tiny_model: Path) -> None:
         make_planner(config(tiny_model, "planner=keep", "planner.policy=wizard"))
     with pytest.raises(ConfigError, match="wizard"):
         make_planner(config(tiny_model, "planner=keep", "planner.kind=wizard"))
+
+
+@pytest.mark.parametrize("world", ["alfred", "wah"])
+def test_examples_are_training_plans_of_different_tasks(world: str) -> None:
+    env = compose(world, ["planner=expert", "env.skills=grounded"]).env
+    examples = make_examples(env, 5)
+    assert len({example.instruction for example in examples}) == 5
+    assert all(example.skills[-1] == "done" and len(example.skills) > 2 for example in examples)
+    assert make_examples(env, 5) == examples and make_examples(env, 0) == []
+    assert len(make_examples(env, 2, seed=LAST_SEED + 1)) == 2
+
+
+@pytest.mark.parametrize("setting", ["env.rules=lota", "env.rules=strict", "env.skills=grounded"])
+def test_examples_reach_their_goals_under_the_settings(setting: str) -> None:
+    env = compose("wah", ["planner=expert", setting]).env
+    world = spec_of(env.id)
+    first = {episode.tasks[0].instruction: episode for episode in world.training(None, seed=LAST_SEED, limit=40)}
+    running = world.setting(skills=env.skills, rules=env.rules)
+    for example in make_examples(env, 12):
+        episode = first[example.instruction]
+        home = running.begin(episode)
+        assert all(running.space.execute(home, skill).ok for skill in example.skills)
+        assert goal_reached(running, home, episode.tasks[0])
+
+
+def test_played_tasks_are_no_examples() -> None:
+    with pytest.raises(ConfigError, match="shown its own plans"):
+        make_examples(compose("alfred", ["planner=expert", "env.data=x", "env.split=train"]).env, 2)
+    generated = compose("wah", ["planner=expert", "env.data=x", "env.split=train"]).env
+    assert len(make_examples(generated, 2)) == 2  # never from files

@@ -1,4 +1,4 @@
-"""Scenarios played on real engines: what is kept of every prompt, what is forgotten, what a folder holds."""
+"""Player of scenarios on real engines: reuse of rows, temporary agents, run folders and the command."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokenizer(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> 
 
 
 class Babbler(TransformersEngine):
-    """A tiny random model; what it says is drawn, so that it holds all there is, broken characters too."""
+    """A tiny random model that generates random tokens, with broken characters among them."""
 
     def generate(
         self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
@@ -69,8 +69,6 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 
 
 class Recorded(Story):
-    """Keeps the prompts that it gave, by agent."""
-
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.prompts: list[tuple[str, str]] = []
@@ -82,8 +80,6 @@ class Recorded(Story):
 
 @dataclass(frozen=True)
 class Stage:
-    """An engine with its tokenizer, on which scenarios are played."""
-
     engine: Engine
     tokenizer: PreTrainedTokenizerFast
 
@@ -116,11 +112,8 @@ def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(
     scenario = story.scenario
     assert len(turns) == len(story.prompts) == scenario.turns
     for agent in (key for key, item in scenario.agents.items() if item.permanent):
-        single = [
-            (turn, prompt)
-            for turn, (speaker, prompt) in zip(turns, story.prompts, strict=True)
-            if speaker == agent and turn.agent == agent
-        ]
+        pairs = zip(turns, story.prompts, strict=True)
+        single = [(turn, prompt) for turn, (name, prompt) in pairs if name == turn.agent == agent]
         assert single[0][0].origin == "cold" and single[0][0].kept == 0
         assert {turn.memory for turn, _ in single} == {f"persist_{scenario.name}_{agent}"}
         for (before, old), (turn, new) in pairwise(single):
@@ -136,7 +129,7 @@ def test_other_agents_begin_cold_and_are_forgotten(stage: Stage) -> None:
         assert (turn.memory, turn.origin, turn.kept) == (f"coord_ab12_{agent}", "cold", 0)
 
 
-def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(stage: Stage, tmp_path: Path) -> None:
+def test_a_temporary_agent_remembers_within_a_phase(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "name: mine\nagents: {a: {system: I am a, permanent: false}}\n"
@@ -150,12 +143,10 @@ def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(stage: Stag
     assert not list((tmp_path / "rows").glob("*.safetensors"))
 
 
-def test_a_second_run_finds_its_beginnings_on_the_disk(stage: Stage, tmp_path: Path) -> None:
+def test_a_second_run_reuses_rows_on_the_disk(stage: Stage, tmp_path: Path) -> None:
     first, _ = stage.play("handover", tmp_path, "1")
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors")) == [
-        "persist_handover_robot_a",
-        "persist_handover_robot_b",
-    ]
+    names = sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors"))
+    assert names == ["persist_handover_robot_a", "persist_handover_robot_b"]
     second, _ = stage.play("handover", tmp_path, "2")
     warm = {turn.agent: turn for turn in reversed(second)}  # the first of each
     for agent in ("robot_a", "robot_b"):
@@ -165,7 +156,7 @@ def test_a_second_run_finds_its_beginnings_on_the_disk(stage: Stage, tmp_path: P
     assert summarize(second)["saved_tokens"] > summarize(first)["saved_tokens"]
 
 
-def test_a_run_that_stops_leaves_nothing_of_those_who_forget(stage: Stage, tmp_path: Path) -> None:
+def test_a_run_that_stops_leaves_no_rows_of_temporary_agents(stage: Stage, tmp_path: Path) -> None:
     with stage.memories(tmp_path) as memories:
         playing = stage.player(find_scenario("handover"), memories).play()
         assert any(turn.agent == "visitor" for turn in playing)
@@ -174,7 +165,7 @@ def test_a_run_that_stops_leaves_nothing_of_those_who_forget(stage: Stage, tmp_p
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("coord_")]
 
 
-def test_whatever_ends_a_line_ends_a_turn(stage: Stage) -> None:
+def test_tokens_with_a_newline_end_a_turn(stage: Stage) -> None:
     stops, tokenizer = stage.stops, stage.tokenizer
     assert set(tokenizer.all_special_ids) <= stops and set(tokenizer.encode("\n", add_special_tokens=False)) <= stops
     for token in range(len(tokenizer)):
@@ -182,7 +173,7 @@ def test_whatever_ends_a_line_ends_a_turn(stage: Stage) -> None:
     assert start_tokens(tokenizer) in ([], [tokenizer.bos_token_id])
 
 
-def test_sums_are_over_turns_and_agents(stage: Stage) -> None:
+def test_a_summary_sums_turns_and_agents(stage: Stage) -> None:
     turns, _ = stage.play("gossip")
     summary = summarize(turns)
     assert summary["turns"] == 20 and summary["hits"] == 16
@@ -193,19 +184,15 @@ def test_sums_are_over_turns_and_agents(stage: Stage) -> None:
     assert 0.5 < summary["saved"] < 1
 
 
-def test_a_torn_line_is_no_turn(stage: Stage, tmp_path: Path) -> None:
+def test_an_incomplete_line_is_no_turn(stage: Stage, tmp_path: Path) -> None:
     turns, _ = stage.play("handover")
     run = ScenarioFolder.create(tmp_path / "run", {})
     for turn in turns:
         run.commit(turn)
     with (run.path / TURNS).open("a") as stream:
         stream.write('{"index": 99, "te')
-    assert [(turn.id, turn.text, turn.audience) for turn in ScenarioFolder.read(run.path)] == [
-        (turn.id, turn.text, turn.audience) for turn in turns
-    ]
-
-
-# The command
+    stored = ScenarioFolder.read(run.path)
+    assert [(turn.id, turn.text, turn.audience) for turn in stored] == [(t.id, t.text, t.audience) for t in turns]
 
 
 Command = Callable[..., None]
@@ -226,7 +213,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
 SMALL: Sequence[str] = ("max_tokens=3", "eval.threads=1", "model.dtype=float32")
 
 
-def test_the_command_prints_who_said_what_at_which_cost(
+def test_the_command_prints_turns_and_their_costs(
     command: Command, capsys: pytest.CaptureFixture[str], tiny_model: Path
 ) -> None:
     for folder in ("one", "two"):
@@ -238,16 +225,14 @@ def test_the_command_prints_who_said_what_at_which_cost(
         summary = json.loads((run / SUMMARY).read_text())
         assert len(lines) == summary["turns"] == 14
         assert all(f"{line['name']}: {line['text']}  [" in printed for line in lines)
-        assert (
-            "visit: Visitor, Robot B" in printed and f"{summary['saved_tokens']:,}" in printed and str(run) in printed
-        )
+        assert all(text in printed for text in ("visit: Visitor, Robot B", f"{summary['saved_tokens']:,}", str(run)))
         assert (summary["config"]["bits"], summary["config"]["model"]["name"]) == (8, str(tiny_model))
         assert lines[0]["origin"] == ("cold" if folder == "one" else "warm")
     assert len(list(Path("rows").glob("*.safetensors"))) == 2
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_whole_lines(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keep_agent.cli", "phases", "gossip", "eval.out=out", "eval.threads=1"]
     process = subprocess.Popen([*command, "--folder", "rows"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     while len(lines_of(tmp_path)) < 7 and process.poll() is None:
@@ -267,7 +252,7 @@ def lines_of(folder: Path) -> list[bytes]:
     return [line for file in folder.glob(f"out/*/{TURNS}") for line in file.read_bytes().splitlines(keepends=True)]
 
 
-def test_without_a_scenario_they_are_listed(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_scenario_the_command_lists_all(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command()
     printed = capsys.readouterr().out
     assert all(name in printed for name in shipped()) and "visitor*" in printed
@@ -283,7 +268,7 @@ def test_without_a_scenario_they_are_listed(command: Command, capsys: pytest.Cap
         (("gossip", "--folder", "file/rows"), "name a place that exists"),
     ],
 )
-def test_what_does_not_work_is_one_line_and_leaves_no_run(
+def test_an_invalid_command_prints_one_line_and_leaves_no_run(
     command: Command, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
     Path("file").touch()
@@ -294,22 +279,18 @@ def test_what_does_not_work_is_one_line_and_leaves_no_run(
     assert not Path("outputs").exists()
 
 
-def test_an_agent_with_a_prompt_under_way_cannot_play(stage: Stage) -> None:
+def test_an_agent_with_an_open_prompt_cannot_play(stage: Stage) -> None:
     with stage.memories() as memories:
         memories.open("persist_gossip_ada", "busy")
         with pytest.raises(ConfigError, match="under way"):
             next(stage.player(find_scenario("gossip"), memories).play())
 
 
-def test_what_outgrows_the_models_positions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Behind them the model reads and writes what means nothing to it."""
-    model, turns = from_config(config_of(tokenizer, 128), torch.float32, seed=3), []
-    with (
-        TransformersEngine(model) as engine,
-        AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories,
-    ):
+def test_a_prompt_beyond_the_models_positions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    model, coder = from_config(config_of(tokenizer, 128), torch.float32, seed=3), TokenizerCoder(tokenizer)
+    turns: list[Turn] = []
+    with TransformersEngine(model) as engine, AgentMemories(engine, coder, threshold=REUSE) as memories:
         player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
         with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
-            for turn in player.play():
-                turns.append(turn)
+            turns.extend(player.play())
     assert all(turn.kept + turn.new + turn.generated <= 128 for turn in turns)

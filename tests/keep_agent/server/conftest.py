@@ -13,39 +13,29 @@ import torch
 from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from keep_agent.server.app import make_app
-from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
-from keep_agent.server.chat.anthropic import AnthropicRoutes
+from keep_agent.server.app import make_app, unsupported_router
+from keep_agent.server.auth.tokens import Tokens
+from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.generate import GenerateRoutes
-from keep_agent.server.chat.openai import OpenAIRoutes
-from keep_agent.server.chat.unsupported_routes import unsupported_router
+from keep_agent.server.chat.generate import generate_router
+from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
-from keep_agent.server.scenarios.routes import ScenarioRoutes
+from keep_agent.server.scenarios.routes import scenario_router
 from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
-from tests.keep_agent.server.serving import LiveServer, patient, serving
+from tests.keep_agent.server.serving import OPEN, LiveServer, entry, patient, serving
 
 MODEL = "tiny"
-TOKENS = Tokens(
-    (
-        Entry(Access("all"), digest("token-all")),
-        Entry(Access("a", frozenset({"a"})), digest("token-a")),
-        Entry(Access("ab", frozenset({"a", "b"})), digest("token-ab")),
-    )
-)
-OPEN = Tokens(open=True)
+TOKENS = Tokens((entry("token-all", "all"), entry("token-a", "a", "a"), entry("token-ab", "ab", "a", "b")))
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A server and what is in it."""
-
     app: FastAPI
     conversations: Conversations
     scenarios: Scenarios
@@ -69,7 +59,7 @@ Serve = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
-    """A new app on the one engine; knobs are the memories'."""
+    """A function that makes an app on the one engine; ``knobs`` are the memories'."""
 
     def make(
         tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
@@ -77,7 +67,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
     ) -> Whole:  # fmt: skip
         limits, metrics = patient(limits or Limits()), Metrics()
         limiter = ConcurrencyLimiter(limits.requests, limits.per_agent)
-        talks = Conversations.of(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
+        talks = Conversations(engine, chat, MODEL, limiter, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
 
         @asynccontextmanager
@@ -86,8 +76,8 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await scenarios.close()
             await talks.close()
 
-        routers = [routes(talks).router for routes in (OpenAIRoutes, AnthropicRoutes, GenerateRoutes)]
-        routers += [unsupported_router(), ScenarioRoutes(scenarios, talks, limiter).router]
+        routers = [router(talks) for router in (openai_router, anthropic_router, generate_router)]
+        routers += [unsupported_router(), scenario_router(scenarios, talks, limiter)]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, limiter, metrics)
 
@@ -96,7 +86,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
 
 @pytest.fixture(scope="session")
 def serve(build: Build) -> Serve:
-    """The same, served."""
+    """A function that makes and serves an app."""
 
     @contextmanager
     def make(token: str | None = None, **knobs: Any) -> Iterator[tuple[LiveServer, Whole]]:
@@ -109,7 +99,6 @@ def serve(build: Build) -> Serve:
 
 @pytest.fixture(scope="module")
 def server(serve: Serve) -> Iterator[LiveServer]:
-    """An open server."""
     with serve() as (make, _):
         yield make
 

@@ -1,4 +1,4 @@
-"""A real server in a thread, clients for it, and raw bytes where a client would be too polite."""
+"""A real server in a thread, with clients, and raw bytes for requests that no client sends."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 
+from keep_agent.server.app import make_app
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket
 from tests.sockets import connect
 from tests.waiting import PATIENCE
 
+OPEN = Tokens(open=True)
+
+
+def entry(token: str, name: str, *agents: str) -> Entry:
+    """Return the entry of a token for ``agents``; for all without any."""
+    return Entry(Access(name, frozenset(agents) if agents else None), digest(token))
+
 
 def patient(limits: Limits) -> Limits:
-    """With time for a client that is late."""
     return replace(limits, body_seconds=PATIENCE, send_seconds=PATIENCE)
 
 
@@ -45,18 +53,17 @@ class LiveServer:
             yield instance
 
     def raw(self, *parts: bytes, pause: float = 0.0, seconds: float = PATIENCE) -> bytes:
-        """All that is answered to ``parts`` until the server ends the connection."""
+        """Return all bytes of the answer to ``parts`` until the server ends the connection."""
         with self.socket(seconds) as instance:
             for part in parts:
                 instance.sendall(part)
                 time.sleep(pause)
-            return all_of(instance)
+            return b"".join(iter(lambda: instance.recv(65536), b""))
 
     def websocket(self, path: str, **headers: str) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers)
 
     def denied(self, path: str, **headers: str) -> Response:
-        """The answer that refuses a websocket."""
         with pytest.raises(InvalidStatus) as refusal, self.websocket(path, **headers):
             pass
         return refusal.value.response
@@ -64,13 +71,6 @@ class LiveServer:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-def all_of(instance: socket.socket) -> bytes:
-    got = b""
-    while part := instance.recv(65536):
-        got += part
-    return got
 
 
 def status(answer: bytes) -> int:
@@ -86,17 +86,9 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
 
 @contextmanager
 def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any) -> Iterator[LiveServer]:
-    """``app`` behind a free port, as `keep-agent serve` would have it.
-
-    :param grace: seconds for requests in the works when the server is to end
-    """
-    arguments = {
-        "ws": RefusableSocket,
-        "log_level": "warning",
-        "timeout_keep_alive": int(PATIENCE),
-        "timeout_graceful_shutdown": grace,
-        "ws_ping_interval": None,
-    }
+    """Serve ``app`` at a free port, as `keep-agent serve` does; its end waits ``grace`` seconds for requests."""
+    arguments = {"ws": RefusableSocket, "log_level": "warning", "ws_ping_interval": None}
+    arguments |= {"timeout_keep_alive": int(PATIENCE), "timeout_graceful_shutdown": grace}
     server = uvicorn.Server(uvicorn.Config(app, port=0, **arguments | knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -114,8 +106,19 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
         assert not thread.is_alive(), "the server did not end"
 
 
+def live_server(router: APIRouter, http: Any = "auto", tokens: Tokens = OPEN, **options: Any) -> Any:
+    """Return a fixture of a module: a server of ``router``, with ``options`` of `make_app`."""
+
+    @pytest.fixture(scope="module")
+    def server() -> Iterator[LiveServer]:
+        with serving(make_app([router], tokens=tokens, **options), http=http) as instance:
+            yield instance
+
+    return server
+
+
 def events(text: str) -> list[tuple[str, Any]]:
-    """Names and data of server-sent events; what is no JSON stays text."""
+    """Return names and data of server-sent events."""
     result = []
     for block in text.split("\n\n"):
         lines = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))

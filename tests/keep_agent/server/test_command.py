@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
+from keep_agent.agent.durable import lock_folder
 from keep_agent.server.auth.tokens import VARIABLE
 from keep_agent.server.command import _config
-from keep_agent.server.folder_lock import lock_folder
 from keep_agent.server.limits.uvicorn_protocols import RefusableSocket, TimedProtocol
 from keep_agent.server.settings import Settings
 from tests.keep_agent.viewer.traces import opening, write
@@ -37,35 +37,32 @@ def refusal(*arguments: str) -> str:
     return done.stderr
 
 
-def test_requests_and_websockets_are_of_our_own_protocols() -> None:
+def test_the_server_uses_the_projects_protocols() -> None:
     config = _config(FastAPI(), Settings())
     assert (config.http, config.ws) == (TimedProtocol, RefusableSocket)
 
 
 @pytest.fixture
 def used_port() -> Iterator[int]:
-    """A port in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
 
-def test_a_port_that_is_taken_is_said_first(used_port: int, tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused_without_heavy_imports(used_port: int, tmp_path: Path) -> None:
     write(tmp_path, [opening()])
     for command in (("serve", "--folder", str(tmp_path / "server")), ("view", str(tmp_path), "--no-browser")):
         assert f"127.0.0.1:{used_port} cannot be used" in refusal(*command, "--port", str(used_port))
     assert not (tmp_path / "server").exists()
 
 
-def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
+def test_invalid_options_are_refused_without_heavy_imports(tmp_path: Path) -> None:
     file, port = tmp_path / "tokens.json", ("--port", "0")
     assert "no token is needed" in refusal("serve", "--host", "0.0.0.0", *port)
     assert f"{file} does not exist" in refusal("serve", "--tokens", str(file), *port)
     file.write_text("{")
     assert f"{file} is not JSON" in refusal("serve", "--tokens", str(file), *port)
     assert "requests=0 does not work; give a number above 0" in refusal("serve", "--requests", "0", *port)
-    assert "things=99999999999999 does not work; give a whole" in refusal("serve", "--things", "9" * 14, *port)
     assert "env.thor=5 takes the place of settings" in refusal("serve", "env.thor=5", *port)
-    assert "planner=random has no model" in refusal("serve", "planner=random", *port)
     with lock_folder(tmp_path / "server"):
         assert "another server or agent is at work" in refusal("serve", "--folder", str(tmp_path / "server"), *port)
     write(tmp_path, [opening()])

@@ -1,4 +1,4 @@
-"""Requests that a server cannot finish: given up when it ends, or met by a lack of file descriptors."""
+"""Errors of a server that ends during requests, or has no file descriptor left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = 8
 
 
 class Stuck:
-    """Routes that wait until they are released: on the event loop, in a thread, and behind the first event."""
+    """Routes that wait for a release: on the event loop, in a thread, and after the first event."""
 
     def __init__(self) -> None:
         self.entered = 0
@@ -88,7 +88,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["/loop", "/thread"])
-def test_a_server_that_ends_answers_what_still_runs(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ending_server_answers_running_requests(path: str, caplog: pytest.LogCaptureFixture) -> None:
     stuck = Stuck()
     app = make_app([stuck.router], tokens=OPEN)
     with caplog.at_level(logging.INFO), ended_under_load(
@@ -112,7 +112,7 @@ def closed(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("ends", [cut_off, closed])
-def test_a_stream_or_socket_that_a_server_gives_up_ends(
+def test_an_ending_server_closes_streams_and_websockets(
     ends: Callable[[LiveServer], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck = Stuck()
@@ -122,10 +122,10 @@ def test_a_stream_or_socket_that_a_server_gives_up_ends(
     assert not tracebacks(caplog)
 
 
-def test_plans_that_a_server_gives_up_are_answered_and_kept(
+def test_plans_of_an_ending_server_are_answered_and_stored(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a client can send them again, with the number of the last decision."""
+    """A client can repeat them with the number of the last decision."""
     started, released, plan = threading.Semaphore(0), threading.Event(), DurableAgent.plan
 
     def slow(agent: DurableAgent, *send_request: Any) -> Any:
@@ -169,7 +169,6 @@ def exhausted() -> OSError:
 
 
 def hidden() -> None:
-    """Raise a DataError that a lack of descriptors caused."""
     try:
         raise exhausted()
     except OSError as error:

@@ -33,13 +33,13 @@ def talked(server: LiveServer, agent: str, tokens: int = 30, **more: Any) -> htt
 
 
 class Passes:
-    """Passes through the model, which may be made to wait: what is long ends before its time only if it is ended."""
+    """Counter of the model's forward passes, which can hold them."""
 
     def __init__(self) -> None:
         self.count, self._most, self._goes_on = 0, math.inf, lambda: True
 
     def hold(self, goes_on: Callable[[], object], most: int = 20) -> None:
-        """Let so many pass from here on, and the others when ``goes_on`` says so."""
+        """Let ``most`` passes continue, and the others once ``goes_on()`` is true."""
         self._most, self._goes_on = self.count + most, goes_on
 
     def __call__(self, *_: Any) -> None:
@@ -57,7 +57,7 @@ def passes(engine: Engine) -> Iterator[Passes]:
 
 
 def endless_words(whole: Whole) -> None:
-    """Let the model say no last word."""
+    """Let the model generate no end token."""
     whole.conversations.special = SpecialTokens(frozenset())
 
 
@@ -68,13 +68,12 @@ def endless(serve: Serve) -> Any:
         yield server, whole
 
 
-def test_sixty_streams_hold_up_no_other_request(endless: tuple[LiveServer, Whole], passes: Passes) -> None:
+def test_sixty_streams_delay_no_other_request(endless: tuple[LiveServer, Whole], passes: Passes) -> None:
     server, whole = endless
     looks, finished = list[int](), threading.Event()
     passes.hold(lambda: sum(inside > 0 for inside in looks) > 1)
 
     def look() -> None:
-        """Send quick requests while streams run."""
         while not finished.is_set():
             assert server.http.get("/healthz").status_code == 200
             assert server.http.get("/metrics").status_code == 200
@@ -102,9 +101,7 @@ def test_requests_of_one_agent_wait_for_each_other(endless: tuple[LiveServer, Wh
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_in_the_middle_frees_the_agent(
-    endless: tuple[LiveServer, Whole], passes: Passes, stream: bool
-) -> None:
+def test_a_disconnected_client_frees_its_agent(endless: tuple[LiveServer, Whole], passes: Passes, stream: bool) -> None:
     server, whole = endless
     path, works = PATH.format(f"left-{stream}"), whole.conversations._running
     passes.hold(lambda: any(item.turn._is_cancelled for item in list(works.values())))
@@ -121,7 +118,7 @@ def test_who_leaves_in_the_middle_frees_the_agent(
     until(lambda: idle(whole))
 
 
-def test_who_leaves_while_it_waits_gives_its_place_back_at_once(
+def test_a_disconnected_waiting_client_frees_its_place_at_once(
     endless: tuple[LiveServer, Whole], passes: Passes
 ) -> None:
     server, whole = endless
@@ -141,7 +138,7 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(
     until(lambda: idle(whole))
 
 
-def test_one_agent_cannot_shut_others_out(serve: Serve, passes: Passes) -> None:
+def test_requests_of_one_agent_do_not_exclude_others(serve: Serve, passes: Passes) -> None:
     refused_both = threading.Event()
     passes.hold(refused_both.is_set)
     with serve(limits=Limits(requests=4, per_agent=2)) as (server, whole):
@@ -169,7 +166,7 @@ def test_a_client_that_does_not_read_frees_its_agent(endless: tuple[LiveServer, 
         assert talked(server, "deaf", 1).status_code == 200
 
 
-def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, request: pytest.FixtureRequest) -> None:
+def test_too_many_requests_get_a_time_to_retry(serve: Serve, engine: Engine, request: pytest.FixtureRequest) -> None:
     refusal = threading.Event()  # until then no admitted request continues, so that the limiter stays full
 
     def hold(*_: Any) -> None:
@@ -194,7 +191,7 @@ def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, requ
         assert talked(server, "later").status_code == 200
 
 
-def test_a_server_that_closes_says_so_and_ends(serve: Serve, passes: Passes) -> None:
+def test_a_closing_server_answers_waiting_requests(serve: Serve, passes: Passes) -> None:
     answers: list[httpx.Response] = []
     with serve() as (server, whole):
         passes.hold(lambda: whole.conversations._is_closed)

@@ -1,4 +1,4 @@
-"""Every route of a whole server, the viewer's and its websockets included: none is open by mistake."""
+"""Access to every route of a whole server, with the viewer's and its websockets."""
 
 from __future__ import annotations
 
@@ -14,25 +14,19 @@ from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
 
 from keep_agent.config.planner_factory import brain_of
-from keep_agent.server.auth.access_rules import RULES, UNKNOWN, Need, Rules
-from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
+from keep_agent.server.auth.access_rules import UNKNOWN, Need, rule_of
+from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.service import make_service
-from tests.keep_agent.server.serving import LiveServer, bearer, serving
+from tests.keep_agent.server.serving import LiveServer, bearer, entry, serving
 from tests.waiting import PATIENCE
 
 ALICE, BOB, ALL = "token-of-alice", "token-of-bob", "token-of-all"
-TOKENS = Tokens(
-    (
-        Entry(Access("alice", frozenset({"alice"})), digest(ALICE)),
-        Entry(Access("bob", frozenset({"bob"})), digest(BOB)),
-        Entry(Access("all"), digest(ALL)),
-    )
-)
+TOKENS = Tokens((entry(ALICE, "alice", "alice"), entry(BOB, "bob", "bob"), entry(ALL, "all")))
 POLLING, SOCKET = ("/viewer/_nicegui_ws/socket.io/?EIO=4&transport=" + how for how in ("polling", "websocket"))
 
 
 def addresses(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, frozenset[str]]]:
-    """Path and methods of every route; of a websocket there are none, of a mounted application any."""
+    """Yield path and methods of every route: none of a websocket, any of a mounted application."""
     for route in routes:
         path = prefix + str(getattr(route, "path", ""))
         inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
@@ -46,7 +40,7 @@ def addresses(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[s
 
 
 def example(path: str, agent: str) -> str:
-    """An address of a route; other parameters than the agent have any value."""
+    """Return an address of a route, with any value for other parameters than the agent."""
     return re.sub(r"\{[^}]*\}", "any", path.replace("{agent}", agent))
 
 
@@ -75,7 +69,6 @@ def ask(server: LiveServer, token: str | None, method: str, path: str, **more: A
 
 
 def handshake(server: LiveServer, path: str, **headers: str) -> int:
-    """The status of a websocket's handshake."""
     try:
         with server.websocket(path, **headers):
             return 101
@@ -89,7 +82,7 @@ def status(server: LiveServer, token: str | None, method: str, path: str) -> int
     return handshake(server, path, **({} if token is None else bearer(token)))
 
 
-def test_the_routes_that_are_tested_are_all_there_are(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_all_documented_routes_are_tested(whole: tuple[LiveServer, list[Any]]) -> None:
     server, routes = whole
     paths = {path.replace(":path}", "}") for path, _ in routes}  # as the description names them
     assert set(server.http.get("/openapi.json").json()["paths"]) <= paths
@@ -97,17 +90,16 @@ def test_the_routes_that_are_tested_are_all_there_are(whole: tuple[LiveServer, l
     assert any(path.startswith("/viewer/_nicegui_ws/") for path in paths)
 
 
-def test_every_route_has_a_rule_and_keeps_it(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_every_route_has_a_rule_and_follows_it(whole: tuple[LiveServer, list[Any]]) -> None:
     server, routes = whole
     for path, methods in routes:
-        rule = Rules(RULES).of(example(path, "bob"))[0]
+        rule = rule_of(example(path, "bob"))[0]
         assert rule is not UNKNOWN, f"{path} has no rule in keep_agent.server.auth.access_rules"
         for method in methods or {"WEBSOCKET"}:
             check(server, rule.need, method, example(path, "bob"))
 
 
 def check(server: LiveServer, need: Need, method: str, path: str) -> None:
-    """Without a token, with a wrong one, and with one for another agent."""
     public, foreign = need is Need.NO_TOKEN, need in (Need.AGENT, Need.ALL)
     for token in (None, "guess"):
         code = status(server, token, method, path)
@@ -121,9 +113,7 @@ MODEL = "MODEL"  # stands for the served one
 CHAT = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "hello"}]}
 SPEAKS = {"agents": {"bob": {"system": "You are Bob."}}, "phases": [{"name": "p", "participants": ["bob"]}]}
 SCENARIO = {"scenario": {"name": "house", **SPEAKS}}
-ROUTE_CHECKS: dict[
-    tuple[str, str], tuple[dict[str, Any], int]
-] = {  # what Alice asks of Bob, and what it is answered with
+ROUTE_CHECKS: dict[tuple[str, str], tuple[dict[str, Any], int]] = {  # requests of Alice about Bob, and their status
     ("POST", "/v1/chat/completions"): ({"json": CHAT | {"user": "bob"}}, 403),
     ("POST", "/v1/messages"): ({"json": CHAT | {"metadata": {"user_id": "bob"}}}, 403),
     ("POST", "/v1/agents"): ({"json": {"id": "bob"}}, 403),
@@ -137,45 +127,39 @@ ROUTE_CHECKS: dict[
 }
 
 
-def test_routes_that_ask_themselves_do(whole: tuple[LiveServer, list[Any]]) -> None:
-    """And answer with the same bytes whether there is a Bob or not."""
+def test_routes_that_check_agents_themselves_refuse_other_tokens(whole: tuple[LiveServer, list[Any]]) -> None:
+    """The answers have the same bytes whether there is a Bob or not."""
     server, routes = whole
     number = ask(server, ALL, "POST", "/v1/scenarios", json=SCENARIO).json()["id"]
     model = ask(server, ALICE, "GET", "/v1/models").json()["data"][0]["id"]
-    rules = Rules(RULES)
-    needs = {(item, path) for path, methods in routes for item in methods if rules.of(path)[0].need is Need.ROUTE}
-    assert needs == ROUTE_CHECKS.keys(), "say in NAMED what such a route answers a token for another agent"
+    needs = {(item, path) for path, methods in routes for item in methods if rule_of(path)[0].need is Need.ROUTE}
+    assert needs == ROUTE_CHECKS.keys(), "add the route's answer to a token for another agent to ROUTE_CHECKS"
     for (method, path), (arguments, code) in ROUTE_CHECKS.items():
         if "json" in arguments and "model" in arguments["json"]:
             arguments = {"json": arguments["json"] | {"model": model}}
         existing = ask(server, ALICE, method, path.replace("{number}", number), **arguments)
-        second = ask(server, ALICE, method, path.replace("{number}", "ffff"), **about_nobody_else(arguments))
+        second = ask(
+            server,
+            ALICE,
+            method,
+            path.replace("{number}", "ffff"),
+            **json.loads(json.dumps(arguments).replace("bob", "eve")),
+        )
         assert (existing.status_code, existing.text.replace(number, "ffff")) == (code, second.text), (method, path)
         assert "bob" not in existing.text.lower()
     assert ask(server, ALL, "DELETE", f"/v1/scenarios/{number}").status_code == 204
 
 
-def about_nobody_else(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same request about an agent that is not there."""
-    return json.loads(json.dumps(arguments).replace("bob", "eve"))
-
-
-def test_an_agent_that_is_another_tokens_is_as_one_that_is_not_there(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_answers_about_foreign_and_missing_agents_are_equal(whole: tuple[LiveServer, list[Any]]) -> None:
     server, routes = whole
     for path, methods in routes:
         for method in (methods or set()) | {"PATCH", "OPTIONS"}:
             if "{agent}" in path:
                 existing, nowhere = (ask(server, ALICE, method, example(path, agent)) for agent in ("bob", "eve"))
-                assert (
-                    (existing.status_code, existing.text) == (nowhere.status_code, nowhere.text) == (403, existing.text)
-                )
+                assert existing.status_code == nowhere.status_code == 403 and existing.text == nowhere.text
 
 
-# -- the viewer --------------------------------------------------------------------------------------------------------
-
-
-def test_the_viewer_is_for_tokens_for_all_agents(server: LiveServer) -> None:
-    """However the token comes."""
+def test_the_viewer_needs_a_token_for_all_agents(server: LiveServer) -> None:
     rows = ask(server, ALL, "GET", "/viewer/data/episodes").json()
     assert len(rows) == 2
     step = f"/viewer/data/step?run={rows[1]['run']}&episode={rows[1]['episode']}&step=0"
@@ -190,7 +174,7 @@ def test_the_viewer_is_for_tokens_for_all_agents(server: LiveServer) -> None:
     assert answer.status_code == 403 and "set-cookie" not in answer.headers
 
 
-def test_the_viewers_websocket_is_for_tokens_for_all_agents(server: LiveServer) -> None:
+def test_the_viewers_websocket_needs_a_token_for_all_agents(server: LiveServer) -> None:
     for name, value in (("Authorization", "Bearer {}"), ("X-API-Key", "{}"), ("Cookie", "keep_agent_token={}")):
         assert handshake(server, SOCKET, **{name: value.format(ALICE)}) == 403
         assert handshake(server, SOCKET, **{name: value.format("guess")}) == 401
@@ -211,7 +195,7 @@ def test_a_token_becomes_a_cookie_for_the_viewer_alone(server: LiveServer) -> No
 
 
 def test_a_cookie_counts_on_pages_of_this_server_alone(server: LiveServer) -> None:
-    """Pages of another port of the same machine have the cookie sent along, too."""
+    """Browsers send the cookie from pages of another port of the same machine, too."""
     own_headers = {"Cookie": f"keep_agent_token={ALL}", "Origin": f"http://127.0.0.1:{server.port}"}
     for origin, code in ((f"http://127.0.0.1:{server.port}", 200), ("http://127.0.0.1:1", 403), ("null", 403)):
         assert server.http.get(POLLING, headers=own_headers | {"Origin": origin}).status_code == code
@@ -219,7 +203,7 @@ def test_a_cookie_counts_on_pages_of_this_server_alone(server: LiveServer) -> No
     assert handshake(server, SOCKET, **(own_headers | {"Origin": "http://127.0.0.1:1"})) == 403
 
 
-def test_a_browser_gets_from_the_printed_address_to_a_page(server: LiveServer) -> None:
+def test_a_browser_reaches_the_viewer_from_the_landing_page(server: LiveServer) -> None:
     with httpx.Client(base_url=server.url, follow_redirects=True, timeout=PATIENCE) as browser:
         landing = browser.get("/")
         assert landing.status_code == 200 and landing.headers["content-type"].startswith("text/html")

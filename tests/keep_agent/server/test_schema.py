@@ -21,7 +21,7 @@ from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import ChatLimits, Settings
-from tests.keep_agent.server.chat.test_vendors import ambiguous_names
+from tests.keep_agent.server.chat.test_chat import ambiguous_names
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
 from tests.waiting import PATIENCE

@@ -29,7 +29,7 @@ def command(*arguments: str) -> str:
     return out.getvalue().strip()
 
 
-def test_the_command_makes_a_token_that_opens_what_it_is_for(tmp_path: Path) -> None:
+def test_the_command_makes_a_token_for_its_agents(tmp_path: Path) -> None:
     file = tmp_path / "new" / "tokens.json"
     some = command("robots", "--agents", "a, b", "--file", str(file))
     everything = command("me", "--file", str(file))
@@ -43,7 +43,7 @@ def test_the_command_makes_a_token_that_opens_what_it_is_for(tmp_path: Path) -> 
     assert tokens.find("") is tokens.find(some + "x") is tokens.find(some[:-1]) is tokens.find(digest(some)) is None
 
 
-def test_a_name_stands_for_one_token(tmp_path: Path) -> None:
+def test_a_name_has_one_token(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     old = command("robots", "--file", str(file))
     with pytest.raises(ConfigError, match="--replace"):
@@ -73,12 +73,17 @@ def test_a_token_may_expire(tmp_path: Path, when: str, until: timedelta | dateti
     assert load_tokens(tmp_path / "t", {}).find(token) == entry.access
 
 
+TIMES = ("", "30", "-3d", "3 d", "0d", "soon", "2020-01-31", "2999-02-31", "2999-01-31T12:00:00")
+IDS = ("../x", "a,,b", "", "a/b", "CON")
+
+
 @pytest.mark.parametrize(
-    "when", ["", "30", "-3d", "3 d", "0d", "soon", "2020-01-31", "2999-02-31", "2999-01-31T12:00:00"]
+    ("option", "value", "message"),
+    [*(("--expires", time, "--expires") for time in TIMES), *(("--agents", id, "agent id") for id in IDS)],
 )
-def test_a_time_that_is_none_or_past_is_refused(tmp_path: Path, when: str) -> None:
-    with pytest.raises(ConfigError, match="--expires"):
-        command("robots", f"--expires={when}", "--file", str(tmp_path / "t"))
+def test_an_invalid_time_or_id_gets_no_token(tmp_path: Path, option: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        command("robots", f"{option}={value}", "--file", str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 
@@ -93,18 +98,11 @@ for number in range(20):
 """
 
 
-def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+def test_parallel_additions_keep_all_tokens(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     writers = [subprocess.Popen([sys.executable, "-c", ADDS, str(file), str(item)]) for item in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4
     assert {entry.access.name for entry in read_tokens(file)} == {f"{a}-{b}" for a in range(4) for b in range(20)}
-
-
-@pytest.mark.parametrize("agents", ["../x", "a,,b", "", "a/b", "CON"])
-def test_ids_that_are_no_names_get_no_token(tmp_path: Path, agents: str) -> None:
-    with pytest.raises(ConfigError, match="agent id"):
-        command("robots", "--agents", agents, "--file", str(tmp_path / "t.json"))
-    assert not (tmp_path / "t.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -118,14 +116,14 @@ def test_ids_that_are_no_names_get_no_token(tmp_path: Path, agents: str) -> None
         json.dumps({"tokens": [GOOD, GOOD]}),
     ],
 )  # fmt: skip
-def test_a_file_that_is_none_is_named(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
     file = tmp_path / "tokens.json"
     file.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=r"tokens\.json"):
         load_tokens(file, {})
 
 
-def test_a_file_that_is_not_there_opens_nothing(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="keep-agent token"):
         load_tokens(tmp_path / "tokens.json", {})
 
@@ -135,7 +133,7 @@ def test_a_file_without_a_name_is_refused() -> None:
         add_token(Path(), Entry(Access("n"), digest("t")))
 
 
-def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text("{")
     with pytest.raises(DataError):
@@ -143,7 +141,7 @@ def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
     assert file.read_text() == "{"
 
 
-def test_the_environment_has_one_for_all_agents(tmp_path: Path) -> None:
+def test_the_environment_holds_a_token_for_all_agents(tmp_path: Path) -> None:
     assert load_tokens(None, {}).open
     tokens = load_tokens(None, {VARIABLE: "long-and-random"})
     assert not tokens.open and tokens.find("long-and-random").all  # type: ignore[union-attr]
@@ -156,7 +154,7 @@ def test_the_environment_has_one_for_all_agents(tmp_path: Path) -> None:
     assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]
 
 
-def test_scopes() -> None:
+def test_access_is_limited_to_the_tokens_agents() -> None:
     item, two = Access("1", frozenset({"a"})), Access("2", frozenset({"a", "b"}))
     assert (item.only, two.only, Access("all").only, Access("none", frozenset()).only) == ("a", None, None, None)
     with pytest.raises(Forbidden) as present:
@@ -169,25 +167,25 @@ def test_scopes() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "::ffff:192.0.2.1", "8.8.8.8"])
-def test_a_public_address_takes_tokens(host: str) -> None:
+def test_a_public_address_needs_tokens(host: str) -> None:
     with pytest.raises(ConfigError, match=VARIABLE):
         check_bind(host, Tokens(open=True))
     check_bind(host, Tokens())
 
 
-def test_a_name_that_stands_for_a_public_address_takes_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_of_a_public_address_needs_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     result = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.7", 0))]
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: result)
     with pytest.raises(ConfigError, match=VARIABLE):
         check_bind("robot.example", Tokens(open=True))
 
 
-def test_an_address_that_is_none_is_named() -> None:
+def test_an_invalid_address_is_refused() -> None:
     for host in ("no.such.host.invalid", "a..b"):  # the second cannot even be written as a name
         with pytest.raises(ConfigError, match=rf"host='{re.escape(host)}' is no address"):
             check_bind(host, Tokens(open=True))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.3.2.1"])
-def test_this_machine_needs_none(host: str) -> None:
+def test_an_address_of_this_machine_needs_no_tokens(host: str) -> None:
     check_bind(host, Tokens(open=True))

@@ -1,18 +1,21 @@
-"""Conversations over a tiny random model: formats, rows, streams."""
+"""Conversations over a tiny random model: formats, streams, reuse of rows, and requests of vendors' clients."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.server.chat.conversations import BadMessages, ChatMessage, prompt_of
+from keep_agent.server.auth.tokens import OPEN, Access
+from keep_agent.server.chat.conversations import BadMessages, prompt_of
 from keep_agent.server.chat.detokenizer import Detokenizer
+from keep_agent.server.chat.request_fields import BadAgent, agent_of
 from memory.engine.base import ChunkSchedule, Engine
-from tests.keep_agent.server.conftest import Serve
+from tests.keep_agent.server.conftest import TOKENS, Build, Serve
 from tests.keep_agent.server.serving import LiveServer, events
 from tests.laws.prompts import broken
 
@@ -35,7 +38,6 @@ def send(server: LiveServer, path: str, body: dict[str, Any], code: int = 200, *
 
 
 def text_of(chunk_events: list[tuple[str, Any]]) -> str:
-    """The text of a stream, of either format."""
     deltas = [data["choices"][0]["delta"] for _, data in chunk_events[:-1] if data.get("choices")]
     deltas += [data["delta"] for name, data in chunk_events if name == "content_block_delta"]
     return "".join(delta.get("content", delta.get("text", "")) for delta in deltas)
@@ -50,24 +52,21 @@ def test_the_same_prompt_again_has_cached_tokens_and_the_same_answer(server: Liv
     assert first["choices"][0]["message"]["content"]
 
 
-def test_another_agent_finds_nothing_of_it(server: LiveServer) -> None:
+def test_agents_share_no_cached_tokens(server: LiveServer) -> None:
     for agent in ("mine", "yours"):
         assert send(server, OPENAI, openai(agent, "only mine"))["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_a_conversation_that_goes_on_keeps_all_that_was_said(server: LiveServer) -> None:
+def test_a_continued_conversation_reuses_prompt_and_answer(server: LiveServer) -> None:
     first = send(server, OPENAI, openai("on"))
-    messages = [
-        *openai("on")["messages"],
-        {"role": "assistant", "content": first["choices"][0]["message"]["content"]},
-        {"role": "user", "content": "and then?"},
-    ]
+    answer = {"role": "assistant", "content": first["choices"][0]["message"]["content"]}
+    messages = [*openai("on")["messages"], answer, {"role": "user", "content": "and then?"}]
     second = send(server, OPENAI, openai("on") | {"messages": messages})
     least = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 4  # a character may lack bytes
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= least
 
 
-def test_openai_streams_what_it_answers(server: LiveServer) -> None:
+def test_openai_streams_the_whole_answer(server: LiveServer) -> None:
     whole = send(server, OPENAI, openai("whole"))
     chunk_events = send(server, OPENAI, openai("told", stream=True, stream_options={"include_usage": True}))
     assert chunk_events[-1][1] == "[DONE]"
@@ -80,7 +79,7 @@ def test_openai_streams_what_it_answers(server: LiveServer) -> None:
     assert all("usage" not in data for _, data in without[:-1])
 
 
-def test_anthropic_streams_what_it_answers(server: LiveServer) -> None:
+def test_anthropic_streams_the_whole_answer(server: LiveServer) -> None:
     whole = send(server, ANTHROPIC, anthropic("a-whole"))
     chunk_events = send(server, ANTHROPIC, anthropic("a-told", stream=True))
     names = [name for name, _ in chunk_events]
@@ -94,7 +93,7 @@ def test_anthropic_streams_what_it_answers(server: LiveServer) -> None:
     assert again["usage"]["cache_read_input_tokens"] == whole["usage"]["cache_creation_input_tokens"] - 1
 
 
-def test_generate_says_what_was_there(server: LiveServer) -> None:
+def test_generate_reports_the_reused_rows(server: LiveServer) -> None:
     body = {"prompt": "Robot: 1. find", "tokens": 5}
     first = send(server, "/v1/agents/raw/generate", body)
     assert (first["kind"], first["origin"], first["kept"], first["finish"]) == ("miss", "cold", 0, "length")
@@ -133,18 +132,18 @@ def test_a_stop_ends_the_answer_and_is_no_part_of_it(server: LiveServer, path: s
         ("response_format", {"type": "json_object"}), ("n", True),
     ],
 )  # fmt: skip
-def test_what_would_change_the_answer_is_refused_by_name(server: LiveServer, field: str, value: Any) -> None:
+def test_fields_that_would_change_the_answer_are_refused_by_name(server: LiveServer, field: str, value: Any) -> None:
     error = send(server, OPENAI, openai("no", **{field: value}), 400)["error"]
     assert field in error["message"]
     if field == "temperature":
         assert "temperature=0" in error["message"]
 
 
-def test_what_changes_nothing_is_taken(server: LiveServer) -> None:
+def test_fields_without_effect_are_accepted(server: LiveServer) -> None:
     send(server, OPENAI, openai("yes", temperature=0, n=1, tools=None, top_p=1.0, seed=4, max_tokens=1))
 
 
-def test_only_text_is_understood(server: LiveServer) -> None:
+def test_only_text_is_accepted(server: LiveServer) -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     a, b = (send(server, OPENAI, openai(f"parts-{n}", text)) for n, text in enumerate((parts, "one two")))
     assert a["choices"] == b["choices"]
@@ -154,7 +153,7 @@ def test_only_text_is_understood(server: LiveServer) -> None:
     assert send(server, ANTHROPIC, anthropic("parts", picture), 422)["type"] == "error"
 
 
-def test_what_is_no_model_or_too_much_is_refused(server: LiveServer) -> None:
+def test_unknown_models_and_excessive_requests_are_refused(server: LiveServer) -> None:
     assert "'tiny'" in send(server, OPENAI, openai("m") | {"model": "gpt"}, 404)["error"]["message"]
     assert "max_tokens" in send(server, OPENAI, openai("m", max_tokens=10**6), 400)["error"]["message"]
     assert "tokens" in send(server, OPENAI, openai("m", "word " * 9000), 413)["error"]["message"]
@@ -165,14 +164,14 @@ def test_what_is_no_model_or_too_much_is_refused(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('roles must alternate') }}", 5])
-def test_what_the_chat_template_does_not_take_is_a_bad_request(chat: PreTrainedTokenizerFast, template: Any) -> None:
+def test_messages_that_the_template_refuses_are_a_bad_request(chat: PreTrainedTokenizerFast, template: Any) -> None:
     failing = PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, chat_template=template)
     with pytest.raises(BadMessages, match="the model's chat template makes no prompt of these messages"):
-        prompt_of(failing, [ChatMessage("user", "go")])
+        prompt_of(failing, [("user", "go")])
     assert BadMessages.status == 400
 
 
-def test_whose_rows_is_said_by_header_then_body_then_token(server: LiveServer) -> None:
+def test_the_agent_is_named_by_header_then_body_then_token(server: LiveServer) -> None:
     send(server, OPENAI, openai("by-body"))
     by_header = send(server, OPENAI, openai("someone"), **{"X-Agent-ID": "by-body"})
     assert by_header["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
@@ -182,7 +181,7 @@ def test_whose_rows_is_said_by_header_then_body_then_token(server: LiveServer) -
 
 
 @pytest.mark.parametrize("agent", ["../x", "a/b", "a\tb", "x" * 65, "CON", ".hidden", "persist_handover_a", "", "é"])
-def test_ids_that_are_no_names_are_refused(server: LiveServer, agent: str) -> None:
+def test_invalid_ids_are_refused(server: LiveServer, agent: str) -> None:
     for path, make in ((OPENAI, openai), (ANTHROPIC, anthropic)):
         send(server, path, make(agent), 400)
 
@@ -196,7 +195,7 @@ def test_rows_are_warm_after_a_restart(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_tokens_are_counted_up_to_the_stop(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many the model went on to say, which it has time for here: with one less it would not have got there."""
+    """The number does not depend on tokens that the scheduler made after the stop; with one less there is no stop."""
     path, body = "/v1/agents/counted/generate", {"prompt": "Robot: find a mug, 2.", "tokens": 60}
     text, feed = send(server, path, body)["text"], Detokenizer.feed
 
@@ -223,7 +222,7 @@ def test_turns_and_agents_are_counted(serve: Serve) -> None:
     assert "keep_agent_chat_agents 2.0" in figures
 
 
-def test_those_who_spoke_long_ago_make_room_on_the_disk(serve: Serve, tmp_path: Path) -> None:
+def test_the_least_recent_agents_are_evicted_to_the_disk(serve: Serve, tmp_path: Path) -> None:
     body = {"prompt": "Robot: 1. find a mug, 2. done", "tokens": 1}
     with serve(folder=tmp_path, host_bytes=12_000) as (server, whole):
         for number in range(8):
@@ -233,7 +232,7 @@ def test_those_who_spoke_long_ago_make_room_on_the_disk(serve: Serve, tmp_path: 
     assert origins == ["hot", "warm"]
 
 
-def test_nobody_is_refused_for_the_number_of_others(serve: Serve, engine: Engine) -> None:
+def test_a_thousand_agents_do_not_exclude_another(serve: Serve, engine: Engine) -> None:
     with serve() as (server, whole):
         memories = whole.conversations.memories
         for number in range(1100):
@@ -244,18 +243,172 @@ def test_nobody_is_refused_for_the_number_of_others(serve: Serve, engine: Engine
         assert memories.stats()["agents"] == 1101
 
 
-NAN = float("nan")
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "find a mug"}], "max_tokens": 8}
-HEADERS = {"x-agent-id": "kitchen"}
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("path", [OPENAI, ANTHROPIC])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation(serve: Serve, engine: Engine, path: str, stream: bool) -> None:
-    with serve() as (server, _), broken(engine, NAN):
-        answer = server.http.post(path, json=BODY | {"stream": stream}, headers=HEADERS)
+def test_an_answer_without_finite_logits_is_an_error(serve: Serve, engine: Engine, path: str, stream: bool) -> None:
+    body = (openai if path == OPENAI else anthropic)("kitchen", stream=stream)
+    with serve() as (server, _), broken(engine, float("nan")):
+        answer = server.http.post(path, json=body)
     if stream and answer.status_code == 200:
         chunk_events = [data for _, data in events(answer.text) if isinstance(data, dict) and "error" in data]
         assert len(chunk_events) == 1 and "not finite in float32" in chunk_events[0]["error"]["message"]
     else:
         assert answer.status_code == 500 and "not finite in float32" in answer.json()["error"]["message"]
+
+
+NEUTRAL_MESSAGE = {
+    "name": None, "refusal": None, "tool_calls": None, "annotations": [], "audio": None, "function_call": None,
+    "reasoning_content": None,
+}  # fmt: skip
+
+
+def unnamed(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "user"}
+
+
+def cached(answer: dict[str, Any]) -> int:
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def ambiguous_names(description: dict[str, Any]) -> list[str]:
+    """Return schemas whose title is not their name, and operations that share an id: code generators drop these."""
+    schemas = description["components"]["schemas"].items()
+    operations = Counter(item["operationId"] for path in description["paths"].values() for item in path.values())
+    shared = [name for name, count in operations.items() if count > 1]
+    return [name for name, schema in schemas if schema.get("title") != name] + shared
+
+
+def test_our_reply_is_accepted_as_an_official_client_sends_it_back(server: LiveServer) -> None:
+    first = send(server, OPENAI, openai("dumped"))
+    reply = {**NEUTRAL_MESSAGE, **first["choices"][0]["message"]}
+    assert reply["refusal"] is None
+    messages = [*openai("dumped")["messages"], reply, {"role": "user", "content": "and then?"}]
+    second = send(server, OPENAI, openai("dumped") | {"messages": messages})
+    assert cached(second) >= first["usage"]["prompt_tokens"]
+
+
+def test_our_reply_is_accepted_in_anthropics_format(server: LiveServer) -> None:
+    block = send(server, ANTHROPIC, anthropic("blocks"))["content"][0] | {"citations": None, "cache_control": None}
+    request = {"type": "text", "text": "on", "cache_control": {"type": "ephemeral"}}
+    turns = [{"role": "assistant", "content": [block]}, {"role": "user", "content": [request]}]
+    send(server, ANTHROPIC, anthropic("blocks") | {"messages": [*anthropic("blocks")["messages"], *turns]})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stream_options": {"include_usage": None, "include_obfuscation": False}, "stop": None, "unheard_of": None},
+        {"response_format": {"type": "text", "json_schema": None}, "tools": [], "logit_bias": {}},
+        {"reasoning_effort": "none", "prompt_cache_retention": "24h", "metadata": {"a": None}},
+    ],
+)
+def test_null_is_absent_at_every_depth(server: LiveServer, more: dict[str, Any]) -> None:
+    plain = send(server, OPENAI, openai("plain", max_tokens=1))
+    request = openai("nulls", max_tokens=1, **more)
+    part = {"type": "text", "text": request["messages"][0]["content"], "annotations": None}
+    request["messages"] = [{"role": "user", "content": [part]}]
+    assert send(server, OPENAI, request)["choices"] == plain["choices"]
+
+
+def test_null_is_absent_in_anthropic_requests(server: LiveServer) -> None:
+    more = {"system": None, "tools": None, "container": None, "thinking": {"type": "disabled", "budget_tokens": None}}
+    send(server, ANTHROPIC, anthropic("nulls", **more))
+    system = [{"type": "text", "text": "x", "citations": [1]}]
+    assert "citations" in send(server, ANTHROPIC, anthropic("nulls", system=system), 400)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tool_calls", [{"id": "1"}]), ("refusal", "no"), ("audio", {"id": "1"}), ("name", "ann"), ("unheard_of", 0)],
+)
+def test_fields_of_a_message_with_an_effect_are_refused_by_name(server: LiveServer, field: str, value: Any) -> None:
+    message = {"role": "assistant", "content": "x", field: value}
+    refusal = send(server, OPENAI, openai("no") | {"messages": [message]}, 400)["error"]
+    assert refusal["message"].startswith(f"{field} is not supported: leave it out")
+
+
+def test_only_an_assistants_message_may_lack_content(server: LiveServer) -> None:
+    messages = [{"role": "assistant", "content": None}, *openai("none")["messages"]]
+    send(server, OPENAI, openai("none") | {"messages": messages})
+    error = send(server, OPENAI, openai("none") | {"messages": [{"role": "user", "content": None}]}, 422)["error"]
+    assert "content" in error["message"]
+
+
+@pytest.mark.parametrize("field", ["prompt_cache_key", "safety_identifier"])
+def test_newer_fields_for_a_user_name_the_agent_last(server: LiveServer, field: str) -> None:
+    send(server, OPENAI, unnamed(openai("")) | {field: f"by-{field}"})
+    assert cached(send(server, OPENAI, openai(f"by-{field}"))) > 0
+    assert cached(send(server, OPENAI, openai(f"not-{field}", **{field: f"by-{field}"}))) == 0
+
+
+NO_IDS = ["my app: v1/é", "hash@x.y", "x" * 5000, "", "..", "nul", "a\n", "persist_1", "coord_x"]
+
+
+@pytest.mark.parametrize("text", NO_IDS, ids=lambda text: repr(text[:12]))
+def test_a_hint_that_cannot_be_an_id_is_ignored(text: str) -> None:
+    hints = text, "kitchen"
+    assert agent_of(OPEN, None, None, hints=hints) == "kitchen"
+    assert agent_of(OPEN, "hall", None, hints=hints) == "hall"
+    assert agent_of(Access("one", frozenset({"b"})), None, None, hints=[text]) == "b"
+    with pytest.raises(BadAgent, match="names no agent"):
+        agent_of(OPEN, None, None, hints=[text, None])
+
+
+def test_newer_fields_for_a_user_name_only_the_tokens_agents(serve: Serve) -> None:
+    body = unnamed(openai("")) | {"safety_identifier": "stranger"}
+    with serve("token-a", tokens=TOKENS) as (server, _):
+        send(server, OPENAI, body)
+        assert cached(send(server, OPENAI, openai("a"))) > 0
+    with serve("token-ab", tokens=TOKENS) as (server, _):
+        assert "X-Agent-ID" in send(server, OPENAI, body, 400)["error"]["message"]
+        send(server, OPENAI, body | {"prompt_cache_key": "b"})
+
+
+def test_a_model_can_be_looked_up(server: LiveServer) -> None:
+    model = server.http.get("/v1/models/tiny").json()
+    assert model == server.http.get("/v1/models").json()["data"][0] and model["id"] == "tiny"
+    missing = server.http.get("/v1/models/org/other")
+    assert missing.status_code == 404 and "'tiny'" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_counted_tokens_are_those_of_the_prompt(server: LiveServer, go_on: bool) -> None:
+    body = anthropic(f"counted-{go_on}", system="Be brief.")
+    if go_on:
+        body["messages"] = [*body["messages"], {"role": "assistant", "content": "2. find"}]
+    prompt = {name: body[name] for name in ("model", "messages", "system")}
+    token_count = send(server, f"{ANTHROPIC}/count_tokens", prompt | {"tools": None})
+    usage = send(server, ANTHROPIC, body)["usage"]
+    assert token_count == {"input_tokens": usage["cache_creation_input_tokens"]}
+    refusal = send(server, f"{ANTHROPIC}/count_tokens", prompt | {"model": "other"}, 404)
+    assert (refusal["type"], refusal["error"]["type"]) == ("error", "not_found_error")
+
+
+def test_counting_tokens_reads_no_agents_memory(serve: Serve) -> None:
+    """The number does not depend on memories, and no agent is woken or made."""
+    body = anthropic("b")
+    prompt = {name: body[name] for name in ("model", "messages")}
+    with serve("token-ab", tokens=TOKENS) as (server, whole):
+        before = send(server, f"{ANTHROPIC}/count_tokens", prompt)
+        send(server, ANTHROPIC, body)
+        with_header = send(server, f"{ANTHROPIC}/count_tokens", prompt, **{"X-Agent-ID": "b"})
+        assert before == with_header
+        assert whole.conversations.memories.stats()["agents"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "use"), [("/v1/responses", OPENAI), ("/v1/responses/resp_1/cancel", OPENAI), ("/v1/completions", OPENAI)]
+)
+def test_unsupported_endpoints_name_the_one_to_use(server: LiveServer, path: str, use: str) -> None:
+    answer = server.http.post(path, json={"model": "tiny", "input": "hello"})
+    error = answer.json()["error"]
+    assert answer.status_code == 404 and use in error["message"]
+    assert {"type", "message", "param", "code"} == error.keys()
+    batches = server.http.post("/v1/messages/batches", json={}).json()
+    assert batches["type"] == "error" and ANTHROPIC in batches["error"]["message"]
+
+
+def test_generators_find_one_name_for_each_schema_and_operation(build: Build) -> None:
+    description = build().app.openapi()
+    assert ambiguous_names(description) == []
+    assert {OPENAI, ANTHROPIC, f"{ANTHROPIC}/count_tokens", "/v1/models/{model}"} <= description["paths"].keys()

@@ -1,16 +1,22 @@
-"""Text that grows token by token says what it would say at once, in whole characters, up to a stop."""
+"""Text of a growing token sequence: whole characters up to a stop, and special tokens that are hidden or end it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.detokenizer import Detokenizer
+from keep_agent.server.chat.turn import GenerationRequest
+from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from memory.agents.text_match import BROKEN, TokenizerCoder, TokenText
+from memory.engine.base import ChunkSchedule, Engine
+from memory.engine.models.chat_template import SpecialTokens
 from memory.engine.models.tokenizer import load_tokenizer
 from planners.tiny.checkpoint import BUNDLED
 
@@ -42,14 +48,14 @@ def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
     assert len([piece for piece in texts if piece]) > 20
 
 
-def test_a_character_that_lacks_bytes_is_left_out(bytewise: TokenizerCoder) -> None:
+def test_an_incomplete_character_is_left_out(bytewise: TokenizerCoder) -> None:
     ids = bytewise.encode("ab🙂").ids
     texts, words = pieces(bytewise, ids[:-1])
     assert "".join(texts) == "ab"
     assert words.whole == (ids[:2], "ab")
 
 
-def test_bytes_that_are_no_character_hold_nothing_up(bytewise: TokenizerCoder) -> None:
+def test_invalid_bytes_do_not_delay_later_text(bytewise: TokenizerCoder) -> None:
     start = bytewise.encode("🙂").ids[:1]
     texts, _ = pieces(bytewise, [*start, *bytewise.encode("abc").ids])
     assert "".join(texts) == f"{BROKEN}abc"
@@ -77,12 +83,12 @@ def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, da
     assert row.text == text and row.ids == remaining
 
 
-def test_both_tokenizers_say_what_they_say_at_once(coder: TokenizerCoder) -> None:
+def test_pieces_are_the_text_of_both_tokenizers(coder: TokenizerCoder) -> None:
     ids = coder.encode("go to fridge_1\nnext go to cabinet_2\n\nthere mug mug_1 closed open\n").ids
     assert "".join(pieces(coder, ids)[0]) == coder.decode(ids)
 
 
-def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCoder) -> None:
+def test_a_possible_stop_is_held_back(bytewise: TokenizerCoder) -> None:
     words = Detokenizer(bytewise, ["xyz", "yq"])
     texts = [words.feed(token) for text in ("a", "x", "y", "a", "x", "y", "q") for token in bytewise.encode(text).ids]
     assert texts == ["a", "", "", "xya", "", "", "x"]
@@ -90,8 +96,8 @@ def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCod
     assert words.feed(5) == ""
 
 
-def test_hidden_tokens_have_no_text_wherever_they_stand(coder: TokenizerCoder) -> None:
-    """Also within a character, or a stop. What the rows say is not what is shown then."""
+def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
+    """They may stand within a character, or a stop; the text of the rows is then unknown."""
     ids = coder.encode(TEXT).ids
     visible, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
     hidden = max(ids) + 1
@@ -102,3 +108,68 @@ def test_hidden_tokens_have_no_text_wherever_they_stand(coder: TokenizerCoder) -
         tokens, text_so_far = words.whole
         assert tokens == tokens_in[: len(tokens)] and (text_so_far is None) == (hidden in tokens)
         assert "".join(pieces(coder, tokens_in, ("done",), {hidden})[0]) == stopped
+
+
+PROMPT, MOST = "Robot: find a mug, 2.", 12
+Talk = Callable[[SpecialTokens], "Talks"]
+
+
+class Talks:
+    """Conversations with certain special tokens; each call returns a whole answer."""
+
+    def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerFast, special: SpecialTokens) -> None:
+        self._talks = Conversations(engine, tokenizer, "tiny", ConcurrencyLimiter(1), special=special)
+        self.memories = self._talks.memories
+
+    def say(self, agent: str, text: str) -> tuple[str, Generation]:
+        async def answer() -> tuple[str, Generation]:
+            generation = self._talks.say(GenerationRequest(agent, lambda: text, MOST))
+            await generation.begin()
+            return "".join([piece or "" async for piece in generation.pieces()]), generation
+
+        return asyncio.run(answer())
+
+
+@pytest.fixture
+def talk(engine: Engine, chat: PreTrainedTokenizerFast) -> Talk:
+    return lambda special: Talks(engine, chat, special)
+
+
+def special(ends: Collection[int] = (), hidden: Collection[int] = ()) -> SpecialTokens:
+    return SpecialTokens(frozenset(ends), frozenset(hidden))
+
+
+@pytest.fixture
+def plain(engine: Engine, talk: Talk) -> list[int]:
+    """The tokens that the model generates, each of which may be taken for a special one."""
+    with talk(special()).memories.turn("plain", PROMPT) as prompt:
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits
+        return engine.generate(prompt.cache, logits, MOST, ())
+
+
+def test_an_answer_continues_after_a_hidden_first_token(
+    talk: Talk, plain: list[int], chat: PreTrainedTokenizerFast
+) -> None:
+    first = plain[0]
+    text, generation = talk(special(ends=(), hidden={first})).say("hidden", PROMPT)
+    assert generation.end is not None and generation.end.reason == "length"
+    state = [token for token in plain if token != first]
+    assert text and chat.decode(state).startswith(text)
+
+
+def test_only_end_tokens_end_an_answer(talk: Talk, plain: list[int]) -> None:
+    end = next(token for token in plain if token != plain[0])
+    _, generation = talk(special(ends={end}, hidden={plain[0]})).say("ended", PROMPT)
+    assert generation.end is not None and generation.end.reason == "stop"
+    assert generation.end.generated == plain.index(end)
+
+
+def test_rows_with_hidden_tokens_are_not_reused_for_text_without_them(talk: Talk, plain: list[int]) -> None:
+    """A continued prompt is answered as by an agent without a memory."""
+    hidden = special(hidden={plain[2]})
+    talks = talk(hidden)
+    text, _ = talks.say("first", PROMPT)
+    on = f"{PROMPT}{text} And then?"
+    (warm, generation), (cold, _) = talks.say("first", on), talks.say("second", on)
+    assert warm == cold
+    assert generation.prefilled is not None and generation.prefilled.kept > 0

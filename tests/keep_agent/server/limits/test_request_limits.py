@@ -1,4 +1,4 @@
-"""Request limits: bodies that are too large, too slow, too deep, or no valid JSON; and too many requests at once."""
+"""Request limits: large, slow, deep and invalid bodies, wrong values, and too many requests at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import anyio
 import httpx
@@ -18,22 +18,27 @@ import pytest
 from fastapi import APIRouter, Body, Request, WebSocketDisconnect
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from envs.fact import Fact
 from keep_agent.agent.validation import fields_of
 from keep_agent.errors import ConfigError
-from keep_agent.server.app import make_app
 from keep_agent.server.auth.access_rules import access_of
+from keep_agent.server.chat.anthropic import Messages
+from keep_agent.server.chat.generate import Generate
+from keep_agent.server.chat.openai import Completion
+from keep_agent.server.chat.request_fields import VendorModel
 from keep_agent.server.error_handlers import Busy
 from keep_agent.server.limits import concurrency_limiter as limiter
 from keep_agent.server.limits.concurrency_limiter import ConcurrencyLimiter
 from keep_agent.server.limits.request_limits import BadJson, Limits, check_json
-from keep_agent.server.planning.websocket import SocketRoutes
+from keep_agent.server.limits.strict_models import First, Strict
+from keep_agent.server.planning.routes import FactRow, Observe, Plan
+from keep_agent.server.planning.websocket import send
 from keep_agent.server.settings import AgentLimits
-from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.serving import LiveServer, post, serving, status
+from tests.keep_agent.server.serving import LiveServer, live_server, post, status
 from tests.waiting import PATIENCE, FakeTime
 
 LIMITS = Limits(body_bytes=10_000, depth=8, large={"/large": 100_000})
@@ -71,21 +76,13 @@ async def endless() -> Endless:
     return Endless(parts())
 
 
-@pytest.fixture(scope="module")
-def bounded() -> Iterator[LiveServer]:
-    with serving(make_app([router], tokens=OPEN, limits=LIMITS)) as connection:
-        yield connection
+bounded = live_server(router, limits=LIMITS)
+hasty = live_server(router, limits=HASTY)
 
 
-@pytest.fixture(scope="module")
-def hasty() -> Iterator[LiveServer]:
-    with serving(make_app([router], tokens=OPEN, limits=HASTY)) as connection:
-        yield connection
-
-
-def chunks(size: int, count: int) -> Iterator[bytes]:
-    for _ in range(count):
-        yield b"x" * size
+def megabytes() -> Iterator[bytes]:
+    for _ in range(1600):
+        yield b"x" * (1 << 16)
 
 
 def peak() -> int:
@@ -93,23 +90,23 @@ def peak() -> int:
 
 
 @pytest.mark.parametrize("path", ["/json", "/large", "/nothing"])
-def test_a_hundred_megabytes_are_refused_and_never_held(bounded: LiveServer, path: str) -> None:
+def test_a_hundred_megabytes_are_refused_and_not_stored(bounded: LiveServer, path: str) -> None:
     before = peak()
-    answer = bounded.http.post(path, content=chunks(1 << 16, 1600))
+    answer = bounded.http.post(path, content=megabytes())
     assert answer.status_code == 413, answer.text
     assert answer.headers["connection"] == "close"
-    declared = bounded.http.post(path, content=chunks(1 << 16, 1600), headers={"Content-Length": str(1600 << 16)})
+    declared = bounded.http.post(path, content=megabytes(), headers={"Content-Length": str(1600 << 16)})
     assert declared.status_code == 413
     assert peak() - before < 30e6
 
 
-def test_a_length_that_is_too_large_is_refused_before_anything_is_sent(bounded: LiveServer) -> None:
+def test_a_large_declared_length_is_refused_before_the_body(bounded: LiveServer) -> None:
     assert status(bounded.raw(post("/json", b"", Content_Length="20000"))) == 413
     answer = bounded.raw(post("/json", b"", Content_Length="99999999999999999999999", Expect="100-continue"))
     assert status(answer) in (400, 413) and b"100 Continue" not in answer
 
 
-def test_a_limit_of_a_path_is_its_own(bounded: LiveServer) -> None:
+def test_a_path_may_have_its_own_limit(bounded: LiveServer) -> None:
     assert bounded.http.post("/large", content=b"x" * 100_000).json() == 100_000
     assert bounded.http.post("/large", content=b"x" * 100_001).status_code == 413
     assert bounded.http.post("/json", json={"a": "x" * 9_000}).status_code == 200
@@ -118,27 +115,24 @@ def test_a_limit_of_a_path_is_its_own(bounded: LiveServer) -> None:
 
 @pytest.mark.parametrize("path", ["/json", "/large"])
 @pytest.mark.parametrize("sent", [b"", b'{"a":'])
-def test_a_client_that_promises_more_than_it_sends_is_left(hasty: LiveServer, path: str, sent: bytes) -> None:
+def test_an_incomplete_body_times_out(hasty: LiveServer, path: str, sent: bytes) -> None:
     assert status(hasty.raw(post(path, sent, Content_Length="100"))) == 408
 
 
-def test_a_client_that_drips_is_left(hasty: LiveServer) -> None:
+def test_a_slow_body_times_out(hasty: LiveServer) -> None:
     head = post("/json", b"", Content_Length="1000")
-    try:
-        answer = hasty.raw(head, *[b" "] * 20, pause=0.1)
-    except OSError:  # left while it still sent
-        return
-    assert status(answer) == 408
+    with suppress(OSError):  # the connection may end while the client sends
+        assert status(hasty.raw(head, *[b" "] * 20, pause=0.1)) == 408
 
 
-def test_a_client_that_takes_nothing_is_left(hasty: LiveServer) -> None:
+def test_a_client_that_does_not_read_times_out(hasty: LiveServer) -> None:
     with hasty.socket() as connection:
         connection.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert stream_ended.wait(PATIENCE)
         assert hasty.http.get("/healthz").status_code == 200
 
 
-def test_a_client_that_goes_away_in_the_middle_harms_nobody(bounded: LiveServer) -> None:
+def test_a_disconnection_within_a_body_changes_nothing(bounded: LiveServer) -> None:
     with bounded.socket() as connection:
         connection.sendall(post("/json", b"{", Content_Length="100"))
     assert bounded.http.post("/json", json={}).json() == {}
@@ -154,7 +148,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("body", BAD, ids=repr)
-def test_what_is_no_sound_json_is_refused(bounded: LiveServer, body: bytes) -> None:
+def test_invalid_json_is_refused(bounded: LiveServer, body: bytes) -> None:
     answer = bounded.http.post("/json", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert set(answer.json()["error"]) == {"type", "message"}
@@ -168,7 +162,7 @@ GOOD = [
 
 @pytest.mark.parametrize("body", GOOD, ids=repr)
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_sound_json_gets_through(bounded: LiveServer, body: dict[str, Any], ascii_only: bool) -> None:
+def test_valid_json_is_accepted(bounded: LiveServer, body: dict[str, Any], ascii_only: bool) -> None:
     content = json.dumps(body, ensure_ascii=ascii_only).encode()
     answer = bounded.http.post("/json", content=content, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()) == (200, body)
@@ -186,7 +180,7 @@ def depth_of(value: Any) -> int:
 
 
 @given(VALUES, st.booleans())
-def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: bool) -> None:
+def test_the_scan_refuses_only_depth_and_nuls_of_valid_json(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     depth = depth_of(value)
     if "\\u0000" in text.replace("\\\\", ""):
@@ -200,35 +194,32 @@ def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: b
 
 
 @pytest.mark.parametrize("part", [b"[", b'"', b"\\", b'"\\', b"\\n", b"[]", b'"a",', b"1e1,", b"\\ud83d\\ude00"])
-def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
-    """Check that the scan is linear: otherwise the test would time out."""
+def test_the_scan_takes_linear_time(part: bytes) -> None:
+    """A slower scan would exceed the test's time."""
     with suppress(BadJson):
         check_json(part * ((1 << 20) // len(part)), 100, 1 << 20)
 
 
 @pytest.mark.parametrize("part", [b"{},", b"1,", b'"a":1,', b"[],"])
-def test_a_body_of_very_many_values_is_refused(part: bytes) -> None:
-    """Parsed, each takes many times its bytes."""
+def test_a_body_with_too_many_values_is_refused(part: bytes) -> None:
     inside = (part * 250_000)[:-1]
     text = b"{" + inside + b"}" if part[:1] == b'"' else b'{"facts":[' + inside + b"]}"
     with pytest.raises(BadJson, match=r"holds \d+ values, more than 209715; send less at once"):
         check_json(text, 32, Limits().values)
 
 
-def test_commas_and_brackets_in_texts_are_no_values() -> None:
+def test_commas_and_brackets_in_texts_do_not_count_as_values() -> None:
     check_json(json.dumps(["[,{" * 10_000]).encode(), 32, 10)
 
 
-def test_all_the_things_of_an_agent_can_be_told_at_once() -> None:
-    """Check that the largest number of things fits into one observation, as the client writes it."""
-    rows = [
-        fields_of(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)
-    ]
+def test_all_things_of_an_agent_fit_into_one_observation() -> None:
+    mugs = (Fact(f"mug_{number}", "object", "mug", "sink_1", states=("dirty",)) for number in range(5000))
+    rows = [fields_of(mug) for mug in mugs]
     assert len(rows) == AgentLimits().things
     check_json(json.dumps({"facts": rows}).encode(), 32, Limits().values)
 
 
-def test_limits_of_nothing_are_refused() -> None:
+def test_limits_of_zero_are_refused() -> None:
     for knobs in ({"body_bytes": 0}, {"requests": 0}, {"per_agent": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
         with pytest.raises(ConfigError, match="above 0"):
             Limits(**knobs)
@@ -237,7 +228,7 @@ def test_limits_of_nothing_are_refused() -> None:
             ConcurrencyLimiter(*numbers)
 
 
-def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limiter_refuses_further_requests_with_a_time_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime()
 
     async def main() -> None:
@@ -263,7 +254,7 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytes
     anyio.run(main)
 
 
-def test_the_gate_lets_in_so_many_of_one_agent() -> None:
+def test_the_limiter_has_a_share_per_agent() -> None:
     async def main() -> None:
         limiter = ConcurrencyLimiter(5, share=2)
         async with limiter.entered("a"), limiter.entered("a"), limiter.entered("b"):
@@ -284,16 +275,69 @@ def test_a_validation_error_does_not_repeat_what_was_sent(bounded: LiveServer) -
     assert answer.status_code == 422 and "secret" not in answer.text
 
 
-def test_a_websocket_that_takes_no_answer_is_ended() -> None:
+def test_a_websocket_that_does_not_read_is_ended() -> None:
     class Stuck:
         async def send_text(self, text: str) -> None:
             await anyio.sleep_forever()
 
-    routes = SimpleNamespace(_limits=replace(LIMITS, send_seconds=0.01))
     with pytest.raises(WebSocketDisconnect):
-        anyio.run(SocketRoutes._send, routes, Stuck(), {"type": "decision"})
+        anyio.run(send, Stuck(), {"type": "decision"}, 0.01)
 
 
-def test_who_may_see_what_takes_no_thread() -> None:
-    """Check for a coroutine, since slow requests may hold all threads."""
+def test_access_checks_need_no_thread() -> None:
+    """Slow requests may hold all threads, so the check is a coroutine."""
     assert iscoroutinefunction(access_of)
+
+
+MANY = 30_000
+
+
+def models(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from models(model)
+
+
+def lists_without_end(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield the lists in an annotation that do not end at their first wrong item."""
+    if get_origin(annotation) is list and not any(isinstance(item, First) for item in metadata):
+        yield annotation
+    for part in get_args(annotation):
+        if not isinstance(part, First):
+            yield from lists_without_end(part, getattr(annotation, "__metadata__", ()))
+
+
+def test_every_list_of_a_request_ends_at_its_first_wrong_item() -> None:
+    request_models = [*models(Strict), *models(VendorModel)]
+    assert {Observe, Plan, Generate, Completion, Messages} <= set(request_models)
+    for model in request_models:
+        for name, field in model.model_fields.items():
+            assert not [*lists_without_end(field.annotation, tuple(field.metadata))], f"{model.__name__}.{name}"
+
+
+THING = {"id": "mug_1", "category": "object", "type": "mug"}
+TALK = {"model": "m", "max_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (Observe, {"facts": [1] * MANY}), (Observe, {"facts": [THING | {"states": [1] * MANY}]}),
+        (Observe, {"facts": [THING | {f"k{number}": 0 for number in range(MANY)}]}),
+        (Plan, {"instruction": "x", "skills": ["a"]} | {f"k{number}": 0 for number in range(MANY)}),
+        (Plan, {"instruction": "x", "skills": [None] * MANY}), (Generate, {"prompt": "x", "stop": [1] * MANY}),
+        (Completion, TALK | {"messages": [{"role": "user", "content": [1] * MANY}]}),
+        (Completion, TALK | {"messages": [{"role": "user", "content": "x"}], "stop": [1] * MANY}),
+        (Messages, TALK | {"messages": [{"role": "user", "content": [{}] * MANY}]}),
+        (Messages, TALK | {"messages": [{"role": "user", "content": "x"}], "system": [{}] * MANY}),
+    ],
+)  # fmt: skip
+def test_many_wrong_values_give_one_error(model: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    assert caught.value.error_count() <= 4  # of a union, those of each kind
+
+
+def test_an_unknown_field_is_named_with_the_closest_known_one() -> None:
+    with pytest.raises(ValidationError, match="there is no field 'plase'; those known are id, .*did you mean 'place'"):
+        FactRow.model_validate(THING | {"plase": "sink_1"})

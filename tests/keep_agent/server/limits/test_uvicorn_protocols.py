@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from http.client import HTTPResponse
 from typing import ClassVar
 
 import pytest
 from fastapi import APIRouter, Request, WebSocket
 
-from keep_agent.server.app import make_app
 from keep_agent.server.limits.uvicorn_protocols import TimedProtocol
-from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.serving import LiveServer, post, serving, status
+from tests.keep_agent.server.serving import LiveServer, live_server, post, status
 from tests.waiting import until
 
 router = APIRouter()
@@ -38,7 +35,7 @@ class Hasty(TimedProtocol):
 
 
 class Stepped(TimedProtocol):
-    """Time that passes when a test says so."""
+    """A protocol whose deadline passes when a test calls `over`."""
 
     seconds = 3600.0
     instances: ClassVar[list[Stepped]] = []
@@ -53,29 +50,19 @@ class Stepped(TimedProtocol):
         self.received_bytes += len(data)
 
     def over(self) -> None:
-        """The time of a request is."""
         self.loop.call_soon_threadsafe(self.timeout_keep_alive_handler)
 
     @property
     def waited_for(self) -> bool:
-        """Whether the time of a request runs."""
         return self._deadline is not None
 
 
-@pytest.fixture(scope="module")
-def hasty() -> Iterator[LiveServer]:
-    with serving(make_app([router], tokens=OPEN), http=Hasty) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def stepped() -> Iterator[LiveServer]:
-    with serving(make_app([router], tokens=OPEN), http=Stepped) as client:
-        yield client
+hasty = live_server(router, http=Hasty)
+stepped = live_server(router, http=Stepped)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "])
-def test_who_says_nothing_or_half_a_thing_is_left(stepped: LiveServer, sent: bytes) -> None:
+def test_an_empty_or_incomplete_request_times_out(stepped: LiveServer, sent: bytes) -> None:
     before = len(Stepped.instances)
     with stepped.socket() as client:
         client.sendall(sent)
@@ -85,14 +72,14 @@ def test_who_says_nothing_or_half_a_thing_is_left(stepped: LiveServer, sent: byt
         assert client.recv(10) == b""
 
 
-def test_who_drips_is_left(hasty: LiveServer) -> None:
+def test_a_slow_request_times_out(hasty: LiveServer) -> None:
     with pytest.raises(OSError), hasty.socket() as client:
         while True:
             client.sendall(b"x")
             time.sleep(0.05)
 
 
-def test_who_stays_may_ask_again_and_drips_no_longer(stepped: LiveServer) -> None:
+def test_a_connection_is_kept_between_requests_and_timed_within_them(stepped: LiveServer) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with stepped.socket() as client:
         for _ in range(3):
@@ -108,7 +95,7 @@ def test_who_stays_may_ask_again_and_drips_no_longer(stepped: LiveServer) -> Non
         assert client.recv(10) == b""
 
 
-def test_a_socket_may_be_silent(stepped: LiveServer) -> None:
+def test_a_silent_websocket_stays_open(stepped: LiveServer) -> None:
     with stepped.websocket("/socket") as client:
         connection = Stepped.instances[-1]
         until(lambda: not connection.waited_for)
@@ -116,8 +103,8 @@ def test_a_socket_may_be_silent(stepped: LiveServer) -> None:
         assert client.recv() == "still here"
 
 
-def test_a_body_with_two_ends_is_refused_and_nothing_behind_it_is_served(stepped: LiveServer) -> None:
-    """A proxy in front may have believed the other one."""
+def test_a_body_with_two_lengths_is_refused_with_the_connection(stepped: LiveServer) -> None:
+    """A proxy may have used the other length."""
     smuggled = b"0\r\n\r\n" + post("/json", b"{}")
     answer = stepped.raw(post("/json", smuggled, Transfer_Encoding="chunked", Content_Length="5"))
     assert status(answer) == 400 and answer.count(b"HTTP/1.1") == 1 and b"send one of them" in answer

@@ -17,16 +17,21 @@ from keep_agent.agent.client import Client
 from keep_agent.agent.durable import DurableAgent
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.websocket import OVERHEAD, Inbox
+from keep_agent.server.settings import Settings
 from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import LiveServer, bearer, post
 from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
 
-def test_more_requests_than_allowed_are_told_when_to_come_again(
+def limited(**limits: int) -> Settings:
+    return replace(SETTINGS, limits=replace(SETTINGS.limits, **limits))
+
+
+def test_requests_above_the_limit_get_a_time_to_retry(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
+    settings = limited(requests=1)
     refusals, plan = list[int](), DurableAgent.plan
 
     def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
@@ -36,7 +41,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
     monkeypatch.setattr(DurableAgent, "plan", slowly)
     with serve(settings=settings) as server, Client(server.url, timeout=PATIENCE, patience=PATIENCE) as client:
         agents = [client.agent(f"robot-{number}") for number in range(6)]
-        client.agent("hasty")  # plans on both sides of an observation are remembered, too
+        client.agent("hasty")  # an observation between two plans would be remembered, too
 
         def rush() -> None:
             for _ in range(20):
@@ -51,7 +56,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
 
 @contextmanager
 def halfway(server: LiveServer, agent: str, token: str) -> Iterator[None]:
-    """A request of planning is in the works, until its body is there."""
+    """Keep a planning request running: its body is incomplete."""
     path = f"/v1/agents/{agent}/memory"
     with server.socket() as instance:
         instance.sendall(post(path, b"", Content_Length="1000", **bearer(token)).replace(b"POST", b"PUT", 1))
@@ -59,30 +64,24 @@ def halfway(server: LiveServer, agent: str, token: str) -> Iterator[None]:
         yield
 
 
-def test_planning_and_talking_do_not_shut_each_other_out(serve: Callable[..., Any]) -> None:
-    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
-    with serve(SCOPED, settings, ALL) as server:
-        server.http.post("/v1/agents", json={"id": "kitchen"})
-        with halfway(server, "kitchen", ALL):
-            assert server.http.get("/v1/agents").status_code == 429
-            body = {"prompt": "go to cabinet_1", "tokens": 1}
-            assert server.http.post("/v1/agents/kitchen/generate", json=body).status_code == 200
+def test_planning_and_conversations_have_separate_limits(serve: Callable[..., Any]) -> None:
+    make = partial(serve, "kitchen", tokens=SCOPED, settings=limited(requests=1), token=ALL)
+    with make() as server, halfway(server, "kitchen", ALL):
+        assert server.http.get("/v1/agents").status_code == 429
+        body = {"prompt": "go to cabinet_1", "tokens": 1}
+        assert server.http.post("/v1/agents/kitchen/generate", json=body).status_code == 200
 
 
 def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) -> None:
-    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, per_agent=1))
-    with serve(SCOPED, settings, ALL) as server:
-        for agent in ("kitchen", "garage"):
-            server.http.post("/v1/agents", json={"id": agent})
-        with halfway(server, "garage", ALL):
-            refusals = server.http.get("/v1/agents/garage")
-            assert refusals.status_code == 429 and "this agent" in refusals.json()["error"]["message"]
-            assert server.http.get("/v1/agents/kitchen").status_code == 200
-            foreign = server.http.get("/v1/agents/garage", headers=bearer(KITCHEN))
-            assert foreign.status_code == 403
+    make = partial(serve, "kitchen", "garage", tokens=SCOPED, settings=limited(per_agent=1), token=ALL)
+    with make() as server, halfway(server, "garage", ALL):
+        refusal = server.http.get("/v1/agents/garage")
+        assert refusal.status_code == 429 and "this agent" in refusal.json()["error"]["message"]
+        assert server.http.get("/v1/agents/kitchen").status_code == 200
+        assert server.http.get("/v1/agents/garage", headers=bearer(KITCHEN)).status_code == 403
 
 
-def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
+def test_a_socket_that_wakes_an_agent_counts_as_a_request(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken, go, wake = [], threading.Event(), Registry._wake
@@ -93,9 +92,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
         return wake(registry, name, *arguments)
 
     monkeypatch.setattr(Registry, "_wake", slowly)
-    with serve(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))) as server:
-        for name in ("kitchen", "garage"):
-            server.http.post("/v1/agents", json={"id": name})
+    with serve("kitchen", "garage", settings=limited(requests=1)) as server:
         looking = threading.Thread(target=lambda: server.http.get("/v1/agents/garage"))
         looking.start()
         until(lambda: bool(woken))
@@ -108,38 +105,36 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
             assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
 
 
-def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
-    with serve() as server:
-        server.http.post("/v1/agents", json={"id": "kitchen"})
-        with server.websocket("/v1/agents/kitchen/socket") as socket:
+def test_a_websocket_serves_all_calls_of_a_robot(serve: Callable[..., Any]) -> None:
+    with serve("kitchen") as server, server.websocket("/v1/agents/kitchen/socket") as socket:
 
-            def say(**message: Any) -> dict[str, Any]:
-                socket.send(json.dumps(message))
-                return json.loads(socket.recv(PATIENCE))
+        def say(**message: Any) -> dict[str, Any]:
+            socket.send(json.dumps(message))
+            return json.loads(socket.recv(PATIENCE))
 
-            fact = {"id": "mug_1", "category": "object", "type": "mug"}
-            assert say(type="observe", facts=[fact]) == {"type": "observed"}
-            assert say(type="plan", instruction="get the mug", skills=SKILLS)["type"] == "ready"
-            decision = json.loads(socket.recv(PATIENCE))
-            assert decision["type"] == "decision" and decision["skill"] in SKILLS
-            assert say(type="report", ok=True, number=decision["number"]) == {"type": "reported"}
-            assert say(type="finish", success=True) == {"type": "finished"}
-            for wrong in ({"type": "fly"}, {"type": "plan"}, {"type": "report", "ok": True}, {}):
-                answer = say(**wrong)
-                assert (answer["type"], answer["status"]) == ("error", 400) and answer["error"]["message"]
-            for text in ("{", "[" * 999, '{"type": "observe", "facts": [NaN]}', '"\\ud800"'):
-                socket.send(text)
-                answer = json.loads(socket.recv(PATIENCE))
-                assert answer["type"] == "error" and answer["error"]["message"][0].isalpha(), answer
-            socket.send(b"\xff\xfe")
-            assert json.loads(socket.recv(PATIENCE))["type"] == "error"
-            assert say(type="observe", facts=[fact]) == {"type": "observed"}
+        fact = {"id": "mug_1", "category": "object", "type": "mug"}
+        assert say(type="observe", facts=[fact]) == {"type": "observed"}
+        assert say(type="plan", instruction="get the mug", skills=SKILLS)["type"] == "ready"
+        decision = json.loads(socket.recv(PATIENCE))
+        assert decision["type"] == "decision" and decision["skill"] in SKILLS
+        assert say(type="report", ok=True, number=decision["number"]) == {"type": "reported"}
+        assert say(type="finish", success=True) == {"type": "finished"}
+        for wrong in ({"type": "fly"}, {"type": "plan"}, {"type": "report", "ok": True}, {}):
+            answer = say(**wrong)
+            assert (answer["type"], answer["status"]) == ("error", 400) and answer["error"]["message"]
+        for text in ("{", "[" * 999, '{"type": "observe", "facts": [NaN]}', '"\\ud800"'):
+            socket.send(text)
+            answer = json.loads(socket.recv(PATIENCE))
+            assert answer["type"] == "error" and answer["error"]["message"][0].isalpha(), answer
+        socket.send(b"\xff\xfe")
+        assert json.loads(socket.recv(PATIENCE))["type"] == "error"
+        assert say(type="observe", facts=[fact]) == {"type": "observed"}
 
 
-def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
+def test_messages_and_pings_are_answered_during_a_plan(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check pings behind unread messages, without whose pongs the connection would end."""
+    """Without pongs for pings behind unread messages the connection would end."""
     started, go, plan = threading.Event(), threading.Event(), DurableAgent.plan
 
     def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
@@ -148,8 +143,7 @@ def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
         return plan(agent, *arguments, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve() as server:
-        server.http.post("/v1/agents", json={"id": "kitchen"})
+    with serve("kitchen") as server:
         with server.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
             assert started.wait(PATIENCE)
@@ -163,9 +157,8 @@ def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
 
 def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, sockets=4, agent_sockets=2)
-    with serve(SCOPED, settings, ALL) as server, ExitStack() as sockets:
-        for name in ("kitchen", "garage", "attic"):
-            server.http.post("/v1/agents", json={"id": name})
+    names = "kitchen", "garage", "attic"
+    with serve(*names, tokens=SCOPED, settings=settings, token=ALL) as server, ExitStack() as sockets:
 
         def open_page(name: str, token: str) -> None:
             sockets.enter_context(server.websocket(f"/v1/agents/{name}/socket", **bearer(token)))
@@ -185,13 +178,12 @@ def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -
 
 
 def test_without_tokens_websockets_have_no_share_per_token(serve: Callable[..., Any]) -> None:
-    with serve(settings=replace(SETTINGS, sockets=2)) as server, ExitStack() as sockets:
-        server.http.post("/v1/agents", json={"id": "kitchen"})
+    with serve("kitchen", settings=replace(SETTINGS, sockets=2)) as server, ExitStack() as sockets:
         for _ in range(2):
             sockets.enter_context(server.websocket("/v1/agents/kitchen/socket"))
 
 
-def test_messages_come_in_order_and_no_more_than_there_is_room_for() -> None:
+def test_messages_stay_in_order_and_within_the_inboxs_bytes() -> None:
     async def talk() -> None:
         inbox, sizes, inside, received = Inbox(10 + 2 * OVERHEAD), [4, 6, 1, 199, 1], [], []
 
@@ -217,10 +209,16 @@ def test_messages_come_in_order_and_no_more_than_there_is_room_for() -> None:
     asyncio.run(talk())
 
 
-def test_empty_messages_take_room_and_leave_others_their_turn() -> None:
+def test_empty_messages_are_counted_and_let_other_tasks_run() -> None:
     async def talk() -> None:
         inbox, turns = Inbox(10 * OVERHEAD), 0
-        putting = asyncio.create_task(_put(inbox, 11))
+
+        async def put() -> None:
+            for _ in range(11):
+                await inbox.put(b"")
+            await inbox.close()
+
+        putting = asyncio.create_task(put())
         for _ in range(99):
             await asyncio.sleep(0)
         assert not putting.done(), "the eleventh has to wait"
@@ -240,22 +238,15 @@ def test_empty_messages_take_room_and_leave_others_their_turn() -> None:
     asyncio.run(talk())
 
 
-async def _put(inbox: Inbox, count: int) -> None:
-    for _ in range(count):
-        await inbox.put(b"")
-    await inbox.close()
-
-
-def test_the_end_is_heard_by_who_waits() -> None:
+def test_the_end_of_an_inbox_reaches_a_waiting_reader() -> None:
     async def talk() -> list[bytes]:
+        async def read() -> list[bytes]:
+            return [message async for message in inbox]
+
         inbox = Inbox(10)
-        reading = asyncio.create_task(_all(inbox))
+        reading = asyncio.create_task(read())
         await asyncio.sleep(0)
         await inbox.close()
         return await reading
 
     assert asyncio.run(talk()) == []
-
-
-async def _all(inbox: Inbox) -> list[bytes]:
-    return [message async for message in inbox]

@@ -1,21 +1,28 @@
-"""Registry of agents: sleep, deletion and replacement, and the errors of requests that wait meanwhile."""
+"""Registry of agents: sleep, deletion, damage and replacement, also while requests wait, and blocks on disk."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envs.fact import Fact
+from keep_agent.agent.client import Client, ServerError
 from keep_agent.agent.durable import JOURNAL, MEMORY
 from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.errors import ConfigError, CorruptError, DataError, ModelError
-from keep_agent.server.error_handlers import NotFound, Unavailable
+from keep_agent.server.error_handlers import Conflict, NotFound, Unavailable
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
+from tests.keep_agent.server.planning.conftest import SETTINGS
+from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
 END = "journal.end"
@@ -24,7 +31,6 @@ MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
 @pytest.fixture
 def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
-    """Make a registry with an agent that knows a mug."""
     instance = Registry(brain, tmp_path, trace=False)
     instance.create("kitchen")
     with instance.use("kitchen") as agent:
@@ -58,76 +64,69 @@ def test_an_agent_that_could_not_be_deleted_is_still_there(registry: Registry, m
         assert agent.agent.segments == 2
 
 
-@pytest.mark.parametrize("damaged", [MEMORY, JOURNAL])
-def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, damaged: str) -> None:
-    first = Registry(brain, tmp_path, trace=False)
-    first.create("kitchen")
-    with first.use("kitchen") as agent:
-        agent.observe([MUG])
-        state = agent.dump()
-        agent.observe([CUP])
-        agent.compact()
-        for _ in range(3):
+class Damaged:
+    """A killed agent with a mug in its memory and a cup in its journal, of which one file is damaged."""
+
+    def __init__(self, brain: Brain, folder: Path, name: str) -> None:
+        registry = Registry(brain, folder, trace=False)
+        registry.create("kitchen")
+        with registry.use("kitchen") as agent:
+            self.empty = agent.dump()
+            agent.observe([MUG])
+            agent.compact()
             agent.observe([CUP])
-    copy = {name: (agent.folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
-    first.close()
-    for name, content in copy.items():  # as if it had been killed
-        (agent.folder / name).write_bytes(content)
-    (agent.folder / damaged).write_bytes(copy[damaged].replace(b"cup", b"cap"))
+        files = {file: (agent.folder / file).read_bytes() for file in (MEMORY, JOURNAL, END)}
+        registry.close()
+        self.whole, self.path = files[name], agent.folder / name
+        self.files = files | {name: self.whole.replace(b"mug", b"mag").replace(b"cup", b"cap")}
+        for file, content in self.files.items():
+            (agent.folder / file).write_bytes(content)
+
+
+@pytest.fixture(params=[MEMORY, JOURNAL])
+def damaged(request: pytest.FixtureRequest, brain: Brain, tmp_path: Path) -> Damaged:
+    return Damaged(brain, tmp_path, request.param)
+
+
+def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, damaged: Damaged) -> None:
     registry = Registry(brain, tmp_path, trace=False)
     with pytest.raises(CorruptError), registry.use("kitchen"):
         pass
     with pytest.raises(DataError, match="no agent's memory"):
         registry.replace("kitchen", {})
-    with pytest.raises(CorruptError), registry.use("kitchen"):  # what was there has not changed
+    with pytest.raises(CorruptError), registry.use("kitchen"):  # the files have not changed
         pass
-    registry.replace("kitchen", state)
-    for _ in range(2):
+    registry.replace("kitchen", damaged.empty)
+    for _ in range(2):  # no line of the old journal follows the new memory
         with registry.use("kitchen") as agent:
-            assert agent.dump() == state
+            assert agent.dump() == damaged.empty
         registry.close()
         registry = Registry(brain, tmp_path, trace=False)
-    registry.replace("kitchen", state)
+    registry.replace("kitchen", damaged.empty)
     registry.close()
 
 
-@pytest.mark.parametrize("damaged", [MEMORY, JOURNAL])
 def test_a_memory_that_cannot_be_written_takes_nothing_away(
-    brain: Brain, tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
+    brain: Brain, tmp_path: Path, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a damaged agent keeps its files on a full disk, so that they can be repaired by hand."""
-    registry = Registry(brain, tmp_path, trace=False)
-    registry.create("kitchen")
-    with registry.use("kitchen") as agent:
-        state = agent.dump()
-        agent.observe([MUG])
-        agent.compact()
-        agent.observe([CUP])
-        folder = agent.folder
-        remaining = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
-    registry.close()
-    broken = {**remaining, damaged: remaining[damaged].replace(b"1", b"7", 3) + b"x\n"}
-    for name, content in broken.items():
-        (folder / name).write_bytes(content)
+    """A damaged agent keeps its files on a full disk, so that they can be repaired by hand."""
     registry = Registry(brain, tmp_path, trace=False)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr("keep_agent.agent.durable.write_packed", refuse)
-        registry.replace("kitchen", state)
-    assert {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)} == {
-        name: broken[name] for name in (MEMORY, JOURNAL)
-    }
-    (folder / damaged).write_bytes(remaining[damaged])  # mended
-    with registry.use("kitchen") as agent:
-        assert agent.agent.segments == 2
-    registry.replace("kitchen", state)
-    registry.close()
-    registry = Registry(brain, tmp_path, trace=False)
-    with registry.use("kitchen") as agent:
-        assert agent.agent.segments == 0, "no line of the old journal is played on the new memory"
+        registry.replace("kitchen", damaged.empty)
+    for name in (MEMORY, JOURNAL):
+        assert damaged.path.with_name(name).read_bytes() == damaged.files[name]
+    damaged.path.write_bytes(damaged.whole)
+    for segments in (2, 0):
+        with registry.use("kitchen") as agent:
+            assert agent.agent.segments == segments
+        registry.replace("kitchen", damaged.empty)
+        registry.close()
+        registry = Registry(brain, tmp_path, trace=False)
     registry.close()
 
 
-def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(registry: Registry) -> None:
+def test_a_request_that_waits_during_the_end_does_not_wake_the_agent(registry: Registry) -> None:
     failed: list[BaseException] = []
 
     def use() -> None:
@@ -152,15 +151,13 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
         pass
 
 
-def test_who_uses_an_agent_that_is_deleted_is_told_so(registry: Registry) -> None:
+def test_a_call_of_a_deleted_agent_is_not_found(registry: Registry) -> None:
     with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
         registry.delete("kitchen")
         agent.observe([CUP])
 
 
-def test_who_uses_an_agent_that_is_being_deleted_is_told_so(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_during_a_deletion_is_not_found(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     closed, received = threading.Event(), threading.Event()
     sleep = registry._put_to_sleep
 
@@ -179,7 +176,7 @@ def test_who_uses_an_agent_that_is_being_deleted_is_told_so(
     deleting.join(PATIENCE)
 
 
-def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> None:
+def test_an_unchanged_memory_is_not_written(brain: Brain, tmp_path: Path) -> None:
     registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
     for name in ("kitchen", "garage"):
         registry.create(name)
@@ -201,10 +198,162 @@ def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> 
     ("override", "text"),
     [("planner.max_new_tokens=0", "max_new_tokens=0 leaves no room"), ("planner=intentkv", "no retention head in")],
 )
-def test_what_no_planner_can_be_made_with_is_refused_at_once(tiny_model: Path, override: str, text: str) -> None:
-    """Check that the settings are refused at start, and that no thread of the model remains."""
+def test_settings_that_no_planner_takes_are_refused_at_start(tiny_model: Path, override: str, text: str) -> None:
     before = set(threading.enumerate())
     with pytest.raises((ConfigError, ModelError), match=text):
         brain_of([f"model={tiny_model}", "prompt.encoder=hashed", override])
     # transformers does not wait for its threads that read weights: they may end a little later
     until(lambda: set(threading.enumerate()) <= before)
+
+
+MUGS = [Fact(f"mug_{i}", "object", "mug", f"countertop_{i}") for i in range(12)]
+ROBOT = Fact("agent", "agent", "agent", "fridge_1")
+Wake = Callable[[], Brain]
+
+
+@pytest.fixture(params=["disk", "tiers"])
+def wake(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Wake]:
+    """A function that loads a brain as a new process does, over the same folder of blocks."""
+    brains: list[Brain] = []
+    storage = [f"memory/storage={request.param}"]
+    if request.param == "disk":
+        storage.append(f"memory.storage.folder={tmp_path}/blocks")
+    else:
+        ram = "{_target_:memory.storage.ram.Ram,budget_bytes:20000,device:cpu}"
+        storage.append(f"memory.storage.tiers=[{ram},{{_target_:memory.storage.disk.Disk,folder:'{tmp_path}/blocks'}}]")
+
+    def start() -> Brain:
+        brains.append(brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *storage]))
+        return brains[-1]
+
+    yield start
+    for brain in brains:
+        brain.close()
+
+
+def namespaces(brain: Brain) -> Counter[str]:
+    return Counter(entry.owner for entry in brain.method.storage.entries())
+
+
+def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(wake: Wake, tmp_path: Path) -> None:
+    brain, skills = wake(), ["go to countertop_1", "go to countertop_2"]
+    registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
+    for name in ("kitchen", "bath"):
+        registry.create(name)
+        with registry.use(name) as agent:
+            agent.observe([ROBOT, *MUGS])
+            first = agent.plan("find a mug", skills)
+    asleep = namespaces(brain)
+    assert registry.awake == 1 and asleep["kitchen"] == asleep["bath"] > 0
+    registry.close()
+    brain.close()
+
+    brain = wake()
+    registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
+    with registry.use("bath") as agent:
+        agent.observe(MUGS[:1])
+        again = agent.plan("find a mug", skills)
+    assert again.skill == first.skill and brain.method.storage.stats()["hits"] > 0
+    registry.delete("kitchen")
+    registry.close()
+    brain.close()
+
+    brain = wake()
+    released = namespaces(brain)
+    assert released["bath"] > 0 and not released["kitchen"]
+    registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
+    registry.delete("bath")  # the first thing that this process does
+    registry.close()
+    brain.close()
+    assert not namespaces(wake())
+
+
+def test_agents_wake_up_with_their_memory(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, agents=AgentLimits(agents=5, awake=2))
+    with serve(settings=settings) as server, Client(server.url) as client:
+        agents = [client.agent(f"robot-{number}") for number in range(5)]
+        for number, agent in enumerate(agents):
+            agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(number + 1)])
+        assert "keep_agent_agents_awake 2.0" in server.http.get("/metrics").text
+        assert [agent.about().segments for agent in agents] == [1, 2, 3, 4, 5]
+        with pytest.raises(ServerError, match="5 agents, no more are allowed") as error:
+            client.agent("robot-5")
+        assert error.value.status == 507
+
+
+def test_threads_share_agents_of_which_one_is_awake(brain: Brain, tmp_path: Path) -> None:
+    registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
+
+    def work(number: int) -> None:
+        for turn in range(12):
+            with registry.use(f"robot-{number % 3}") as agent:
+                agent.observe([Fact(f"mug_{number}_{turn}", "object", "mug")])
+
+    for number in range(3):
+        registry.create(f"robot-{number}")
+    at_once(*(partial(work, number) for number in range(9)))
+    for number in range(3):
+        with registry.use(f"robot-{number}") as agent:
+            assert agent.agent.segments == 36
+    with registry.use("robot-0") as agent:
+        registry.delete("robot-0")
+        with pytest.raises(ConfigError, match="was closed"):
+            agent.observe([MUG])
+    registry.create("robot-0")
+    with registry.use("robot-0") as agent:
+        assert agent.agent.segments == 0
+    registry.close()
+    assert registry.names() == ["robot-0", "robot-1", "robot-2"]
+
+
+def test_deleting_an_agent_deletes_its_conversations(serve: Callable[..., Any]) -> None:
+    with serve() as server:
+        body = {"prompt": "go to cabinet_1 " * 20, "tokens": 1}
+        server.http.post("/v1/agents/kitchen/generate", json=body)
+        assert server.http.post("/v1/agents/kitchen/generate", json=body).json()["kept"] > 0
+        assert server.http.delete("/v1/agents/kitchen").status_code == 204
+        assert server.http.delete("/v1/agents/kitchen").status_code == 404
+        assert server.http.post("/v1/agents/kitchen/generate", json=body).json()["kept"] == 0
+
+
+def test_a_deletion_during_other_calls_is_final(brain: Brain, tmp_path: Path) -> None:
+    """Each call succeeds or names the missing agent, and a journal has one owner."""
+    registry = Registry(brain, tmp_path, trace=False)
+
+    def work(call: Callable[[], None]) -> None:
+        for _ in range(40):
+            with suppress(NotFound, Conflict, ConfigError):
+                call()
+
+    def observe() -> None:
+        with registry.use("kitchen") as agent:
+            agent.observe([MUG])
+
+    delete, create = partial(registry.delete, "kitchen"), partial(registry.create, "kitchen")
+    at_once(*(partial(work, call) for call in (observe, observe, delete, delete, create)))
+    if "kitchen" in registry.names():
+        registry.delete("kitchen")
+    assert not registry.awake and not registry.names()
+    registry.close()
+
+
+def test_a_damaged_agent_changes_no_other_and_can_be_deleted(serve: Callable[..., Any], tmp_path: Path) -> None:
+    with serve() as server, Client(server.url) as client:
+        client.agent("kitchen").observe([MUG])
+    (memory,) = (tmp_path / "server" / "agents").glob("kitchen-*/memory.json")
+    memory.write_bytes(memory.read_bytes()[:-5])
+    with serve() as server, Client(server.url) as client:
+        with pytest.raises(ServerError, match="damaged") as error:
+            client.agent("kitchen").about()
+        assert error.value.status == 400
+        client.agent("garage").observe([MUG])
+        client.delete("kitchen")
+        assert client.agent("kitchen").about().segments == 0
+
+
+def test_one_process_has_the_folder(brain: Brain, tmp_path: Path) -> None:
+    first = Registry(brain, tmp_path)
+    with pytest.raises(ConfigError, match="is at work"):
+        Registry(brain, tmp_path)
+    first.close()
+    Registry(brain, tmp_path).close()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from hypothesis import strategies as st
 from keep_agent.scenarios import turn_records as turns
 from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
 from keep_agent.scenarios.transcript import Story
-from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
+from keep_agent.server.auth.tokens import Access, Entry, Tokens
 from keep_agent.server.error_handlers import Unavailable
-from keep_agent.server.scenarios.registry import Running, Scenarios, SharedPlayer
+from keep_agent.server.scenarios.registry import Scenarios, SharedPlayer
 from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Build, Serve
-from tests.keep_agent.server.serving import LiveServer, post
+from tests.keep_agent.server.serving import LiveServer, entry, post
 from tests.waiting import PATIENCE, until
 
 PATH = "/v1/scenarios"
@@ -39,24 +40,16 @@ def scenario(name: str = "house", **phase: Any) -> dict[str, Any]:
 
 
 def only(*ids: str) -> Entry:
-    return Entry(Access("-".join(ids), frozenset(ids)), digest("token " + " ".join(ids)))
-
-
-TOKENS = Tokens(
-    (
-        Entry(Access("all"), digest("token-all")), only("persist_house_ada"), only("persist_house_ben"),
-        only("persist_house_ada", "persist_house_ben"), only("robot"),
-    )
-)  # fmt: skip
+    return entry("token " + " ".join(ids), "-".join(ids), *ids)
 
 
 def of(*ids: str) -> dict[str, str]:
     return {"Authorization": "Bearer token " + " ".join(ids)}
 
 
-ADA, BEN, ADA_AND_BEN, NEITHER = (
-    of("persist_house_ada"), of("persist_house_ben"), of("persist_house_ada", "persist_house_ben"), of("robot")
-)  # fmt: skip
+VOICES = "persist_house_ada", "persist_house_ben"
+TOKENS = Tokens((entry("token-all", "all"), *(only(voice) for voice in (*VOICES, "robot")), only(*VOICES)))
+ADA, BEN, ADA_AND_BEN, NEITHER = of(VOICES[0]), of(VOICES[1]), of(*VOICES), of("robot")
 
 
 @pytest.fixture
@@ -90,7 +83,7 @@ def test_a_scenario_is_played_turn_by_turn(server: LiveServer) -> None:
     assert server.http.get(place).status_code == 404
 
 
-def test_what_is_not_for_all_ears_is_told_to_those_only(server: LiveServer) -> None:
+def test_a_token_reads_only_what_its_agents_heard(server: LiveServer) -> None:
     state = begin(server, scenario(audience={"ada": ["ada"]}), **ADA_AND_BEN)
     place = f"{PATH}/{state['id']}"
     new = server.http.post(f"{place}/turns", json={"turns": 5}, headers=BEN).json()
@@ -114,22 +107,19 @@ def test_what_is_not_for_all_ears_is_told_to_those_only(server: LiveServer) -> N
     assert server.http.delete(place, headers=ADA_AND_BEN).status_code == 204
 
 
-def test_to_begin_one_takes_all_its_agents(server: LiveServer) -> None:
+def test_beginning_a_scenario_needs_tokens_for_all_its_agents(server: LiveServer) -> None:
     begin(server, scenario(), 403, **ADA)
     begin(server, scenario("elsewhere"), 403, **ADA_AND_BEN)
     begin(server, scenario(), **ADA_AND_BEN)
     assert "house" in begin(server, scenario(), 409)["error"]["message"]
 
 
-def test_a_name_that_others_play_is_no_secret_to_be_learned(serve: Serve) -> None:
+def test_scenarios_of_one_name_run_in_parallel_with_different_agents(serve: Serve) -> None:
     tokens = Tokens((*TOKENS.entries, only("persist_house_eve")))
     with serve("token-all", tokens=tokens) as (server, _):
         content = scenario()
-        eve_scenario = {
-            "name": "house",
-            "agents": {"eve": {"system": "You are Eve."}},
-            "phases": [{"name": "night", "participants": ["eve"], "max_tokens": 2}],
-        }
+        night = {"name": "night", "participants": ["eve"], "max_tokens": 2}
+        eve_scenario = {"name": "house", "agents": {"eve": {"system": "You are Eve."}}, "phases": [night]}
         other_scenario = begin(server, content)["id"]
         eve = of("persist_house_eve")
         place = f"{PATH}/{begin(server, eve_scenario, **eve)['id']}"
@@ -143,7 +133,7 @@ def test_a_name_that_others_play_is_no_secret_to_be_learned(serve: Serve) -> Non
         begin(server, shared)
 
 
-def test_those_of_the_package_are_found_by_name_and_no_file_is(server: LiveServer, tmp_path: Path) -> None:
+def test_scenarios_of_the_package_are_found_by_name_and_files_are_not(server: LiveServer, tmp_path: Path) -> None:
     for name in shipped():
         assert server.http.post(PATH, json={"name": name}).status_code == 201
     file = tmp_path / "mine.yaml"
@@ -162,19 +152,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("content", "query"), WRONG, ids=[query for _, query in WRONG])
-def test_what_is_no_scenario_or_too_much_is_refused(serve: Serve, content: dict[str, Any], query: str) -> None:
+def test_invalid_and_large_scenarios_are_refused(serve: Serve, content: dict[str, Any], query: str) -> None:
     with serve("token-all", tokens=TOKENS) as (server, _):
         assert query in begin(server, content, 400)["error"]["message"]
 
 
-def test_templates_that_swell_are_refused(server: LiveServer) -> None:
+def test_many_templates_are_refused(server: LiveServer) -> None:
     content = scenario()
     content["phases"][1]["instructions"] = {"ben": "${morning.messages[ben]}\n" * 100}
     assert "100 templates" in begin(server, content, 400)["error"]["message"]
 
 
-def test_so_many_and_no_more(serve: Serve) -> None:
-    """Check that a token for certain agents is not refused for the number of other scenarios."""
+def test_the_number_of_scenarios_is_limited(serve: Serve) -> None:
+    """A token for certain agents is not refused for the number of other scenarios."""
     with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(scenarios=2)) as (server, _):
         for name in ("one", "two"):
             begin(server, scenario(name))
@@ -182,7 +172,7 @@ def test_so_many_and_no_more(serve: Serve) -> None:
         begin(server, scenario(), **ADA_AND_BEN)
 
 
-def test_who_asks_for_one_turn_hears_one_whatever_is_played_meanwhile(server: LiveServer) -> None:
+def test_a_request_for_one_turn_returns_one_that_its_agents_heard(server: LiveServer) -> None:
     place = f"{PATH}/{begin(server, scenario(audience={'ada': ['ada']}), **ADA_AND_BEN)['id']}"
     for index in range(3):
         new = server.http.post(f"{place}/turns", json={}, headers=BEN).json()
@@ -191,7 +181,7 @@ def test_who_asks_for_one_turn_hears_one_whatever_is_played_meanwhile(server: Li
     assert server.http.post(f"{place}/turns", json={}, headers=BEN).json() == {"played": 0, "turns": [], "done": True}
 
 
-def test_a_voice_without_an_agent_is_not_told_of_the_others(serve: Serve) -> None:
+def test_a_token_for_an_absent_agent_learns_no_other_agents(serve: Serve) -> None:
     tokens = Tokens((*TOKENS.entries, only("persist_house_ada", "persist_house_zoe")))
     with serve("token-all", tokens=tokens) as (server, _):
         place = f"{PATH}/{begin(server, scenario())['id']}"
@@ -200,24 +190,23 @@ def test_a_voice_without_an_agent_is_not_told_of_the_others(serve: Serve) -> Non
         assert answer.status_code == 404 and "ada" in answer.text and "ben" not in answer.text
 
 
-def test_a_scenario_is_played_while_others_talk(server: LiveServer) -> None:
+def test_a_scenario_is_played_beside_conversations(server: LiveServer) -> None:
     place = f"{PATH}/{begin(server, scenario(rounds=20))['id']}"
     body = {"prompt": "Robot: find a mug, 2.", "tokens": 30}
     alone = server.http.post("/v1/agents/alone/generate", json=body).json()
-    from concurrent.futures import ThreadPoolExecutor
+    headers = server.http.headers
+
+    def play() -> httpx.Response:
+        return httpx.post(f"{server.url}{place}/turns", json={"turns": 40}, headers=headers, timeout=PATIENCE)
 
     with ThreadPoolExecutor(2) as pool:
-        playing = pool.submit(
-            lambda: httpx.post(
-                f"{server.url}{place}/turns", json={"turns": 40}, headers=server.http.headers, timeout=PATIENCE
-            )
-        )
+        playing = pool.submit(play)
         talked = [server.http.post(f"/v1/agents/t{n}/generate", json=body).json()["text"] for n in range(3)]
         assert playing.result().json()["played"] == 40
     assert set(talked) == {alone["text"]}
 
 
-def test_rows_of_those_who_pass_by_are_forgotten(serve: Serve, tmp_path: Path) -> None:
+def test_rows_of_temporary_agents_are_deleted(serve: Serve, tmp_path: Path) -> None:
     with serve("token-all", tokens=TOKENS, folder=tmp_path) as (server, whole):
         place = f"{PATH}/{begin(server, scenario())['id']}"
         server.http.post(f"{place}/turns", json={"turns": 2})
@@ -229,7 +218,7 @@ def test_rows_of_those_who_pass_by_are_forgotten(serve: Serve, tmp_path: Path) -
     assert [path.name.split("-")[0] for path in tmp_path.glob("*.safetensors")] == ["persist_house_ada"]
 
 
-def test_a_turn_that_fails_ends_the_scenario_and_nothing_else(server: LiveServer) -> None:
+def test_a_failed_turn_ends_its_scenario_alone(server: LiveServer) -> None:
     content = scenario(opening="word " * 30_000)
     place = f"{PATH}/{begin(server, content)['id']}/turns"
     assert server.http.post(place, json={}).status_code == 413
@@ -238,7 +227,7 @@ def test_a_turn_that_fails_ends_the_scenario_and_nothing_else(server: LiveServer
     assert server.http.post("/v1/agents/other/generate", json=body).status_code == 200
 
 
-def test_why_a_turn_failed_is_told_to_those_who_hear_its_speaker(serve: Serve) -> None:
+def test_the_reason_of_a_failure_is_for_tokens_of_the_speaker(serve: Serve) -> None:
     content = scenario(audience={"ben": ["ben"]})
     content["agents"]["ben"]["system"] = "You are Ben. " * 40
     with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(prompt_chars=300)) as (server, _):
@@ -254,7 +243,7 @@ def test_why_a_turn_failed_is_told_to_those_who_hear_its_speaker(serve: Serve) -
             assert server.http.delete(place).status_code == 204
 
 
-def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine) -> None:
+def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) -> None:
     answer_json = threading.Event()
     hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(answer_json.is_set))
     with hold, serve("token-all", tokens=TOKENS) as (server, whole):
@@ -271,12 +260,7 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine)
 
 
 def played_by(player: type[SharedPlayer]) -> type[Scenarios]:
-    class PlayedBy(Scenarios):
-        def _player(self, running: Running) -> SharedPlayer:
-            plain = super()._player(running)
-            return player(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-
-    return PlayedBy
+    return type("PlayedBy", (Scenarios,), {"player": player})
 
 
 class Slow(SharedPlayer):
@@ -290,7 +274,7 @@ class Slow(SharedPlayer):
         raise Unavailable("it was cancelled")
 
 
-def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> None:
+def test_closing_waits_for_the_turn_of_a_cancelled_request(build: Build) -> None:
     """uvicorn cancels requests after its grace; the thread that plays goes on, and all scenarios are to be ended."""
     whole, access = build(scenarios_of=played_by(Slow)), Access("all")
 
@@ -312,11 +296,8 @@ def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> No
     asyncio.run(end())
 
 
-# -- whatever the audiences are ----------------------------------------------------------------------------------------
-
-
 class Scripted(SharedPlayer):
-    """Player that says a unique word at each turn, which identifies it in any answer."""
+    """Player whose turns have a unique word each, which is found in any answer."""
 
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
         story.prompt(speaker)
@@ -330,7 +311,7 @@ class Scripted(SharedPlayer):
 
 @pytest.fixture(scope="module")
 def scripted(build: Build) -> Iterator[TestClient]:
-    entries = [Entry(Access("all"), digest("token-all"))]
+    entries = [entry("token-all", "all")]
     entries += [only(f"persist_random_{agent}") for agent in AGENTS]
     whole = build(tokens=Tokens(tuple(entries)), scenarios_of=played_by(Scripted))
     with TestClient(whole.app) as client:
@@ -351,7 +332,7 @@ def phases(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 
 def told_back(phase_list: list[dict[str, Any]]) -> None:
-    """Let the last phase tell each agent what it heard of the first."""
+    """Let the last phase insert each agent's transcript of the first."""
     first, last = phase_list[0], phase_list[-1]
     if first is last:
         return
@@ -363,7 +344,7 @@ def told_back(phase_list: list[dict[str, Any]]) -> None:
 
 @given(st.data(), st.integers(1, 3))
 @settings(max_examples=60)
-def test_no_answer_tells_an_agent_what_it_did_not_hear(scripted: TestClient, data: st.DataObject, count: int) -> None:
+def test_no_answer_has_a_message_its_agent_did_not_hear(scripted: TestClient, data: st.DataObject, count: int) -> None:
     phase_list = [data.draw(phases(f"p{number}")) for number in range(count)]
     told_back(phase_list)
     present = sorted({agent for phase in phase_list for agent in phase["participants"]})
