@@ -7,15 +7,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keep_agent.agent.types import Planning
 from keep_agent.errors import ConfigError
+from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import Limits
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
 
 TOKEN = "KEEP_AGENT_TOKEN"
 DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"

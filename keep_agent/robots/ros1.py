@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Unpack
+from argparse import Namespace
+from typing import Any, Unpack
 
 from envs.clock import Clock
+from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.executor import ConnectionLost
+from keep_agent.robots.executor import ConnectionLost, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
+from keep_agent.robots.session import SessionOptions
 
 POLL = 0.02  # seconds
 LAST_WORDS = 2.0  # seconds until the result of a stopped goal reaches its client on a busy machine

@@ -14,20 +14,16 @@ from argparse import Namespace
 from importlib import import_module
 from threading import Condition, Lock, Thread
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.executor import NotInstalled, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
-    from keep_agent.robots.task.events import TaskReport
-
+from keep_agent.robots.session import SessionOptions
+from keep_agent.robots.task.events import TaskReport
 
 LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds

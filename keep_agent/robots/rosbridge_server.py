@@ -8,31 +8,19 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from keep_agent.agent.types import Planning
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.ros.messages import (
-    ACTION,
-    FACTS,
-    PACKAGE,
-    PLAN,
-    REPORT,
-    STATUS,
-    Listener,
-    flag_of,
-    instruction_of,
-    text_of,
-)
+from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.ros import messages
+from keep_agent.robots.ros.messages import PACKAGE, Listener, text_of
 from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
+from keep_agent.robots.session import SessionOptions
 
 TASK, STOP = "task", "stop"  # topics with standard message types
 
@@ -57,16 +45,18 @@ class RosbridgeServer:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
         self.service = RobotService(planner, executor, tell=self._tell, **options)
         text = string_type(distribution)
-        self._status = bridge.publisher(f"{self.name}/{STATUS}", text, latch=True)
-        listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
+        self._status = bridge.publisher(f"{self.name}/{messages.STATUS}", text, latch=True)
+        listeners = {messages.FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
         for key, listener in listeners.items():
             bridge.subscribe(f"{self.name}/{key}", text, _data(listener))
-        self._offer(PLAN, "Plan", self._plan)
-        self._offer(REPORT, "Report", self._report)
+        self._offer(messages.PLAN, "Plan", self._plan)
+        self._offer(messages.REPORT, "Report", self._report)
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
-            self.server = BridgeActionServer(bridge, f"{self.name}/{ACTION}", kind, self._execute, self._preempt)
+            self.server = BridgeActionServer(
+                bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, self._preempt
+            )
         self.service.announce()
 
     def close(self) -> None:
@@ -101,7 +91,7 @@ class RosbridgeServer:
         """Report the result of a skill; a request without a valid flag is a failure."""
         ok, message, wrong = False, text_of(request, "message"), ""
         try:
-            ok = flag_of(request, "ok")
+            ok = messages.flag_of(request, "ok")
         except DataError as error:
             message = wrong = str(error)
         answer = self.service.report(ok, message)
@@ -110,7 +100,7 @@ class RosbridgeServer:
     def _execute(
         self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]
     ) -> End:
-        instruction = instruction_of(text_of(goal, "task"), text_of(goal, "description"))
+        instruction = messages.instruction_of(text_of(goal, "task"), text_of(goal, "description"))
         report = self.service.run(instruction, lambda text: feedback({"current_status": text}), stopped)
         status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
         return End(status, report.stop, {"success": report.success, "report": str(report)})

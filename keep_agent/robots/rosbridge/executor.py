@@ -7,26 +7,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envs.fact import Fact
+from envs.outcome import Outcome
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots.executor import RobotError, RobotTimeout, SkillLost, read_facts
 from keep_agent.robots.ros.messages import PACKAGE, text_of
+from keep_agent.robots.rosbridge import skill_clients
 from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
-from keep_agent.robots.rosbridge.skill_clients import (
-    Fields,
-    Kind,
-    PendingSkill,
-    Ros1Action,
-    Ros2Action,
-    ServiceCall,
-    SkillClient,
-)
-
-if TYPE_CHECKING:
-    from envs.fact import Fact
-    from envs.outcome import Outcome
+from keep_agent.robots.rosbridge.skill_clients import Fields, Kind, PendingSkill, SkillClient
 
 MOST = 100_000  # waiting facts; the oldest are dropped above it
 
@@ -168,11 +159,11 @@ def read_skills(text: str) -> tuple[str, ...]:
 def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
     match kind:
         case "ros2_action":
-            return Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
+            return skill_clients.Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
         case "ros1_action":
-            return Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
+            return skill_clients.Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
         case "service":
             if not type:
                 raise ConfigError("kind=service needs the type of the service, such as type='my_robot/DoSkill'")
-            return ServiceCall(bridge, name, type, fields, cancel)
+            return skill_clients.ServiceCall(bridge, name, type, fields, cancel)
     raise ConfigError(f"kind={kind!r} is unknown; use ros2_action, ros1_action or service")

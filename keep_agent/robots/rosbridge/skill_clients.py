@@ -20,11 +20,8 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 HALT = 2.0  # seconds to wait for a cancelling service
 Kind = Literal["ros2_action", "ros1_action", "service"]
-# of action_msgs/GoalStatus, ROS 2
+SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
 STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
-SUCCEEDED = 4
-# of actionlib_msgs/GoalStatus, ROS 1
-SUCCEEDED_ROS1 = 3
 ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
@@ -58,9 +55,6 @@ class Fields:
         message = text_of(fields, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
 
-    def sentence(self, values: Any) -> str:
-        return text_of(values, self.feedback)
-
 
 TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
@@ -71,23 +65,20 @@ class PendingSkill:
     def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
         self.skill, self.feedback = skill, feedback
         self.future: Future[Outcome] = Future()
-        self._patience: Timer | None = None
+        self._timer: Timer | None = None
 
     def cancelled(self, seconds: float) -> None:
         """Count the cancelled skill as lost after ``seconds`` without a result."""
-        if self._patience is None:
-            error = SkillLost(
-                f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since: the robot may "
-                "still be moving"
-            )
-            self._patience = Timer(seconds, self.fail, (error,))
-            self._patience.daemon = True
-            self._patience.start()
+        if self._timer is None:
+            text = f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since"
+            self._timer = Timer(seconds, self.fail, (SkillLost(f"{text}: the robot may still be moving"),))
+            self._timer.daemon = True
+            self._timer.start()
 
     def over(self) -> None:
         """Stop the timer of `cancelled`."""
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def settle(self, outcome: Outcome) -> None:
         with suppress(InvalidStateError):
@@ -101,96 +92,98 @@ class PendingSkill:
 class SkillClient(Protocol):
     def begin(self, pending: PendingSkill) -> None:
         """Send a skill; ``pending`` is settled later on another thread."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the last skill. May take some seconds."""
-        ...
 
 
-class RunningGoal:
-    """The last goal. ``path`` leads to the goal's name in received messages."""
+class ActionClient:
+    """Client of an action with one goal at a time. ``path`` leads to a goal's id in received messages."""
 
-    def __init__(self, *path: str) -> None:
-        self._path, self._last = path, ("", None)
+    def __init__(self, bridge: Bridge, fields: Fields, *path: str) -> None:
+        self.bridge, self.fields, self._path = bridge, fields, path
+        self._last: tuple[str, PendingSkill | None] = "", None
 
     @property
-    def name(self) -> str:
-        """Name of the goal; "" before the first."""
+    def id(self) -> str:
+        """Id of the last goal; "" before the first."""
         return self._last[0]
 
-    def begin(self, pending: PendingSkill) -> str:
+    def new_id(self, pending: PendingSkill) -> str:
         self._last = f"keep_agent-{token_hex(8)}", pending
-        return self.name
+        return self.id
 
-    def hearing(self, listener: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
-        """Return a listener to messages about this goal; it raises DataError for a message without a goal's name."""
+    def results(self, outcome: Callable[[Mapping[str, Any]], Outcome]) -> Listener:
+        """Return a listener to results, which become outcomes."""
+        return self._listener(lambda pending, message: pending.settle(outcome(message)))
+
+    def feedback(self, field: str) -> Listener:
+        return self._listener(
+            lambda pending, message: pending.feedback(text_of(message.get(field), self.fields.feedback))
+        )
+
+    def _listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
+        """Return a listener to messages about this goal; it raises DataError for a message without a goal's id."""
 
         def listen(message: Any) -> None:
-            name, (current, pending) = member(message, *self._path), self._last
-            if name == current and pending is not None:
-                listener(pending, message)
+            id, (current, pending) = member(message, *self._path), self._last
+            if id == current and pending is not None:
+                handle(pending, message)
 
         return listen
 
 
-class Ros2Action:
+class Ros2Action(ActionClient):
     """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends its skill."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
-        self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
-        self._goal = RunningGoal("id")
-        bridge.hear("action_feedback", self._goal.hearing(self._feedback))
-        bridge.hear("action_result", self._goal.hearing(self._result))
+        super().__init__(bridge, fields, "id")
+        self.name, self.kind = name, kind
+        bridge.hear("action_feedback", self.feedback("values"))
+        bridge.hear("action_result", self.results(self._outcome))
 
     def begin(self, pending: PendingSkill) -> None:
         goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
-        self.bridge.send("send_action_goal", id=self._goal.begin(pending), feedback=True, **goal)
+        self.bridge.send("send_action_goal", id=self.new_id(pending), feedback=True, **goal)
 
     def cancel(self) -> None:
-        if self._goal.name:
-            self.bridge.send("cancel_action_goal", id=self._goal.name, action=self.name)
+        if self.id:
+            self.bridge.send("cancel_action_goal", id=self.id, action=self.name)
 
-    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
-        pending.feedback(self.fields.sentence(message.get("values")))
-
-    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+    def _outcome(self, message: Mapping[str, Any]) -> Outcome:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
             status = values.get("status")  # of an older rosbridge
         known = type(status) is int and status in STATUSES
-        well = known and status == SUCCEEDED and message.get("result") is not False
-        word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
-        pending.settle(self.fields.outcome(values, well, word))
+        success = known and status == SUCCEEDED and message.get("result") is not False
+        return self.fields.outcome(
+            values, success, f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
+        )
 
 
-class Ros1Action:
+class Ros1Action(ActionClient):
     """Topics of actionlib. The client of roslibpy hides a goal's status, and fails without a result."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
-        self.bridge, self.fields = bridge, fields
+        super().__init__(bridge, fields, "status", "goal_id", "id")
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
-        self._goal = RunningGoal("status", "goal_id", "id")
-        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._goal.hearing(self._feedback))
-        bridge.subscribe(f"{name}/result", f"{kind}Result", self._goal.hearing(self._result))
+        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self.feedback("feedback"))
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self.results(self._outcome))
 
     def begin(self, pending: PendingSkill) -> None:
-        goal_id = {"id": self._goal.begin(pending), "stamp": ros1_time()}
+        goal_id = {"id": self.new_id(pending), "stamp": ros1_time()}
         self._goals.publish({"goal_id": goal_id, "goal": self.fields.goal(pending.skill)})
 
     def cancel(self) -> None:
-        if self._goal.name:
-            self._cancels.publish({"id": self._goal.name, "stamp": {"secs": 0, "nsecs": 0}})
+        if self.id:
+            self._cancels.publish({"id": self.id, "stamp": {"secs": 0, "nsecs": 0}})
 
-    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
-        pending.feedback(self.fields.sentence(message.get("feedback")))
-
-    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+    def _outcome(self, message: Mapping[str, Any]) -> Outcome:
         status = message["status"].get("status")
         known = type(status) is int and status in ENDS
         word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
-        pending.settle(self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word))
+        return self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word)
 
 
 class ServiceCall:

@@ -1,4 +1,4 @@
-"""Tests that need ROS 1 are skipped by what is missing, and fail for it in continuous integration."""
+"""Tests that need ROS 1 are skipped with the name of the missing part, and fail in continuous integration."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import pytest
 from tests.keep_agent.robots import ros
 
 
-def having(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """As if these modules, and no roscore, were installed."""
+def install(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Simulate that only these modules, and no roscore, are installed."""
     monkeypatch.setattr(ros, "importable", lambda name: name in modules)
     monkeypatch.setattr(ros.shutil, "which", lambda name: None)
 
 
-def test_what_is_there_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
-    having(monkeypatch, *ros.NEEDED, "std_srvs.srv")
+def test_complete_installation_runs_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *ros.NEEDED, "std_srvs.srv")
     ros.need_ros1("std_srvs.srv")
 
 
 @pytest.mark.parametrize(
-    ("modules", "asked", "missing"),
+    ("modules", "module", "master", "text"),
     [
-        (ros.NEEDED, {"master": False, "extra": "std_srvs.srv"}, "std_srvs.srv is missing"),
-        (ros.NEEDED, {"master": True, "extra": "rospy"}, "roscore is missing"),
-        ((), {"master": False, "extra": "rospy"}, "rospy, rosgraph"),
+        (ros.NEEDED, "std_srvs.srv", False, "std_srvs.srv is missing"),
+        (ros.NEEDED, "rospy", True, "roscore is missing"),
+        ((), "rospy", False, "rospy, rosgraph"),
     ],
 )
-def test_what_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], asked: dict, missing: str
+def test_missing_part_is_named(
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], module: str, master: bool, text: str
 ) -> None:
-    having(monkeypatch, *modules)
+    install(monkeypatch, *modules)
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match=missing):
-        ros.need_ros1(asked["extra"], master=asked["master"])
+    with pytest.raises(pytest.skip.Exception, match=text):
+        ros.need_ros1(module, master=master)
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=missing):
-        ros.need_ros1(asked["extra"], master=asked["master"])
+    with pytest.raises(pytest.fail.Exception, match=text):
+        ros.need_ros1(module, master=master)
