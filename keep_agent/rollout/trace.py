@@ -42,11 +42,6 @@ def agent_entry(name: str) -> Entry:
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
-def marks(frame: str, restarted: bool) -> Entry:
-    """Return a simulator's non-empty fields of an entry."""
-    return ({"frame": frame} if frame else {}) | ({"restarted": True} if restarted else {})
-
-
 def task_entry(episode: str, number: int, outcome: TaskOutcome) -> Entry:
     return _entry("task", episode, task=number, **asdict(outcome))
 

@@ -19,11 +19,11 @@ class Call(Generic[T]):
         self.name, self.clock = name, Clock(0)
         self._function = function
         self._future: Future[T] = Future()
-        self._begun = Lock()  # acquired once, to begin or to withdraw the call
+        self._claim = Lock()  # acquired once, to begin or to withdraw the call
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
     def _work(self) -> None:
-        if self._begun.acquire(blocking=False):
+        if self._claim.acquire(blocking=False):
             try:
                 self._future.set_result(self._function())
             except BaseException as error:  # raised by `result`
@@ -31,7 +31,7 @@ class Call(Generic[T]):
 
     def withdraw(self, result: T) -> bool:
         """Prevent a call that has not begun, and complete it with ``result``; return whether it was prevented."""
-        withdrawn = self._begun.acquire(blocking=False)
+        withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)
         return withdrawn
