@@ -53,18 +53,22 @@ class Ros2Node:
     ) -> None:
         action, qos, groups = ros2("rclpy.action"), ros2("rclpy.qos"), ros2("rclpy.callback_groups")
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
-        self._task, self._string, self._action = ros2(f"{PACKAGE}.action").Task, string, action
+        self._task, self._action = ros2(f"{PACKAGE}.action").Task, action
         self._turn, self._news = Lock(), Condition()
         self._latest: Any = None  # the current goal
         self._cancelled: Any = None  # the goal that was cancelled last
         self._open = 0  # number of accepted goals that have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
-        self.service = RobotService(planner, executor, tell=self._tell, **options)
+        self.service = RobotService(
+            planner, executor, tell=lambda text: self._status.publish(string(data=text)), **options
+        )
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
         together: Any = groups.ReentrantCallbackGroup()
         self._status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
-        self.node.create_subscription(string, f"{name}/{FACTS}", self._facts, 100, callback_group=together)
+        self.node.create_subscription(
+            string, f"{name}/{FACTS}", lambda message: self.service.facts(message.data), 100, callback_group=together
+        )
         self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=together)
         self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=together)
         callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": together}
@@ -85,12 +89,6 @@ class Ros2Node:
             time.sleep(LAST_WORDS)  # rclpy sends a result some time after `_execute` has returned
         self.server.destroy()
         self.node.destroy_node()
-
-    def _tell(self, text: str) -> None:
-        self._status.publish(self._string(data=text))
-
-    def _facts(self, message: Any) -> None:
-        self.service.facts(message.data)
 
     def _admit(self, request: Any) -> Any:
         with self._news:

@@ -7,6 +7,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Thread
 from typing import Any, Unpack
 
@@ -16,7 +17,7 @@ from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
 from keep_agent.robots.executor import SkillExecutor
 from keep_agent.robots.ros import messages
-from keep_agent.robots.ros.messages import PACKAGE, Listener, text_of
+from keep_agent.robots.ros.messages import PACKAGE, text_of
 from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService
@@ -44,19 +45,17 @@ class RosbridgeServer:
     ) -> None:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
         self.service = RobotService(planner, executor, tell=self._tell, **options)
-        text = string_type(distribution)
-        self._status = bridge.publisher(f"{self.name}/{messages.STATUS}", text, latch=True)
-        listeners = {messages.FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
-        for key, listener in listeners.items():
-            bridge.subscribe(f"{self.name}/{key}", text, _data(listener))
+        self._status = bridge.publisher(f"{self.name}/{messages.STATUS}", string_type(distribution), latch=True)
+        self._listen(messages.FACTS, self.service.facts)
+        self._listen(TASK, lambda task: Thread(target=self._run_task, args=(task,), daemon=True).start())
+        self._listen(STOP, lambda reason: self.service.stop(reason or "stop was pressed"))
         self._offer(messages.PLAN, "Plan", self._plan)
         self._offer(messages.REPORT, "Report", self._report)
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
-            self.server = BridgeActionServer(
-                bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, self._preempt
-            )
+            preempt = partial(self.service.stop, "the goal was cancelled, or another one took its place")
+            self.server = BridgeActionServer(bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, preempt)
         self.service.announce()
 
     def close(self) -> None:
@@ -68,6 +67,10 @@ class RosbridgeServer:
     def _tell(self, text: str) -> None:
         if self.bridge.connected:
             self._status.publish({"data": text})
+
+    def _listen(self, key: str, listener: Callable[[str], object]) -> None:
+        text = string_type(self.distribution)
+        self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
         """Advertise a service that answers on its own thread, since roslibpy has a single one."""
@@ -105,25 +108,12 @@ class RosbridgeServer:
         status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
         return End(status, report.stop, {"success": report.success, "report": str(report)})
 
-    def _preempt(self) -> None:
-        self.service.stop("the goal was cancelled, or another one took its place")
-
-    def _on_task(self, text: str) -> None:
-        """Run a task. A refusal is published as a status, since a topic has no answer."""
-        Thread(target=self._run_task, args=(text,), daemon=True).start()
-
     def _run_task(self, instruction: str) -> None:
+        """Run a task. A refusal is published as a status, since a topic has no answer."""
         report = self.service.run(instruction)
         if report.stop == "busy":
             refusal = {"refused": instruction, "report": str(report)}
             self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
-
-    def _on_stop(self, text: str) -> None:
-        self.service.stop(text or "stop was pressed")
-
-
-def _data(listener: Callable[[str], None]) -> Listener:
-    return lambda message: listener(text_of(message, "data"))
 
 
 def main() -> None:

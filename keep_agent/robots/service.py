@@ -83,7 +83,6 @@ class RobotService:
             log.warning("facts ignored: %s", error)
 
     def announce(self) -> None:
-        """Publish the current status."""
         self._tell(self.status.to_json())
 
     def _watch(self, event: Event) -> None:

@@ -38,7 +38,6 @@ class SymbolicExecutor:
 
     @property
     def task(self) -> Any:
-        """The current task, with its ``instruction``."""
         return self.episode.tasks[self._number]
 
     @property

@@ -134,7 +134,6 @@ def run_episode(
 def _turn(
     env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
-    """Observe, decide, act and take the result."""
     facts = info["facts"]
     began = time.perf_counter()
     planner.observe(facts)

@@ -98,7 +98,6 @@ class RunFolder(AbstractContextManager):
         return run
 
     def _read_back(self) -> None:
-        """Read the committed lines, and cut off the rest."""
         clean(self.path)  # of partial files of a killed run
         start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:

@@ -94,7 +94,6 @@ class EpisodeList:
             self._replace(*data)
 
     def _read(self) -> tuple[list[EpisodeRow], list[str]]:
-        """Return rows, and the problems of traces."""
         runs = self._library.runs()
         return episode_rows(runs), [run.index.problem for run in runs if run.index.problem]
 

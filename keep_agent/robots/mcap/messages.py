@@ -33,7 +33,6 @@ def _list(items: Schema) -> Schema:
 
 
 def _fields(schema: Schema, names: str) -> dict[str, Schema]:
-    """Return several fields of one schema."""
     return dict.fromkeys(names.split(), schema)
 
 

@@ -113,16 +113,11 @@ class ActionClient:
         self._last = f"keep_agent-{token_hex(8)}", pending
         return self.id
 
-    def results(self, outcome: Callable[[Mapping[str, Any]], Outcome]) -> Listener:
-        """Return a listener to results, which become outcomes."""
-        return self._listener(lambda pending, message: pending.settle(outcome(message)))
-
     def feedback(self, field: str) -> Listener:
-        return self._listener(
-            lambda pending, message: pending.feedback(text_of(message.get(field), self.fields.feedback))
-        )
+        name = self.fields.feedback
+        return self.listener(lambda pending, message: pending.feedback(text_of(message.get(field), name)))
 
-    def _listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
+    def listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
         """Return a listener to messages about this goal; it raises DataError for a message without a goal's id."""
 
         def listen(message: Any) -> None:
@@ -140,7 +135,7 @@ class Ros2Action(ActionClient):
         super().__init__(bridge, fields, "id")
         self.name, self.kind = name, kind
         bridge.hear("action_feedback", self.feedback("values"))
-        bridge.hear("action_result", self.results(self._outcome))
+        bridge.hear("action_result", self.listener(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
@@ -150,15 +145,14 @@ class Ros2Action(ActionClient):
         if self.id:
             self.bridge.send("cancel_action_goal", id=self.id, action=self.name)
 
-    def _outcome(self, message: Mapping[str, Any]) -> Outcome:
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
             status = values.get("status")  # of an older rosbridge
         known = type(status) is int and status in STATUSES
         success = known and status == SUCCEEDED and message.get("result") is not False
-        return self.fields.outcome(
-            values, success, f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
-        )
+        word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
+        pending.settle(self.fields.outcome(values, success, word))
 
 
 class Ros1Action(ActionClient):
@@ -169,7 +163,7 @@ class Ros1Action(ActionClient):
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
         bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self.feedback("feedback"))
-        bridge.subscribe(f"{name}/result", f"{kind}Result", self.results(self._outcome))
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self.listener(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         goal_id = {"id": self.new_id(pending), "stamp": ros1_time()}
@@ -179,11 +173,11 @@ class Ros1Action(ActionClient):
         if self.id:
             self._cancels.publish({"id": self.id, "stamp": {"secs": 0, "nsecs": 0}})
 
-    def _outcome(self, message: Mapping[str, Any]) -> Outcome:
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         status = message["status"].get("status")
         known = type(status) is int and status in ENDS
         word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
-        return self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word)
+        pending.settle(self.fields.outcome(message.get("result", {}), known and status == SUCCEEDED_ROS1, word))
 
 
 class ServiceCall:
@@ -196,11 +190,7 @@ class ServiceCall:
         self._cancel = service(bridge.ros, cancel, "std_srvs/Trigger") if cancel else None
 
     def begin(self, pending: PendingSkill) -> None:
-        self._service.call(
-            self.bridge.library.ServiceRequest(self.fields.goal(pending.skill)),
-            lambda response: pending.settle(self.fields.outcome(response, True, "the robot does not say why")),
-            lambda error: pending.settle(failed(str(error) or "the service failed")),
-        )
+        self._call(self._service, self.fields.goal(pending.skill), self.fields, pending.settle)
 
     def cancel(self) -> None:
         """Call the cancelling service. Raises RobotError if there is none."""
@@ -213,9 +203,12 @@ class ServiceCall:
                 log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
             response_event.set()
 
-        self._cancel.call(
-            self.bridge.library.ServiceRequest(),
-            lambda response: hear(TRIGGERED.outcome(response, True, "the robot does not say why")),
-            lambda error: hear(failed(str(error))),
-        )
+        self._call(self._cancel, {}, TRIGGERED, hear)
         response_event.wait(HALT)  # a late cancellation must not hit the next skill
+
+    def _call(self, service: Any, values: dict[str, str], fields: Fields, settle: Callable[[Outcome], None]) -> None:
+        service.call(
+            self.bridge.library.ServiceRequest(values),
+            lambda response: settle(fields.outcome(response, True, "the robot does not say why")),
+            lambda error: settle(failed(str(error) or "the service failed")),
+        )

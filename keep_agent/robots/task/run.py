@@ -104,7 +104,6 @@ class TaskRun:
         return decision
 
     def _conclude(self) -> None:
-        """End the task after the planner's "done"."""
         outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
         if not isinstance(outcome, Outcome):
             raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
@@ -120,7 +119,6 @@ class TaskRun:
         self._verdict = None
 
     def _try(self, skill: str, skills: Sequence[str]) -> Outcome:
-        """Carry out a skill and record the step."""
         clock, impossible = Clock(self.limits.skill), failed(f"{skill!r} cannot be done now")
         try:
             self._verdict = self._carry_out(skill, clock) if skill in skills else impossible
