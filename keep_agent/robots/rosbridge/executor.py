@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Condition, Lock, Thread
+from threading import Condition, RLock, Thread
 from typing import Any
 
 from envs.fact import Fact
@@ -54,7 +54,7 @@ class RosbridgeExecutor:
         self._facts: deque[Fact] = deque(maxlen=MOST)
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
-        self._sending = Lock()
+        self._sending = RLock()
         self._astray = False  # whether the last skill may still be running
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
@@ -78,8 +78,7 @@ class RosbridgeExecutor:
         """Return new facts. Raises ConnectionLost: a robot without connection must not be moved."""
         self.bridge.check()
         with self._news:
-            facts = list(self._facts)
-            self._facts.clear()
+            facts, self._facts = self._facts, deque(maxlen=MOST)
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
@@ -92,7 +91,7 @@ class RosbridgeExecutor:
         try:
             self.bridge.check()
             with self._sending:
-                self._cancel_astray()
+                self._recall()
                 self._client.begin(pending)
             return pending.future.result()
         except SkillLost:
@@ -106,23 +105,18 @@ class RosbridgeExecutor:
 
     def cancel(self) -> None:
         """Cancel the running skill. Raises ConnectionLost, or RobotError if the robot has no way to cancel."""
-        pending = self._pending
-        if pending is not None:
+        if (pending := self._pending) is not None:
             self.bridge.check()
             self._client.cancel()
             pending.cancelled(self.silence)
 
     def _recall(self) -> None:
-        """Cancel a lost skill as soon as there is a connection."""
+        """Cancel a lost skill if there is a connection; under the lock, so that it cannot be the next one."""
         with self._sending:
-            self._cancel_astray()
-
-    def _cancel_astray(self) -> None:
-        """Cancel a lost skill; under the lock, so that it cannot be the next one."""
-        if self._astray and self.bridge.connected:
-            self._astray = False
-            with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
-                self._client.cancel()
+            if self._astray and self.bridge.connected:
+                self._astray = False
+                with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
+                    self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:
         facts = read_facts(text_of(message, "data"))
@@ -137,8 +131,7 @@ class RosbridgeExecutor:
             self._news.notify_all()
 
     def _on_lost(self) -> None:
-        pending = self._pending
-        if pending is not None:
+        if (pending := self._pending) is not None:
             where = f"the connection to the rosbridge at {self.bridge.where} broke"
             pending.fail(SkillLost(f"{where} while {pending.skill!r} was carried out: the robot may still be moving"))
 

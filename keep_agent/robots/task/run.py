@@ -81,7 +81,7 @@ class TaskRun:
     def _turn(self) -> None:
         if len(self.steps) >= self.limits.steps:
             raise TaskEnd("max_steps", f"{self.limits.steps} skills were not enough")
-        self._see(self._look())
+        self._answer("", self._look())
         skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
         decision = self._plan(skills)
@@ -169,7 +169,7 @@ class TaskRun:
                     self._check(self._looking_at, look)
                 look = self._look(skill)
         if look is not None:
-            self._see(look)
+            self._answer("", look)
         return motion.done
 
     def _outcome(self, motion: Call[Outcome]) -> Outcome:
@@ -214,15 +214,11 @@ class TaskRun:
 
         return self._begin("look", look)
 
-    def _see(self, look: Call[None]) -> None:
-        look.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
-        self._check_stop()
-        self._check(self._looking_at, look)
-
     def _answer(self, side: str, call: Call[T]) -> T:
+        """Wait for a call of one side, "" for that of an observation, and return its result."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
-        return self._check(side, call)
+        return self._check(side or self._looking_at, call)
 
     def _check_stop(self) -> None:
         """Raises TaskEnd after a stop or the task's time limit."""

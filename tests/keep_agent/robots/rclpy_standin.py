@@ -16,6 +16,8 @@ import pytest
 from keep_agent.robots.ros.messages import PACKAGE
 from tests.waiting import PATIENCE, until
 
+Callback = Callable[[Any], Any]
+
 
 class Answer(Enum):
     REJECT = 1
@@ -59,17 +61,9 @@ class Goal:
 
 class ActionServer:
     def __init__(
-        self,
-        node: Node,
-        kind: Any,
-        name: str,
-        execute: Callable[[Goal], Any],
-        *,
-        goal_callback: Callable[[Any], Answer],
-        handle_accepted_callback: Callable[[Goal], None],
-        cancel_callback: Callable[[Goal], Answer],
-        callback_group: Any,
-    ) -> None:
+        self, node: Node, kind: Any, name: str, execute: Callback, *, goal_callback: Callback,
+        handle_accepted_callback: Callback, cancel_callback: Callback, callback_group: Any,
+    ) -> None:  # fmt: skip
         Node.server = self
         self.node, self.execute, self._alive = node, execute, True
         self.goals: list[Goal] = []  # that were accepted

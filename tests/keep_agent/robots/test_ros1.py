@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.keep_agent.robots import ros as ros_helpers
 from tests.keep_agent.robots.houses import CLEAN_MUG as TASK
 from tests.keep_agent.robots.ros import (
     CLEAN_MUG,
@@ -149,3 +150,34 @@ def test_helper_ends_its_process(tmp_path: Path) -> None:
     with process([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), tmp_path / "log") as child:
         pass
     assert child.poll() is not None
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Simulate that only these modules, and no roscore, are installed."""
+    monkeypatch.setattr(ros_helpers, "importable", lambda name: name in modules)
+    monkeypatch.setattr(ros_helpers.shutil, "which", lambda name: None)
+
+
+def test_complete_installation_runs_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *ros_helpers.NEEDED, "std_srvs.srv")
+    need_ros1("std_srvs.srv")
+
+
+@pytest.mark.parametrize(
+    ("modules", "module", "master", "text"),
+    [
+        (ros_helpers.NEEDED, "std_srvs.srv", False, "std_srvs.srv is missing"),
+        (ros_helpers.NEEDED, "rospy", True, "roscore is missing"),
+        ((), "rospy", False, "rospy, rosgraph"),
+    ],
+)
+def test_missing_part_is_named(
+    monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...], module: str, master: bool, text: str
+) -> None:
+    install(monkeypatch, *modules)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=text):
+        need_ros1(module, master=master)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=text):
+        need_ros1(module, master=master)

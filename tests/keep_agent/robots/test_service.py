@@ -156,14 +156,6 @@ def test_facts_wait_after_a_failed_plan(fault: str) -> None:
     assert ids(planner) == ["mug_1"] * (1 + (fault == "error"))
 
 
-def test_facts_wait_after_a_failed_task() -> None:
-    service, planner, _ = service_of((), [fact(1)], hooks={"observe": robots.fail})
-    assert service.run("greet").stop == "planner_error"
-    planner.hooks.clear()
-    assert service.run("greet").success
-    assert planner.facts == [(fact(1),)] * 2
-
-
 def test_waiting_fact_does_not_replace_a_newer_one() -> None:
     service, planner, _ = service_of((), [fact(1)], hooks={"observe": robots.fail})
     service.run("greet")

@@ -93,13 +93,6 @@ def test_killed_run_loses_only_the_unmarked_episode(run: RunFolder, cut: int) ->
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
 
 
-def test_torn_trace_line_is_cut_off_with_its_episode(run: RunFolder) -> None:
-    with (run.path / TRACE).open("a") as stream:
-        stream.write(json.dumps(entry(3)) + "\n" + '{"v":1,"event":"st')
-    RunFolder.resume(run.path)
-    assert len((run.path / TRACE).read_text().splitlines()) == 6
-
-
 def test_damaged_line_is_an_error(run: RunFolder) -> None:
     path = run.path / EPISODES
     lines = path.read_text().splitlines()

@@ -222,10 +222,12 @@ def test_run_killed_at_any_write_keeps_its_commits(tmp_path: Path, monkeypatch: 
 
 
 def test_bytes_without_a_commit_mark_are_cut_off_with_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (run / TRACE).open("ab") as stream:
-        stream.write(b"\x00\n" * 7 + b"{")
-    RunFolder.resume(run).release()
-    assert "15 bytes without a commit mark are cut off" in caplog.text
+    before = (run / TRACE).read_bytes()
+    for tail, size in ((b"\x00\n" * 7 + b"{", 15), (b'{"v": 1}\n{"v":1,"ev', 19)):
+        (run / TRACE).write_bytes(before + tail)
+        RunFolder.resume(run).release()
+        assert f"{size} bytes without a commit mark are cut off" in caplog.text
+        assert (run / TRACE).read_bytes() == before
 
 
 def test_run_of_an_older_version_continues_without_checksums(run: Path, caplog: pytest.LogCaptureFixture) -> None:

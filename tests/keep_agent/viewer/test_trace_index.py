@@ -87,21 +87,15 @@ def test_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     assert not index.problem
 
 
-def test_replaced_file_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step(), step(1)])
     index = TraceIndex(run / TRACE)
     assert len(index.episode("e").places) == 2
+    write(tmp_path, [opening(), step()])
+    assert len(index.episode("e").places) == 1
     replacement = write(tmp_path / "replacement", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
     (replacement / TRACE).replace(run / TRACE)
     assert {key: len(steps) for key, steps in read(index).items()} == {"f": 3}
-
-
-def test_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> None:
-    run = write(tmp_path, [opening(), step(), step(1)])
-    index = TraceIndex(run / TRACE)
-    index.refresh()
-    write(tmp_path, [opening(), step()])
-    assert len(index.episode("e").places) == 1
 
 
 @pytest.mark.parametrize(
