@@ -60,12 +60,10 @@ class Ros2Node:
         self._open = 0  # number of accepted goals that have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
-        self.service = RobotService(
-            planner, executor, tell=lambda text: self._status.publish(string(data=text)), **options
-        )
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
+        status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
+        self.service = RobotService(planner, executor, tell=lambda text: status.publish(string(data=text)), **options)
         together: Any = groups.ReentrantCallbackGroup()
-        self._status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
         self.node.create_subscription(
             string, f"{name}/{FACTS}", lambda message: self.service.facts(message.data), 100, callback_group=together
         )

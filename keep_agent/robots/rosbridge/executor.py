@@ -142,9 +142,7 @@ def read_skills(text: str) -> tuple[str, ...]:
         skills = json.loads(text)
     except (ValueError, RecursionError):
         skills = None
-    if not isinstance(skills, list) or not all(
-        isinstance(skill, str) and skill and is_one_line(skill) for skill in skills
-    ):
+    if not isinstance(skills, list) or not all(isinstance(text, str) and text and is_one_line(text) for text in skills):
         raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
     return tuple(skills)
 

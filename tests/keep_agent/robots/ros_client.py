@@ -114,9 +114,8 @@ def main() -> None:
     action, name, task = sys.argv[1:]
     rospy.init_node(f"client_{action}", disable_signals=True, anonymous=True)
     listener = Listener(name)
-    result = {function.__name__: function for function in (do, cancel, insist, replace, late, plan)}[action](
-        listener, name, task
-    )
+    actions = {function.__name__: function for function in (do, cancel, insist, replace, late, plan)}
+    result = actions[action](listener, name, task)
     sys.stdout.write(json.dumps(result | {"feedback": listener.feedback, "statuses": listener.statuses}) + "\n")
     rospy.signal_shutdown("done")
 

@@ -23,9 +23,8 @@ from keep_agent.robots.scripted import ScriptedPlanning
 from keep_agent.robots.task.events import Executed, Feedback, Planned
 from keep_agent.rollout.trace import agent_entry
 
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+PIXEL_BASE64 = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = base64.b64decode(PIXEL_BASE64)
 
 
 class Messages:

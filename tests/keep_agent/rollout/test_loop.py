@@ -134,9 +134,7 @@ def test_crash_between_tasks_counts_no_conditions_of_the_next_task() -> None:
     assert result.tasks[0].success
 
 
-@pytest.mark.parametrize(
-    "error", [ModelError("logits are not finite"), KeyboardInterrupt()], ids=["model", "interrupt"]
-)
+@pytest.mark.parametrize("error", [ModelError("logits are not finite"), KeyboardInterrupt()], ids=repr)
 def test_model_error_and_interrupt_are_raised(error: BaseException) -> None:
     class Broken(Scripted):
         def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:

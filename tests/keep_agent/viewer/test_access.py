@@ -43,12 +43,8 @@ def test_pages_of_other_sites_are_refused(http: httpx.Client, headers: dict[str,
 
 def test_own_pages_and_programs_are_admitted(http: httpx.Client) -> None:
     port = http.base_url.port
-    for host in (
-        f"127.0.0.1:{port}",
-        f"localhost:{port}",
-        f"[::1]:{port}",
-        "localhost:9000",
-    ):  # the last: a tunnel
+    hosts = (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "localhost:9000")  # the last one: a tunnel
+    for host in hosts:
         headers = {"Host": host, "Origin": f"http://{host}"}
         assert len(http.get("/viewer/data/episodes", headers=headers).json()) == 1
     with connect(socket_of(http), origin=f"http://127.0.0.1:{port}"):

@@ -153,9 +153,8 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
     at_step(chrome, 0)
     press(chrome, Keys.ARROW_LEFT)
     at_step(chrome, 0)
-    chrome.execute_script(
-        "const s = document.querySelector('.track-box input'); s.value = 2; s.dispatchEvent(new Event('input'))"
-    )
+    move = "const slider = arguments[0]; slider.value = 2; slider.dispatchEvent(new Event('input'))"
+    chrome.execute_script(move, find(chrome, ".track-box input"))
     at_step(chrome, 2)
 
 

@@ -39,9 +39,7 @@ def by_line(path: Path) -> dict[str, list[Any]]:
 
 
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
-def test_file_that_grows_in_parts_reads_like_a_whole_one(
-    cuts: list[int], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_file_that_grows_in_parts_is_read_whole(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("grows") / TRACE
     index = TraceIndex(path)
     at = 0

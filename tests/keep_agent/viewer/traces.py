@@ -35,10 +35,7 @@ def crash(episode: str = "e") -> dict[str, Any]:
 def prompt(**fields: Any) -> dict[str, Any]:
     """Return the fields of a step with a model: two segments of three rows each, two layers."""
     units = [{"kind": "static_group", "start": 1, "hit": True}, {"kind": "segment", "start": 4, "hit": False}]
-    segments = [
-        {"id": "a", "start": 1, "stop": 4, "last_layer": 1},
-        {"id": "b", "start": 4, "stop": 7, "last_layer": 1},
-    ]
+    segments = [{"id": id, "start": start, "stop": start + 3, "last_layer": 1} for id, start in (("a", 1), ("b", 4))]
     plain = {
         "token_ids": list(range(9)), "context": 1, "query": 7, "segments": segments,
         "units": [unit | {"tokens": 3, "block": "0123456789abcdef"} for unit in units],
