@@ -105,6 +105,13 @@ def node(env: dict[str, str], folder: Path, *options: str, name: str = "keep_age
         yield child
 
 
+def refusal(command: list[str], env: dict[str, str] | None = None) -> str:
+    """Run a command that exits with code 2; return its one line of standard error."""
+    child = subprocess.run(command, env=env, capture_output=True, text=True, cwd=ROOT)
+    assert (child.returncode, len(child.stderr.splitlines())) == (2, 1), child.stderr
+    return child.stderr
+
+
 def client_command(*arguments: str) -> list[str]:
     """Return the command that runs ``ros_client.py``."""
     return [sys.executable, str(Path(__file__).with_name("ros_client.py")), *arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from keep_agent.robots import NotInstalled, ros2, symbolic
 from keep_agent.robots.scripted import ScriptedPlanning
 from tests.keep_agent.robots import rclpy_standin
 from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, scripted, until_cancelled
-from tests.keep_agent.robots.ros import ROOT
+from tests.keep_agent.robots.ros import SCRIPTED, refusal
 from tests.waiting import until
 
 Start = Callable[..., tuple[ros2.Ros2Node, ScriptRobot]]
@@ -129,12 +128,8 @@ def test_node_of_rclpy_opens_and_closes() -> None:
 
 @pytest.mark.skipif(find_spec("rclpy") is not None, reason="ROS 2 is installed")
 def test_command_without_ros_2_names_the_remedy() -> None:
-    command = [sys.executable, "-m", "keep_agent.robots.ros2"]
-    options = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
-    child = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT)
-    assert child.returncode == 2
-    assert "rclpy cannot be imported" in child.stderr and "rosbridge" in child.stderr
-    assert len(child.stderr.splitlines()) == 1
+    text = refusal([sys.executable, "-m", "keep_agent.robots.ros2", *SCRIPTED])
+    assert "rclpy cannot be imported" in text and "rosbridge" in text
 
 
 def test_missing_library_is_an_import_error() -> None:

@@ -94,7 +94,7 @@ def test_offline_log_has_config_metrics_summary_table_and_artifact(tmp_path: Pat
     (tmp_path / "trace.jsonl").write_text('{"v":1}\n')
     config = {"planner": {"name": "keep"}, "eval": {"seed": 7}}
     log = log_run(tmp_path, config, {"success_rate": 0.5, "ttft_ms": {"p50": 10.0}})
-    [run] = of_kind(log, "run")
+    run, *_ = of_kind(log, "run")
     assert run.project == "keep-agent" and run.run_group == "tests"
     saved_config = values(run.config.update)
     assert {key: saved_config[key] for key in config} == config
