@@ -36,9 +36,8 @@ def ros(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def run_client(env: dict[str, str], action: str, name: str) -> dict:
-    client = subprocess.run(
-        ros_helpers.client_command(action, name, TASK), env=env, cwd=ROOT, capture_output=True, text=True
-    )
+    command = ros_helpers.client_command(action, name, TASK)
+    client = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
     assert client.returncode == 0, client.stderr
     return json.loads(client.stdout.splitlines()[-1])
 
@@ -136,9 +135,7 @@ def test_planner_with_a_model_reaches_the_goal(ros: dict[str, str], folder: Path
 
 
 def test_helper_ends_its_process(tmp_path: Path) -> None:
-    with ros_helpers.process(
-        [sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), tmp_path / "log"
-    ) as child:
+    with ros_helpers.process(["sleep", "600"], dict(os.environ), tmp_path / "log") as child:
         pass
     assert child.poll() is not None
 
