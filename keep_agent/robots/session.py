@@ -72,8 +72,8 @@ class RobotSession:
             calls = self._unfinished(stop_requested)
             if calls or stop_requested.done():
                 return _refusal(instruction, calls, stop_requested, tell)
-            options = {"limits": self.limits, "pending": self._pending, "watch": tell, "judge": self.judge}
-            task = TaskRun(self.planner, self.executor, instruction, stop_requested=stop_requested, **options)
+            robot = self.planner, self.executor, instruction, self.limits
+            task = TaskRun(*robot, stop_requested, self._pending, tell, self.judge)
             try:
                 return task.play()
             finally:

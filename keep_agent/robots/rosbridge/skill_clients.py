@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_hex
 from threading import Event, Timer
 from typing import Any, Literal, Protocol
@@ -59,13 +59,14 @@ class Fields:
 TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
 
+@dataclass(eq=False)
 class PendingSkill:
     """A running skill. The first result counts."""
 
-    def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
-        self.skill, self.feedback = skill, feedback
-        self.future: Future[Outcome] = Future()
-        self._timer: Timer | None = None
+    skill: str
+    feedback: Callable[[str], None]
+    future: Future[Outcome] = field(default_factory=Future)
+    _timer: Timer | None = None
 
     def cancelled(self, seconds: float) -> None:
         """Count the cancelled skill as lost after ``seconds`` without a result."""

@@ -35,31 +35,23 @@ class TaskEnd(Exception):
     success: bool = False
 
 
+@dataclass(eq=False)
 class TaskRun:
-    """One task. Its own thread only waits: calls that may take long are a `Call` each.
+    """One task. Its own thread only waits: calls that may take long are a `Call` each."""
 
-    :param stop_requested: done when the task has to stop, with the reason
-    :param watch: takes the events; it ignores those of calls that go on after the end
-    """
+    planner: Planning
+    executor: SkillExecutor
+    instruction: str
+    limits: Limits
+    stop_requested: Future[str]  # done when the task has to stop, with the reason
+    pending: PendingFacts
+    watch: Watch  # takes the events; it ignores those of calls that go on after the end
+    judge: Judge | None
 
-    def __init__(
-        self,
-        planner: Planning,
-        executor: SkillExecutor,
-        instruction: str,
-        *,
-        limits: Limits,
-        stop_requested: Future[str],
-        pending: PendingFacts,
-        watch: Watch,
-        judge: Judge | None = None,
-    ) -> None:
-        self.executor, self.instruction, self.limits = executor, instruction, limits
-        self.stop_requested, self._say, self.judge = stop_requested, watch, judge
-        self.dialogue = Dialogue(planner, instruction)
-        self.pending = pending
+    def __post_init__(self) -> None:
+        self.dialogue = Dialogue(self.planner, self.instruction)
         self._looking_at: Literal["executor", "planner"] = "executor"  # the side that an observation waits for
-        self.clock = Clock(limits.task)
+        self.clock = Clock(self.limits.task)
         self.calls: list[Call[Any]] = []  # that may not have returned
         self.steps: list[Step] = []
         self._verdict: Outcome | None = None  # of the decision without a report
@@ -68,7 +60,7 @@ class TaskRun:
 
     def play(self) -> TaskReport:
         """Run the task. Errors of planner and executor end it; an interruption is raised after nothing is running."""
-        self._say(events.Started(self.instruction))
+        self.watch(events.Started(self.instruction))
         try:
             while True:
                 self._turn()
@@ -100,7 +92,7 @@ class TaskRun:
         decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
             raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
-        self._say(events.Planned(decision, clock.elapsed))
+        self.watch(events.Planned(decision, clock.elapsed))
         return decision
 
     def _conclude(self) -> None:
@@ -129,11 +121,11 @@ class TaskRun:
         finally:
             step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
             self.steps.append(step)
-            self._say(events.Executed(step.skill, step.outcome, step.seconds))
+            self.watch(events.Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
         self._check_stop()  # a watcher may stop the task at the decision
-        execute = partial(self.executor.execute, skill, lambda text: self._say(events.Feedback(skill, text)))
+        execute = partial(self.executor.execute, skill, lambda text: self.watch(events.Feedback(skill, text)))
         motion = self._begin("skill", execute)
         try:
             return self._follow(motion, skill, clock)
@@ -210,7 +202,7 @@ class TaskRun:
             self.pending.add(self.executor.observe())
             self._looking_at = "planner"
             if facts := self.pending.tell(self.dialogue):
-                self._say(events.Observed(facts, skill))
+                self.watch(events.Observed(facts, skill))
 
         return self._begin("look", look)
 
@@ -244,5 +236,5 @@ class TaskRun:
         message = "; ".join(filter(None, (end.message, hanging)))
         steps, seconds = tuple(self.steps), self.clock.elapsed
         report = TaskReport(self.instruction, end.success, end.stop, message, steps, seconds, self._hanging)
-        self._say(events.Finished(report))
+        self.watch(events.Finished(report))
         return report
