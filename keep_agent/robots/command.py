@@ -7,15 +7,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keep_agent.agent.types import Planning
 from keep_agent.errors import ConfigError
+from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.session import SessionOptions
 from keep_agent.robots.task.events import Limits
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
 
 TOKEN = "KEEP_AGENT_TOKEN"
 DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
@@ -34,18 +32,11 @@ def parser(program: str, description: str | None) -> ArgumentParser:
     options.add_argument("--server", metavar="URL", help="of a KEEP Agent server, such as http://localhost:8000")
     options.add_argument("--agent", default="robot", metavar="ID", help="of the agent there (default: %(default)s)")
     options.add_argument("--token", default=os.environ.get(TOKEN), help=f"for the server (default: ${TOKEN})")
-    options.add_argument(
-        "--planner",
-        metavar="MODULE:FUNCTION",
-        help="instead of a server: makes a planner from the executor; "
-        "keep_agent.robots.scripted:ScriptedPlanning needs no model",
-    )
-    options.add_argument(
-        "--executor",
-        default=DEMONSTRATION,
-        metavar="MODULE:FUNCTION",
-        help="makes your robot's SkillExecutor (default: %(default)s, a house that exists as symbols only)",
-    )
+    planner = "instead of a server: makes a planner from the executor; "
+    planner += "keep_agent.robots.scripted:ScriptedPlanning needs no model"
+    options.add_argument("--planner", metavar="MODULE:FUNCTION", help=planner)
+    executor = "makes your robot's SkillExecutor (default: %(default)s, a house that exists as symbols only)"
+    options.add_argument("--executor", default=DEMONSTRATION, metavar="MODULE:FUNCTION", help=executor)
     options.add_argument("--name", default="keep_agent", help="of the node, before all names (default: %(default)s)")
     for field in fields(Limits):
         options.add_argument(f"--limit-{field.name}", type=type(field.default), default=field.default, metavar="N")

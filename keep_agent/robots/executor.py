@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from envs.fact import Fact
+from envs.outcome import Outcome
 from keep_agent.agent.validation import checked_facts
 from keep_agent.errors import DataError, KeepError
-
-if TYPE_CHECKING:
-    from envs.fact import Fact
-    from envs.outcome import Outcome
 
 
 class SkillExecutor(Protocol):
@@ -19,22 +17,18 @@ class SkillExecutor(Protocol):
 
     def skills(self) -> Sequence[str]:
         """Return the skills that are possible now, with or without "done"."""
-        ...
 
     def observe(self) -> Iterable[Fact]:
         """Return facts that changed since the last call; also called while a skill is carried out."""
-        ...
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Block until the skill has succeeded or failed. ``feedback`` takes sentences about its progress.
 
         Raises `SkillLost` if the skill may still be running; any other error means that the robot is broken.
         """
-        ...
 
     def cancel(self) -> None:
         """End the running skill, if any, so that its `execute` returns a failed outcome; may be called repeatedly."""
-        ...
 
 
 class RobotError(KeepError, RuntimeError):

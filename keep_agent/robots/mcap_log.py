@@ -66,9 +66,9 @@ class McapLog:
 
     def _channel(self, key: str) -> int:
         if key not in self._channels:
-            channel = CHANNELS[key]
-            schema = self._writer.register_schema(channel.name, "jsonschema", channel.text)
-            self._channels[key] = self._writer.register_channel(channel.topic, "json", schema)
+            schema, text = CHANNELS[key], json.dumps(CHANNELS[key]).encode()
+            id = self._writer.register_schema(schema["title"], "jsonschema", text)
+            self._channels[key] = self._writer.register_channel(f"/keep/{key}", "json", id)
         return self._channels[key]
 
 
@@ -141,8 +141,7 @@ def main() -> None:
     parser.add_argument("--episode", metavar="ID", default="0", help="or its number in the run (default: 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write, such as episode.mcap")
     arguments = parser.parse_args()
-    code = guarded(lambda: _convert(arguments))
-    if code:
+    if code := guarded(lambda: _convert(arguments)):
         sys.exit(code)
 
 

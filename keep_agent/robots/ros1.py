@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Unpack
+from argparse import Namespace
+from functools import partial
+from typing import Any, Unpack
 
 from envs.clock import Clock
+from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.executor import ConnectionLost
+from keep_agent.robots.executor import ConnectionLost, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.ros.ros1_messages import classes, ros1
 from keep_agent.robots.service import RobotService
+from keep_agent.robots.session import SessionOptions
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
-
+PREEMPTED = "the goal was cancelled, or another one took its place"
 POLL = 0.02  # seconds
 LAST_WORDS = 2.0  # seconds until the result of a stopped goal reaches its client on a busy machine
 ENDING = 10.0  # seconds until a busy machine reports the end of a task
@@ -39,7 +37,7 @@ class Ros1Node:
         string = ros1("std_msgs.msg").String
         _reach_master()
         self.rospy.init_node(name, disable_signals=True)
-        self.service = RobotService(planner, executor, tell=self._tell, **options)
+        self.service = RobotService(planner, executor, tell=lambda text: self._status.publish(text), **options)
         self._status = self.rospy.Publisher(f"{name}/{STATUS}", string, queue_size=100, latch=True)
         self.service.announce()
         self.rospy.Subscriber(f"{name}/{FACTS}", string, lambda message: self.service.facts(message.data))
@@ -48,7 +46,7 @@ class Ros1Node:
         task = self.messages.task
         self.server = actionlib.SimpleActionServer(f"{name}/{ACTION}", task, self._execute, auto_start=False)
         self._kinds = task().action_result.result.__class__, task().action_feedback.feedback.__class__
-        self.server.register_preempt_callback(self._preempt)
+        self.server.register_preempt_callback(partial(self.service.stop, PREEMPTED))
         self.server.start()
 
     def spin(self) -> None:
@@ -66,9 +64,6 @@ class Ros1Node:
             time.sleep(LAST_WORDS)  # rospy sends results on its own threads, and drops waiting ones at shutdown
         self.rospy.signal_shutdown("closed")
 
-    def _tell(self, text: str) -> None:
-        self._status.publish(text)
-
     def _execute(self, goal: Any) -> None:
         result, feedback = self._kinds
         instruction = instruction_of(goal.task, goal.description)
@@ -82,9 +77,6 @@ class Ros1Node:
             self.server.set_preempted(answer, report.stop)
         else:
             self.server.set_aborted(answer, report.stop)
-
-    def _preempt(self) -> None:
-        self.service.stop("the goal was cancelled, or another one took its place")
 
     def _plan(self, request: Any) -> Any:
         answer = self.service.plan(request.instruction, request.skills)

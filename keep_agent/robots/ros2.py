@@ -14,20 +14,16 @@ from argparse import Namespace
 from importlib import import_module
 from threading import Condition, Lock, Thread
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from keep_agent.agent.types import Planning
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.executor import NotInstalled
+from keep_agent.robots.executor import NotInstalled, SkillExecutor
 from keep_agent.robots.ros.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
-    from keep_agent.robots.task.events import TaskReport
-
+from keep_agent.robots.session import SessionOptions
+from keep_agent.robots.task.events import TaskReport
 
 LAST_WORDS = 1.0  # seconds until the result of a stopped goal is sent
 POLL = 0.1  # seconds
@@ -57,18 +53,20 @@ class Ros2Node:
     ) -> None:
         action, qos, groups = ros2("rclpy.action"), ros2("rclpy.qos"), ros2("rclpy.callback_groups")
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
-        self._task, self._string, self._action = ros2(f"{PACKAGE}.action").Task, string, action
+        self._task, self._action = ros2(f"{PACKAGE}.action").Task, action
         self._turn, self._news = Lock(), Condition()
         self._latest: Any = None  # the current goal
         self._cancelled: Any = None  # the goal that was cancelled last
         self._open = 0  # number of accepted goals that have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
-        self.service = RobotService(planner, executor, tell=self._tell, **options)
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
+        status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
+        self.service = RobotService(planner, executor, tell=lambda text: status.publish(string(data=text)), **options)
         together: Any = groups.ReentrantCallbackGroup()
-        self._status = self.node.create_publisher(string, f"{name}/{STATUS}", latched)
-        self.node.create_subscription(string, f"{name}/{FACTS}", self._facts, 100, callback_group=together)
+        self.node.create_subscription(
+            string, f"{name}/{FACTS}", lambda message: self.service.facts(message.data), 100, callback_group=together
+        )
         self.node.create_service(services.Plan, f"{name}/{PLAN}", self._plan, callback_group=together)
         self.node.create_service(services.Report, f"{name}/{REPORT}", self._report, callback_group=together)
         callbacks = {"goal_callback": self._admit, "cancel_callback": self._cancel, "callback_group": together}
@@ -89,12 +87,6 @@ class Ros2Node:
             time.sleep(LAST_WORDS)  # rclpy sends a result some time after `_execute` has returned
         self.server.destroy()
         self.node.destroy_node()
-
-    def _tell(self, text: str) -> None:
-        self._status.publish(self._string(data=text))
-
-    def _facts(self, message: Any) -> None:
-        self.service.facts(message.data)
 
     def _admit(self, request: Any) -> Any:
         with self._news:

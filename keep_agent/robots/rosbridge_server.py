@@ -7,32 +7,21 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from keep_agent.agent.types import Planning
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.ros.messages import (
-    ACTION,
-    FACTS,
-    PACKAGE,
-    PLAN,
-    REPORT,
-    STATUS,
-    Listener,
-    flag_of,
-    instruction_of,
-    text_of,
-)
+from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.ros import messages
+from keep_agent.robots.ros.messages import PACKAGE, text_of
 from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.session import SessionOptions
+from keep_agent.robots.session import SessionOptions
 
 TASK, STOP = "task", "stop"  # topics with standard message types
 
@@ -56,17 +45,17 @@ class RosbridgeServer:
     ) -> None:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
         self.service = RobotService(planner, executor, tell=self._tell, **options)
-        text = string_type(distribution)
-        self._status = bridge.publisher(f"{self.name}/{STATUS}", text, latch=True)
-        listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
-        for key, listener in listeners.items():
-            bridge.subscribe(f"{self.name}/{key}", text, _data(listener))
-        self._offer(PLAN, "Plan", self._plan)
-        self._offer(REPORT, "Report", self._report)
+        self._status = bridge.publisher(f"{self.name}/{messages.STATUS}", string_type(distribution), latch=True)
+        self._listen(messages.FACTS, self.service.facts)
+        self._listen(TASK, lambda task: Thread(target=self._run_task, args=(task,), daemon=True).start())
+        self._listen(STOP, lambda reason: self.service.stop(reason or "stop was pressed"))
+        self._offer(messages.PLAN, "Plan", self._plan)
+        self._offer(messages.REPORT, "Report", self._report)
         self.server = None
         if distribution == "ros1":
             kind = f"{PACKAGE}/TaskAction"
-            self.server = BridgeActionServer(bridge, f"{self.name}/{ACTION}", kind, self._execute, self._preempt)
+            preempt = partial(self.service.stop, "the goal was cancelled, or another one took its place")
+            self.server = BridgeActionServer(bridge, f"{self.name}/{messages.ACTION}", kind, self._execute, preempt)
         self.service.announce()
 
     def close(self) -> None:
@@ -78,6 +67,10 @@ class RosbridgeServer:
     def _tell(self, text: str) -> None:
         if self.bridge.connected:
             self._status.publish({"data": text})
+
+    def _listen(self, key: str, listener: Callable[[str], object]) -> None:
+        text = string_type(self.distribution)
+        self.bridge.subscribe(f"{self.name}/{key}", text, lambda message: listener(text_of(message, "data")))
 
     def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
         """Advertise a service that answers on its own thread, since roslibpy has a single one."""
@@ -101,7 +94,7 @@ class RosbridgeServer:
         """Report the result of a skill; a request without a valid flag is a failure."""
         ok, message, wrong = False, text_of(request, "message"), ""
         try:
-            ok = flag_of(request, "ok")
+            ok = messages.flag_of(request, "ok")
         except DataError as error:
             message = wrong = str(error)
         answer = self.service.report(ok, message)
@@ -110,30 +103,17 @@ class RosbridgeServer:
     def _execute(
         self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]
     ) -> End:
-        instruction = instruction_of(text_of(goal, "task"), text_of(goal, "description"))
+        instruction = messages.instruction_of(text_of(goal, "task"), text_of(goal, "description"))
         report = self.service.run(instruction, lambda text: feedback({"current_status": text}), stopped)
         status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
         return End(status, report.stop, {"success": report.success, "report": str(report)})
 
-    def _preempt(self) -> None:
-        self.service.stop("the goal was cancelled, or another one took its place")
-
-    def _on_task(self, text: str) -> None:
-        """Run a task. A refusal is published as a status, since a topic has no answer."""
-        Thread(target=self._run_task, args=(text,), daemon=True).start()
-
     def _run_task(self, instruction: str) -> None:
+        """Run a task. A refusal is published as a status, since a topic has no answer."""
         report = self.service.run(instruction)
         if report.stop == "busy":
             refusal = {"refused": instruction, "report": str(report)}
             self._tell(json.dumps(json.loads(self.service.status.to_json()) | refusal))
-
-    def _on_stop(self, text: str) -> None:
-        self.service.stop(text or "stop was pressed")
-
-
-def _data(listener: Callable[[str], None]) -> Listener:
-    return lambda message: listener(text_of(message, "data"))
 
 
 def main() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from envs.outcome import Outcome
 from keep_agent.agent.types import Decision
-
-if TYPE_CHECKING:
-    from envs.outcome import Outcome
-    from keep_agent.robots.symbolic import SymbolicExecutor
-    from planners.prompts.text import FactView
+from keep_agent.robots.symbolic import SymbolicExecutor
+from planners.prompts.text import FactView
 
 
 class ScriptedPlanning:

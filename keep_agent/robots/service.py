@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from envs.outcome import Outcome
+from keep_agent.agent.types import Planning
 from keep_agent.errors import DataError
-from keep_agent.robots.executor import RobotError, read_facts
+from keep_agent.robots.executor import RobotError, SkillExecutor, read_facts
 from keep_agent.robots.session import RobotSession, SessionOptions
-from keep_agent.robots.task.events import Started, Status, TaskReport, sentence, status_after, together
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.events import Event, Watch
+from keep_agent.robots.task.events import Event, Started, Status, TaskReport, Watch, sentence, status_after, together
 
 Tell = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -46,6 +42,7 @@ class RobotService:
         self.status = Status()
         self._tell = tell
         self.session = RobotSession(planner, executor, watch=together(watch, self._watch), **options)
+        self.stop, self.close = self.session.stop, self.session.close
 
     def run(
         self, instruction: str, feedback: Tell = lambda text: None, stopped: Callable[[], bool] = lambda: False
@@ -63,14 +60,6 @@ class RobotService:
         except RobotError as error:
             return TaskReport(instruction, False, "busy", str(error))
 
-    def stop(self, reason: str) -> bool:
-        """End the running task; return whether there was one."""
-        return self.session.stop(reason)
-
-    def close(self) -> bool:
-        """Stop the running task and refuse further ones; return whether all calls ended."""
-        return self.session.close()
-
     def plan(self, instruction: str, skills: Sequence[str]) -> Answer:
         """Return the next skill, which the caller carries out."""
         try:
@@ -82,9 +71,9 @@ class RobotService:
         """Report the result of that skill."""
         try:
             self.session.report(Outcome(ok, message))
+            return Answer(True)
         except Exception as error:
             return _refusal(error)
-        return Answer(True)
 
     def facts(self, text: str) -> None:
         """Add facts as JSON. Invalid ones are logged, since a topic has no answer."""
@@ -94,7 +83,6 @@ class RobotService:
             log.warning("facts ignored: %s", error)
 
     def announce(self) -> None:
-        """Publish the current status."""
         self._tell(self.status.to_json())
 
     def _watch(self, event: Event) -> None:

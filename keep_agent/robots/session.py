@@ -8,21 +8,17 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event as Flag
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from envs.clock import Clock
-from keep_agent.robots.executor import RobotError, RobotTimeout
+from envs.outcome import Outcome
+from keep_agent.agent.types import Decision, Planning
+from keep_agent.robots.executor import RobotError, RobotTimeout, SkillExecutor
 from keep_agent.robots.task.bounded_call import Call
 from keep_agent.robots.task.dialogue import PendingFacts, SinglePlans
-from keep_agent.robots.task.events import Finished, Limits, Started, TaskReport, together
+from keep_agent.robots.task.events import Event, Finished, Limits, Started, TaskReport, Watch, together
 from keep_agent.robots.task.run import Judge, TaskRun
-
-if TYPE_CHECKING:
-    from envs.outcome import Outcome
-    from keep_agent.agent.types import Decision, Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.events import Event, Watch
-    from planners.prompts.text import FactView
+from planners.prompts.text import FactView
 
 T = TypeVar("T")
 TASK_RUNNING = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
@@ -76,16 +72,8 @@ class RobotSession:
             calls = self._unfinished(stop_requested)
             if calls or stop_requested.done():
                 return _refusal(instruction, calls, stop_requested, tell)
-            task = TaskRun(
-                self.planner,
-                self.executor,
-                instruction,
-                limits=self.limits,
-                stop_requested=stop_requested,
-                pending=self._pending,
-                watch=tell,
-                judge=self.judge,
-            )
+            robot = self.planner, self.executor, instruction, self.limits
+            task = TaskRun(*robot, stop_requested, self._pending, tell, self.judge)
             try:
                 return task.play()
             finally:
@@ -213,10 +201,9 @@ def _refusal(
     instruction: str, calls: Sequence[Call[Any]], stop_requested: Future[str], tell: Callable[[Event], None]
 ) -> TaskReport:
     names = ", ".join(dict.fromkeys(call.name for call in calls))
+    report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
     if stop_requested.done():
         report = TaskReport(instruction, False, "stopped", stop_requested.result())
-    else:
-        report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
     tell(Started(instruction))
     tell(Finished(report))
     return report

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envs.fact import Fact
 from envs.outcome import Outcome, failed
+from envs.setting import Episode, Setting
 from envs.worlds import spec_of
 from keep_agent.errors import ConfigError
 from keep_agent.robots.executor import RobotError
 from planners.prompts.text import UNEXPLAINED
-
-if TYPE_CHECKING:
-    from envs.fact import Fact
-    from envs.setting import Episode, Setting
 
 GROUNDED = {"skills": "grounded", "observability": "partial"}  # as for a robot
 
@@ -40,7 +38,6 @@ class SymbolicExecutor:
 
     @property
     def task(self) -> Any:
-        """The current task, with its ``instruction``."""
         return self.episode.tasks[self._number]
 
     @property

@@ -31,7 +31,6 @@ class Frames:
 
     @property
     def folder(self) -> str:
-        """Path in the run folder."""
         return f"{FRAMES}/{folder_name(self.episode)}"
 
     def add(self, step: int, frame: np.ndarray) -> str:

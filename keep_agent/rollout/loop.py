@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import EpisodeError, ModelError
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, step_numbers, task_entry
+from keep_agent.rollout.trace import crash_entry, episode_entry, step_entry, step_numbers, task_entry
 from planners.base import DONE, Decision, Planner, TaskResult
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class Rollout:
     def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         """Return a simulator's fields of an entry: the picture, and whether it was restarted since the last entry."""
         before, self.restarts = self.restarts, info.get("restarts", 0)
-        picture = observation.get("frame")
-        has_frame = self.frames is not None and picture is not None
-        frame = self.frames.add(len(self.steps), picture) if has_frame else ""
-        return marks(frame, self.restarts > before)
+        marks: dict[str, Any] = {}
+        if self.frames is not None and (picture := observation.get("frame")) is not None:
+            marks["frame"] = self.frames.add(len(self.steps), picture)
+        return marks | ({"restarted": True} if self.restarts > before else {})
 
     def finish(self, result: Any, last_skill: str) -> TaskOutcome:
         """Record the world's result of the current task."""
@@ -70,11 +70,10 @@ class Rollout:
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
         if self.task == len(self.plan):
             self.outcomes[-1] = replace(self.outcomes[-1], success=False, stop="crash")
-        for number, task in enumerate(self.plan[self.task :]):
-            is_current = number == 0
+        for task in self.plan[self.task :]:
             steps = sum(step.task == self.task for step in self.steps)
-            met, total = (met, total) if is_current else (0, 1)
             self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
+            met, total = 0, 1  # of the following tasks
 
     def result(self, start: float) -> EpisodeResult:
         """Return the result; ``start`` is the value of `perf_counter` before the reset."""
@@ -109,7 +108,9 @@ def run_episode(
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)
     try:
-        observation, info = _begin(env, rollout, episode, skills, seed)
+        observation, info = env.reset(seed=seed, options={"episode": episode})
+        entry = episode_entry(index, episode, skills, info.get("notes"))
+        rollout.entries.append(entry | rollout.marks(observation, info))
     except EpisodeError as error:
         rollout.entries.append(episode_entry(index, episode, skills))
         rollout.crash(error, 0, 1)
@@ -126,25 +127,13 @@ def run_episode(
     except ModelError:
         raise
     except Exception as error:  # of any planner or world
-        is_current = info["task_index"] == rollout.task  # else the error came between two tasks
-        rollout.crash(error, *(info["goal"] if is_current else (0, 1)))
+        rollout.crash(error, *(info["goal"] if info["task_index"] == rollout.task else (0, 1)))  # else between tasks
     return rollout.result(start), rollout.entries
-
-
-def _begin(
-    env: gymnasium.Env, rollout: Rollout, episode: Episode, skills: str, seed: int
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Reset the world and record the first entry."""
-    observation, info = env.reset(seed=seed, options={"episode": episode})
-    opening = episode_entry(rollout.index, episode, skills, info.get("notes"))
-    rollout.entries.append(opening | rollout.marks(observation, info))
-    return observation, info
 
 
 def _turn(
     env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
-    """Observe, decide, act and take the result."""
     facts = info["facts"]
     began = time.perf_counter()
     planner.observe(facts)

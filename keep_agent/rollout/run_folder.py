@@ -15,6 +15,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -49,16 +50,14 @@ class Result(Protocol):
     def from_json(cls, row: Mapping[str, Any]) -> Self: ...
 
 
-class RunFolder:
+class RunFolder(AbstractContextManager):
     """Results of one run on disk, made by `create` or `resume`. It is locked until `release`, or the end of a block."""
 
     lines: ClassVar[str] = EPISODES  # the file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
 
     def __init__(self, path: Path, config: Mapping[str, Any], results: Iterable[Any] = ()) -> None:
-        self.path = path
-        self.config = config
-        self.results = list(results)
+        self.path, self.config, self.results = path, config, list(results)
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     def _go_on(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
@@ -99,7 +98,6 @@ class RunFolder:
         return run
 
     def _read_back(self) -> None:
-        """Read the committed lines, and cut off the rest."""
         clean(self.path)  # of partial files of a killed run
         start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
@@ -172,9 +170,6 @@ class RunFolder:
         """Unlock the folder at once: a traceback may keep the last reference for long."""
         self._release()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.release()
 
@@ -185,10 +180,9 @@ class RunFolder:
         self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        path = self.path / SUMMARY
-        last = {LAST: _hexadecimal(self._lines.link)} if self._lines.start.sealed else {}
-        write_sealed(path, {**summary, COMMITTED: self._lines.count} | last)
-        return path
+        last = {LAST: f"{self._lines.link:08x}"} if self._lines.start.sealed else {}
+        write_sealed(self.path / SUMMARY, {**summary, COMMITTED: self._lines.count} | last)
+        return self.path / SUMMARY
 
 
 def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
@@ -196,15 +190,12 @@ def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     config = _saved_config(path)
     config.pop(RUN, None)
     for key in needed:
-        _check_has(config, key, path / CONFIG)
+        value = config
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                raise DataError(f"{path / CONFIG}: there is no {key}; {AGAIN}")
+            value = value[part]
     return config
-
-
-def _check_has(config: Any, key: str, file: Path) -> None:
-    for part in key.split("."):
-        if not isinstance(config, Mapping) or part not in config:
-            raise DataError(f"{file}: there is no {key}; {AGAIN}")
-        config = config[part]
 
 
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
@@ -231,14 +222,11 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def find_runs(path: Path) -> list[Path]:
     """Return the run folders at or below ``path``, sorted by name, without partial ones. Raises DataError for none."""
-    folders = sorted(
-        file.parent
-        for file in path.rglob(CONFIG)
-        if _has_results(file.parent) and not file.parent.name.endswith(SUFFIX)
-    )
-    if not folders:
+    folders = [file.parent for file in path.rglob(CONFIG) if not file.parent.name.endswith(SUFFIX)]
+    runs = [run for run in folders if (run / EPISODES).exists() or any(m.count for m in read_marks(run / EPISODES))]
+    if not runs:
         raise DataError(f"no run under {path}: give a folder that holds {CONFIG} and {EPISODES}")
-    return folders
+    return sorted(runs)
 
 
 def read_committed(path: Path, name: str) -> list[Line]:
@@ -272,10 +260,6 @@ def _commits(path: Path) -> bool:
     return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
 
 
-def _has_results(path: Path) -> bool:
-    return (path / EPISODES).exists() or any(mark.count for mark in read_marks(path / EPISODES))
-
-
 def _committed_trace(lines: Iterable[Line]) -> int | None:
     """Return the number of trace lines that the committed lines state, if any does."""
     return max((line.value[TRACED] for line in lines if TRACED in line.value), default=None)
@@ -296,7 +280,7 @@ def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
             f"{path} has {len(lines)} results of the {count} that {SUMMARY} was written of; restore the file, or "
             f"delete {SUMMARY} and resume the run"
         )
-    if start.sealed and summary.get(LAST) != _hexadecimal(lines[count - 1].chain.sum if count else start.sum):
+    if start.sealed and summary.get(LAST) != f"{lines[count - 1].chain.sum if count else start.sum:08x}":
         raise CorruptError(f"{path / SUMMARY} belongs to another run, or another state of it; {_write_again(path)}")
 
 
@@ -304,12 +288,7 @@ def _write_again(path: Path) -> str:
     return f"delete it and write it again with eval.resume={path}"
 
 
-def _hexadecimal(link: int) -> str:
-    return f"{link:08x}"
-
-
 def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]:
-    """Read the results of lines."""
     results = []
     for line in lines:
         row = {key: value for key, value in line.value.items() if key != TRACED}

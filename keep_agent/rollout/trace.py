@@ -42,11 +42,6 @@ def agent_entry(name: str) -> Entry:
     return _entry("episode", name, index=0, skills="", tasks=[])
 
 
-def marks(frame: str, restarted: bool) -> Entry:
-    """Return a simulator's non-empty fields of an entry."""
-    return ({"frame": frame} if frame else {}) | ({"restarted": True} if restarted else {})
-
-
 def task_entry(episode: str, number: int, outcome: TaskOutcome) -> Entry:
     return _entry("task", episode, task=number, **asdict(outcome))
 
@@ -120,9 +115,7 @@ def prompt_entry(prefill: Prefill) -> Entry:
             for span, last in zip(layout.segments, trace.last_layer, strict=True)
         ],
         "active_rows": list(trace.active_rows),
-        "hops": [
-            {"layer": h.layer, "hops": h.hops, "edges": [_edge(edge, names) for edge in h.edges]} for h in trace.hops
-        ],
+        "hops": [{"layer": h.layer, "hops": h.hops, "edges": [_edge(e, names) for e in h.edges]} for h in trace.hops],
         "loads": [[i.first, i.last, since(i.start), since(i.end), i.nbytes] for i in trace.loads],
         "computes": [[i.layer, i.kind, since(i.start), since(i.end)] for i in trace.computes],
         "flips": [{"group": flip.group, "static": flip.static} for flip in prefill.flips],

@@ -1,7 +1,7 @@
 """Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
 
-Keys are unique: those of episodes begin with ``episode/`` and has no summary, the summary holds the
-keys of ``summary.json``, and the table is ``tables/episodes``.
+Keys are unique: metrics of episodes begin with ``episode/`` and have no summary, the summary holds the keys of
+``summary.json``, and the table is ``tables/episodes``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.rollout.results import EpisodeResult
@@ -25,25 +25,17 @@ MODES = ("disabled", "offline", "online")
 COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop", "met", "total", "steps", "ttft_ms")
 
 
-class RunLog(Protocol):
-    """Log of a run."""
-
-    def episode(self, result: EpisodeResult) -> None: ...
-
-    def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None: ...
-
-
 class NoLog:
-    """Log without output."""
+    """Log of a run without output."""
 
     def episode(self, result: EpisodeResult) -> None:
-        """Ignore an episode."""
+        """Log one finished episode."""
 
     def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
-        """Ignore the end."""
+        """Log the end of the run."""
 
 
-class WandbLog:
+class WandbLog(NoLog):
     """One W&B run; made by `open_log`."""
 
     def __init__(self, run: wandb.Run) -> None:
@@ -51,11 +43,10 @@ class WandbLog:
         run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # else the last episode's
 
     def episode(self, result: EpisodeResult) -> None:
-        """Metrics of one finished episode, at its index."""
         self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
 
     def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
-        """Summary, table and artifact; ends the W&B run."""
+        """Log summary, table and artifact, and end the W&B run."""
         import wandb
 
         self._run.log({TABLE: wandb.Table(columns=list(COLUMNS), data=_rows(results))})
@@ -98,19 +89,14 @@ def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
     return fmean(times) if times else None
 
 
-def _run_id(folder: Path) -> str:
-    """Return the id of a run folder's W&B run, or a new one; a resumed run keeps its id."""
-    path = folder / ID
-    return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
-
-
-def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
+def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> NoLog:
     """Open a log for ``wandb.mode``, with offline files in ``folder/wandb``. Raises ConfigError if W&B cannot start."""
     check_choice("wandb.mode", settings["mode"], MODES)
     if settings["mode"] == "disabled":
         return NoLog()
     import wandb
 
+    id = folder / ID  # a resumed run keeps its id
     quiet = wandb.Settings(
         silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True
     )
@@ -118,7 +104,7 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
         run = wandb.init(
             **{name: settings[name] for name in ("project", "entity", "group", "mode")},
             name=settings["name"] or folder.name,
-            id=_run_id(folder),
+            id=id.read_text(encoding="utf-8") if id.exists() else uuid.uuid4().hex[:12],
             resume="allow",
             dir=folder,
             config=dict(config),
@@ -127,5 +113,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
-    write_atomic(folder / ID, run.id)  # W&B has made the folder
+    write_atomic(id, run.id)  # W&B has made the folder
     return WandbLog(run)

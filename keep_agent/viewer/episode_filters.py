@@ -9,7 +9,7 @@ from keep_agent.viewer.runs import Run
 from keep_agent.viewer.trace_index import EpisodeIndex
 
 SUCCEEDED, FAILED, CRASHED, OPEN = "succeeded", "failed", "crashed", "open"
-STATUSES = (SUCCEEDED, FAILED, CRASHED, OPEN)
+STATUSES = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}  # with their signs
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,5 +35,4 @@ class History(Generic[Value]):
 
 
 def _until(changes: list[tuple[int, Value | None]], step: int) -> int:
-    """Count the changes up to a step, its own included."""
     return bisect_right(changes, step, key=lambda change: change[0])

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+from fastapi import Query
 from nicegui import run as background
 from nicegui import ui
 from nicegui.element import Element
-from nicegui.events import GenericEventArguments
 
 from keep_agent.errors import DataError
-from keep_agent.viewer.episode_filters import (
-    CRASHED,
-    FAILED,
-    OPEN,
-    STATUSES,
-    SUCCEEDED,
-    EpisodeRow,
-    Filters,
-    episode_rows,
-)
+from keep_agent.viewer.episode_filters import STATUSES, EpisodeRow, Filters, episode_rows
 from keep_agent.viewer.runs import Library
 
 STATIC = Path(__file__).with_name("static")
@@ -32,7 +23,6 @@ PERIOD = 1.5  # seconds between two reads of the runs
 INDEXING = 120.0  # seconds that a page waits for traces that are indexed for the first time
 COLUMNS = ("outcome", "method", "episode", "instruction", "types", "goal", "steps", "failures", "run")
 LABELS = {"types": "task type", "failures": "failed"}  # of columns whose label is not their name
-SIGNS = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}
 NUMBERS = ("goal", "steps", "failures")
 
 
@@ -82,13 +72,14 @@ class EpisodeList:
             self._status, self._method, self._type = map(self._filter, ("outcome", "method", "task type"))
             self._text = ui.input("search", on_change=self._show).props("dense outlined clearable debounce=150")
             ui.space()
-            self._compare = ui.button("compare the two selected", on_click=self._open_two)
+            self._compare = ui.button("compare the two selected", on_click=lambda: self._open(self._selection()))
             self._compare.props("no-caps unelevated")
         self._table = ui.table(
             columns=[_column(name) for name in COLUMNS], rows=[], row_key="key", selection="multiple",
             pagination={"rowsPerPage": 25}, on_select=self._select,
         ).props("dense flat bordered")  # fmt: skip
-        self._table.classes("keep-episodes").on("rowClick", self._open_row, js_handler="(_, row) => emit(row.key)")
+        self._table.classes("keep-episodes")
+        self._table.on("rowClick", lambda row: self._open([row.args]), js_handler="(_, row) => emit(row.key)")
         self._empty = ui.label("No episode yet. A run's episodes appear here as soon as its trace has a line.")
         self._empty.classes("keep-empty")
         self._select()
@@ -103,7 +94,6 @@ class EpisodeList:
             self._replace(*data)
 
     def _read(self) -> tuple[list[EpisodeRow], list[str]]:
-        """Return rows, and the problems of traces."""
         runs = self._library.runs()
         return episode_rows(runs), [run.index.problem for run in runs if run.index.problem]
 
@@ -140,12 +130,6 @@ class EpisodeList:
     def _select(self) -> None:
         self._compare.set_enabled(len(self._table.selected) == 2)
 
-    def _open_row(self, event: GenericEventArguments) -> None:
-        self._open([event.args])
-
-    def _open_two(self) -> None:
-        self._open(self._selection())
-
     def _open(self, keys: Sequence[str]) -> None:
         sources = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
         ui.navigate.to(address(*(sources[key] for key in keys if key in sources)))
@@ -164,7 +148,7 @@ def _key(row: EpisodeRow) -> str:
 def _line(row: EpisodeRow) -> dict[str, Any]:
     return asdict(row) | {
         "key": _key(row),
-        "outcome": f"{SIGNS[row.status]} {row.status}",
+        "outcome": f"{STATUSES[row.status]} {row.status}",
         "method": row.method or "–",
         "instruction": row.instruction + (f" (+{row.tasks - 1} more)" if row.tasks > 1 else ""),
         "types": ", ".join(row.types),
@@ -182,10 +166,11 @@ def add_pages(library: Library, base: str) -> None:
 
     @ui.page(STEP, title="KEEP Agent: episode", response_timeout=INDEXING)
     async def episode(
-        run: str = "", episode: str = "", step: int = 0, segment: str = "", other: str = "", other_episode: str = ""
-    ) -> None:
+        run: str = "", episode: str = "", step: int = 0, segment: str = "",
+        second: Annotated[str, Query(alias="other")] = "", other_episode: str = "",
+    ) -> None:  # fmt: skip
         _add_style()
-        keys = [(run, episode)] + ([(other, other_episode or episode)] if other else [])
+        keys = [(run, episode)] + ([(second, other_episode or episode)] if second else [])
         try:
             sources = await background.io_bound(lambda: [_source(library, *pair) for pair in keys])
         except DataError as error:

@@ -68,17 +68,17 @@ def _view(span: Entry, units: Sequence[Entry], texts: History[str], step: int, n
     from_block = sum(_overlap(unit, start, stop) for unit in own_units if unit["hit"])
     versions = texts.versions(step, id)
     known = versions[: len(versions) - newer]
-    since, text = known[-1] if known else (-1, None)
+    step_of_text, text = known[-1] if known else (-1, None)
     if from_block == stop - start:
         state = RECOMPUTED if last_layer > 0 else HIT  # layer 0 repairs nothing
     else:
-        state = CHANGED if since == step and len(known) > 1 else FRESH
+        state = CHANGED if step_of_text == step and len(known) > 1 else FRESH
     return SegmentView(
         key=f"{id}@{newer}" if newer else id, id=id, text=text, start=start, stop=stop,
         first_unit=first, last_unit=last,
         kind=GROUPS.get(own_units[0]["kind"], own_units[0]["kind"]) if own_units else "",
         block=own_units[0]["block"] if len(own_units) == 1 else "",
-        from_block=from_block, last_layer=last_layer, state=state, written=since, versions=len(versions),
+        from_block=from_block, last_layer=last_layer, state=state, written=step_of_text, versions=len(versions),
         ranks=() if newer else ranks.get(id, ()),
     )  # fmt: skip
 

@@ -39,16 +39,15 @@ def world(facts: History[Entry], step: int) -> World:
     in_hand = [id for id, fact in known.items() if fact.get("place") in agents]
     lying = {id: fact for id, fact in known.items() if id not in agents and id not in in_hand}
     visible = {id for agent in agents.values() for id in agent.get("sees", ())}
-    things = tuple(_thing(id, depth, lying.get(id, {}), facts, step, id in visible) for id, depth in _tree(lying))
+    things = []
+    for id, depth in _tree(lying):
+        fact, versions = lying.get(id, {}), facts.versions(step, id)
+        states = tuple(str(state) for state in fact.get("states", ()))
+        since = versions[-1][0] if versions else -1
+        things.append(Thing(id, fact.get("category", ""), depth, states, since, id in visible))
     place = next((str(agent["place"]) for agent in agents.values() if agent.get("place")), "")
     holds = dict.fromkeys([*in_hand, *(str(agent["holds"]) for agent in agents.values() if agent.get("holds"))])
-    return World(things, place, tuple(holds))
-
-
-def _thing(id: str, depth: int, fact: Entry, facts: History[Entry], step: int, visible: bool) -> Thing:
-    versions = facts.versions(step, id)
-    states = tuple(str(state) for state in fact.get("states", ()))
-    return Thing(id, fact.get("category", ""), depth, states, versions[-1][0] if versions else -1, visible)
+    return World(tuple(things), place, tuple(holds))
 
 
 def _tree(lying: Mapping[str, Entry]) -> Iterator[tuple[str, int]]:

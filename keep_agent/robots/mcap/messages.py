@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import PurePath
 from typing import Any
@@ -35,7 +33,6 @@ def _list(items: Schema) -> Schema:
 
 
 def _fields(schema: Schema, names: str) -> dict[str, Schema]:
-    """Return several fields of one schema."""
     return dict.fromkeys(names.split(), schema)
 
 
@@ -74,34 +71,13 @@ IMAGE = _record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    topic: str
-    schema: Schema
-
-    @property
-    def name(self) -> str:
-        return self.schema["title"]
-
-    @property
-    def text(self) -> bytes:
-        return json.dumps(self.schema).encode()
-
-
-CHANNELS = {
-    "decision": Channel("/keep/decision", DECISION),
-    "facts": Channel("/keep/facts", FACTS),
-    "memory": Channel("/keep/memory", MEMORY),
-    "log": Channel("/keep/log", LOG),
-    "frame": Channel("/keep/frame", IMAGE),
-}
-
-
+# by key, which is also the end of the topic
+CHANNELS = {"decision": DECISION, "facts": FACTS, "memory": MEMORY, "log": LOG, "frame": IMAGE}
 Message = tuple[str, Mapping[str, Any]]  # channel key, content
 INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
 FORMATS = {".jpg": "jpeg", ".png": "png"}
-DECISION = ("episode", "instruction", "task", "step", "skill", "ok", "message", "goal", "timings")
-MEMORY = ("active_rows", "units", "segments", "hops", "flips", "cold")
+DECISION_FIELDS = ("episode", "instruction", "task", "step", "skill", "ok", "message", "goal", "timings")
+MEMORY_FIELDS = ("active_rows", "units", "segments", "hops", "flips", "cold")
 
 
 def stamp(at: int) -> dict[str, int]:
@@ -123,7 +99,8 @@ def of_entry(entry: Entry, at: int, read: Callable[[str], bytes | None]) -> Iter
             yield log(at, entry["traceback"], ERROR, "crash")
     picture = read(entry["frame"]) if "frame" in entry else None
     if picture is not None:
-        yield image(at, picture, FORMATS.get(PurePath(entry["frame"]).suffix, "jpeg"))
+        data, format = base64.b64encode(picture).decode("ascii"), FORMATS.get(PurePath(entry["frame"]).suffix, "jpeg")
+        yield "frame", {"timestamp": stamp(at), "frame_id": "camera", "data": data, "format": format}
 
 
 def of_event(event: Event, at: int) -> Iterator[Message]:
@@ -157,15 +134,10 @@ def facts(rows: Sequence[Mapping[str, Any]], episode: str = "") -> Message:
 def memory(entry: Mapping[str, Any]) -> Message:
     """Return rows, units, segments and attention hops of a prompt."""
     units = entry["units"]
-    fields = {name: entry[name] for name in MEMORY if name in entry}
+    fields = {name: entry[name] for name in MEMORY_FIELDS if name in entry}
     counts = {"tokens": len(entry["token_ids"]), "context": entry["context"], "query": entry["query"]}
     hits = sum(unit["tokens"] for unit in units if unit["hit"])
     return "memory", counts | {"hits": hits} | fields
-
-
-def image(at: int, data: bytes, format: str) -> Message:
-    encoded = base64.b64encode(data).decode("ascii")
-    return "frame", {"timestamp": stamp(at), "frame_id": "camera", "data": encoded, "format": format}
 
 
 def _step(entry: Entry, at: int) -> Iterator[Message]:
@@ -174,7 +146,7 @@ def _step(entry: Entry, at: int) -> Iterator[Message]:
     if "units" in entry:
         yield memory(entry)
     scores = {"scores": _scores(entry.get("scores", ()))}
-    yield "decision", {name: entry[name] for name in DECISION if name in entry} | scores
+    yield "decision", {name: entry[name] for name in DECISION_FIELDS if name in entry} | scores
     if not entry["ok"]:
         yield _of_outcome(at, entry["skill"], entry["ok"], entry["message"])
 

@@ -38,6 +38,7 @@ def ros1(name: str) -> ModuleType:
 
 RULE = "\n" + "=" * 80 + "\n"  # between definitions, as rosmsg prints them
 PARTS = "\n---\n"
+KINDS = ("Goal", "Result", "Feedback")
 STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStatus")
 
 
@@ -62,20 +63,14 @@ def classes() -> Classes:
 
 def action(name: str, text: str) -> type[Any]:
     """Make actionlib's specification of ``name`` ("package/Task") from the text of its .action file."""
-    goal, result, feedback = _split(text, 3)
     header = "Header header\n"
     status = f"{header}actionlib_msgs/GoalStatus status\n"
     definitions = {
-        f"{name}Action": _fields(
-            {f"{name}ActionGoal": "action_goal", f"{name}ActionResult": "action_result"}
-            | {f"{name}ActionFeedback": "action_feedback"}
-        ),
+        f"{name}Action": "".join(f"{name}Action{kind} action_{kind.lower()}\n" for kind in KINDS),
         f"{name}ActionGoal": f"{header}actionlib_msgs/GoalID goal_id\n{name}Goal goal\n",
         f"{name}ActionResult": f"{status}{name}Result result\n",
         f"{name}ActionFeedback": f"{status}{name}Feedback feedback\n",
-        f"{name}Goal": goal,
-        f"{name}Result": result,
-        f"{name}Feedback": feedback,
+        **dict(zip((f"{name}{kind}" for kind in KINDS), _split(text, 3), strict=True)),
     }
     return _generate(definitions | {known: _text_of(known) for known in STANDARD})[f"{name}Action"]
 
@@ -86,10 +81,6 @@ def service(name: str, text: str) -> type[Any]:
     classes_by_name = _generate({f"{name}Request": request, f"{name}Response": response})
     parts = {f"_{part.lower()}_class": classes_by_name[f"{name}{part}"] for part in ("Request", "Response")}
     return type(name.replace("/", "_"), (), {"_type": name, "_md5sum": _md5_of_service(name, text), **parts})
-
-
-def _fields(fields: Mapping[str, str]) -> str:
-    return "".join(f"{kind} {field}\n" for kind, field in fields.items())
 
 
 def _split(text: str, parts: int) -> list[str]:

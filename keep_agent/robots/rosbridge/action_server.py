@@ -40,7 +40,7 @@ Work = Callable[[Message, Callable[[Message], None], Callable[[], bool]], End]
 class BridgeActionServer:
     """Action server. ``work`` runs on its own thread; ``cancel`` is called on another one to end it early."""
 
-    def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancel: Callable[[], None]) -> None:
+    def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancel: Callable[[], object]) -> None:
         self.bridge, self._work, self._cancel_work = bridge, work, cancel
         self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
         self._result = bridge.publisher(f"{name}/result", f"{kind}Result")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from types import ModuleType
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from keep_agent.robots.executor import ConnectionLost, NotInstalled
 from keep_agent.robots.ros.messages import Listener, tolerant
 
 Distribution = Literal["ros1", "ros2"]
-OnLost = Callable[[], None]
 RETRY = 5.0  # maximum seconds between two attempts to reconnect; roslibpy's default is an hour
 
 
@@ -39,16 +37,13 @@ class Bridge:
         """Raises ConnectionLost without an answer within ``timeout`` seconds."""
         self.library = roslibpy()
         self.where = f"{host}:{port}"
-        self._on_lost: list[OnLost] = []
         self._listeners: dict[str, list[Listener]] = {}  # by operation
-        self._lock = Lock()
         self._closed = False
         try:
             self.ros = self.library.Ros(host, port, is_secure=secure, transport="asyncio")
         except TypeError as error:
             raise NotInstalled("this roslibpy is older than 2.1: pip install -U 'keep-agent[ros]'") from error
         self.ros.factory.maxDelay = RETRY
-        self.ros.on("close", self._on_close)
         self.ros.on("ready", self._attach)
         try:
             self.ros.run(timeout)
@@ -73,10 +68,9 @@ class Bridge:
         self.check()
         self.ros.send_on_ready(self.library.Message({"op": op, **fields}))
 
-    def on_lost(self, function: OnLost) -> None:
+    def on_lost(self, function: Callable[[], None]) -> None:
         """Call ``function``, on a thread of roslibpy, whenever the connection breaks. It must not block."""
-        with self._lock:
-            self._on_lost.append(function)
+        self.ros.on("close", lambda protocol: function())
 
     def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
         """Advertise a topic, again right after a reconnection, for which roslibpy takes a second."""
@@ -113,12 +107,6 @@ class Bridge:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _on_close(self, protocol: object) -> None:
-        with self._lock:
-            functions = list(self._on_lost)
-        for function in functions:
-            function()
 
     def _attach(self, protocol: Any) -> None:
         """Set the handlers of a new connection, for which roslibpy has no public call."""

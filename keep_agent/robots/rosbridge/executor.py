@@ -6,27 +6,18 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from threading import Condition, RLock, Thread
+from typing import Any
 
+from envs.fact import Fact
+from envs.outcome import Outcome
 from keep_agent.agent.validation import is_one_line
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots.executor import RobotError, RobotTimeout, SkillLost, read_facts
 from keep_agent.robots.ros.messages import PACKAGE, text_of
+from keep_agent.robots.rosbridge import skill_clients
 from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
-from keep_agent.robots.rosbridge.skill_clients import (
-    Fields,
-    Kind,
-    PendingSkill,
-    Ros1Action,
-    Ros2Action,
-    ServiceCall,
-    SkillClient,
-)
-
-if TYPE_CHECKING:
-    from envs.fact import Fact
-    from envs.outcome import Outcome
+from keep_agent.robots.rosbridge.skill_clients import Fields, Kind, PendingSkill, SkillClient
 
 MOST = 100_000  # waiting facts; the oldest are dropped above it
 
@@ -63,7 +54,7 @@ class RosbridgeExecutor:
         self._facts: deque[Fact] = deque(maxlen=MOST)
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
-        self._sending = Lock()
+        self._sending = RLock()
         self._astray = False  # whether the last skill may still be running
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
@@ -87,8 +78,7 @@ class RosbridgeExecutor:
         """Return new facts. Raises ConnectionLost: a robot without connection must not be moved."""
         self.bridge.check()
         with self._news:
-            facts = list(self._facts)
-            self._facts.clear()
+            facts, self._facts = self._facts, deque(maxlen=MOST)
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
@@ -101,7 +91,7 @@ class RosbridgeExecutor:
         try:
             self.bridge.check()
             with self._sending:
-                self._cancel_astray()
+                self._recall()
                 self._client.begin(pending)
             return pending.future.result()
         except SkillLost:
@@ -115,23 +105,18 @@ class RosbridgeExecutor:
 
     def cancel(self) -> None:
         """Cancel the running skill. Raises ConnectionLost, or RobotError if the robot has no way to cancel."""
-        pending = self._pending
-        if pending is not None:
+        if (pending := self._pending) is not None:
             self.bridge.check()
             self._client.cancel()
             pending.cancelled(self.silence)
 
     def _recall(self) -> None:
-        """Cancel a lost skill as soon as there is a connection."""
+        """Cancel a lost skill if there is a connection; under the lock, so that it cannot be the next one."""
         with self._sending:
-            self._cancel_astray()
-
-    def _cancel_astray(self) -> None:
-        """Cancel a lost skill; under the lock, so that it cannot be the next one."""
-        if self._astray and self.bridge.connected:
-            self._astray = False
-            with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
-                self._client.cancel()
+            if self._astray and self.bridge.connected:
+                self._astray = False
+                with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
+                    self._client.cancel()
 
     def _on_facts(self, message: Any) -> None:
         facts = read_facts(text_of(message, "data"))
@@ -146,8 +131,7 @@ class RosbridgeExecutor:
             self._news.notify_all()
 
     def _on_lost(self) -> None:
-        pending = self._pending
-        if pending is not None:
+        if (pending := self._pending) is not None:
             where = f"the connection to the rosbridge at {self.bridge.where} broke"
             pending.fail(SkillLost(f"{where} while {pending.skill!r} was carried out: the robot may still be moving"))
 
@@ -158,9 +142,7 @@ def read_skills(text: str) -> tuple[str, ...]:
         skills = json.loads(text)
     except (ValueError, RecursionError):
         skills = None
-    if not isinstance(skills, list) or not all(
-        isinstance(skill, str) and skill and is_one_line(skill) for skill in skills
-    ):
+    if not isinstance(skills, list) or not all(isinstance(text, str) and text and is_one_line(text) for text in skills):
         raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
     return tuple(skills)
 
@@ -168,11 +150,11 @@ def read_skills(text: str) -> tuple[str, ...]:
 def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
     match kind:
         case "ros2_action":
-            return Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
+            return skill_clients.Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
         case "ros1_action":
-            return Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
+            return skill_clients.Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
         case "service":
             if not type:
                 raise ConfigError("kind=service needs the type of the service, such as type='my_robot/DoSkill'")
-            return ServiceCall(bridge, name, type, fields, cancel)
+            return skill_clients.ServiceCall(bridge, name, type, fields, cancel)
     raise ConfigError(f"kind={kind!r} is unknown; use ros2_action, ros1_action or service")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_hex
 from threading import Event, Timer
 from typing import Any, Literal, Protocol
@@ -20,11 +20,8 @@ from keep_agent.robots.rosbridge.connection import Bridge, ros1_time
 log = logging.getLogger(__name__)
 HALT = 2.0  # seconds to wait for a cancelling service
 Kind = Literal["ros2_action", "ros1_action", "service"]
-# of action_msgs/GoalStatus, ROS 2
+SUCCEEDED, SUCCEEDED_ROS1 = 4, 3  # of action_msgs/GoalStatus in ROS 2, and of actionlib_msgs/GoalStatus in ROS 1
 STATUSES = dict(enumerate(("unknown", "accepted", "executing", "canceling", "succeeded", "cancelled", "aborted")))
-SUCCEEDED = 4
-# of actionlib_msgs/GoalStatus, ROS 1
-SUCCEEDED_ROS1 = 3
 ENDS = {2: "preempted", SUCCEEDED_ROS1: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
@@ -58,36 +55,31 @@ class Fields:
         message = text_of(fields, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
 
-    def sentence(self, values: Any) -> str:
-        return text_of(values, self.feedback)
-
 
 TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
 
+@dataclass(eq=False)
 class PendingSkill:
     """A running skill. The first result counts."""
 
-    def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
-        self.skill, self.feedback = skill, feedback
-        self.future: Future[Outcome] = Future()
-        self._patience: Timer | None = None
+    skill: str
+    feedback: Callable[[str], None]
+    future: Future[Outcome] = field(default_factory=Future)
+    _timer: Timer | None = None
 
     def cancelled(self, seconds: float) -> None:
         """Count the cancelled skill as lost after ``seconds`` without a result."""
-        if self._patience is None:
-            error = SkillLost(
-                f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since: the robot may "
-                "still be moving"
-            )
-            self._patience = Timer(seconds, self.fail, (error,))
-            self._patience.daemon = True
-            self._patience.start()
+        if self._timer is None:
+            text = f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since"
+            self._timer = Timer(seconds, self.fail, (SkillLost(f"{text}: the robot may still be moving"),))
+            self._timer.daemon = True
+            self._timer.start()
 
     def over(self) -> None:
         """Stop the timer of `cancelled`."""
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def settle(self, outcome: Outcome) -> None:
         with suppress(InvalidStateError):
@@ -101,90 +93,86 @@ class PendingSkill:
 class SkillClient(Protocol):
     def begin(self, pending: PendingSkill) -> None:
         """Send a skill; ``pending`` is settled later on another thread."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the last skill. May take some seconds."""
-        ...
 
 
-class RunningGoal:
-    """The last goal. ``path`` leads to the goal's name in received messages."""
+class ActionClient:
+    """Client of an action with one goal at a time. ``path`` leads to a goal's id in received messages."""
 
-    def __init__(self, *path: str) -> None:
-        self._path, self._last = path, ("", None)
+    def __init__(self, bridge: Bridge, fields: Fields, *path: str) -> None:
+        self.bridge, self.fields, self._path = bridge, fields, path
+        self._last: tuple[str, PendingSkill | None] = "", None
 
     @property
-    def name(self) -> str:
-        """Name of the goal; "" before the first."""
+    def id(self) -> str:
+        """Id of the last goal; "" before the first."""
         return self._last[0]
 
-    def begin(self, pending: PendingSkill) -> str:
+    def new_id(self, pending: PendingSkill) -> str:
         self._last = f"keep_agent-{token_hex(8)}", pending
-        return self.name
+        return self.id
 
-    def hearing(self, listener: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
-        """Return a listener to messages about this goal; it raises DataError for a message without a goal's name."""
+    def feedback(self, field: str) -> Listener:
+        name = self.fields.feedback
+        return self.listener(lambda pending, message: pending.feedback(text_of(message.get(field), name)))
+
+    def listener(self, handle: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
+        """Return a listener to messages about this goal; it raises DataError for a message without a goal's id."""
 
         def listen(message: Any) -> None:
-            name, (current, pending) = member(message, *self._path), self._last
-            if name == current and pending is not None:
-                listener(pending, message)
+            id, (current, pending) = member(message, *self._path), self._last
+            if id == current and pending is not None:
+                handle(pending, message)
 
         return listen
 
 
-class Ros2Action:
+class Ros2Action(ActionClient):
     """Operations ``send_action_goal`` and ``cancel_action_goal``. Any result ends its skill."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
-        self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
-        self._goal = RunningGoal("id")
-        bridge.hear("action_feedback", self._goal.hearing(self._feedback))
-        bridge.hear("action_result", self._goal.hearing(self._result))
+        super().__init__(bridge, fields, "id")
+        self.name, self.kind = name, kind
+        bridge.hear("action_feedback", self.feedback("values"))
+        bridge.hear("action_result", self.listener(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
-        self.bridge.send("send_action_goal", id=self._goal.begin(pending), feedback=True, **goal)
+        self.bridge.send("send_action_goal", id=self.new_id(pending), feedback=True, **goal)
 
     def cancel(self) -> None:
-        if self._goal.name:
-            self.bridge.send("cancel_action_goal", id=self._goal.name, action=self.name)
-
-    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
-        pending.feedback(self.fields.sentence(message.get("values")))
+        if self.id:
+            self.bridge.send("cancel_action_goal", id=self.id, action=self.name)
 
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
             status = values.get("status")  # of an older rosbridge
         known = type(status) is int and status in STATUSES
-        well = known and status == SUCCEEDED and message.get("result") is not False
+        success = known and status == SUCCEEDED and message.get("result") is not False
         word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
-        pending.settle(self.fields.outcome(values, well, word))
+        pending.settle(self.fields.outcome(values, success, word))
 
 
-class Ros1Action:
+class Ros1Action(ActionClient):
     """Topics of actionlib. The client of roslibpy hides a goal's status, and fails without a result."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
-        self.bridge, self.fields = bridge, fields
+        super().__init__(bridge, fields, "status", "goal_id", "id")
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
-        self._goal = RunningGoal("status", "goal_id", "id")
-        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._goal.hearing(self._feedback))
-        bridge.subscribe(f"{name}/result", f"{kind}Result", self._goal.hearing(self._result))
+        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self.feedback("feedback"))
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self.listener(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
-        goal_id = {"id": self._goal.begin(pending), "stamp": ros1_time()}
+        goal_id = {"id": self.new_id(pending), "stamp": ros1_time()}
         self._goals.publish({"goal_id": goal_id, "goal": self.fields.goal(pending.skill)})
 
     def cancel(self) -> None:
-        if self._goal.name:
-            self._cancels.publish({"id": self._goal.name, "stamp": {"secs": 0, "nsecs": 0}})
-
-    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
-        pending.feedback(self.fields.sentence(message.get("feedback")))
+        if self.id:
+            self._cancels.publish({"id": self.id, "stamp": {"secs": 0, "nsecs": 0}})
 
     def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         status = message["status"].get("status")
@@ -203,11 +191,7 @@ class ServiceCall:
         self._cancel = service(bridge.ros, cancel, "std_srvs/Trigger") if cancel else None
 
     def begin(self, pending: PendingSkill) -> None:
-        self._service.call(
-            self.bridge.library.ServiceRequest(self.fields.goal(pending.skill)),
-            lambda response: pending.settle(self.fields.outcome(response, True, "the robot does not say why")),
-            lambda error: pending.settle(failed(str(error) or "the service failed")),
-        )
+        self._call(self._service, self.fields.goal(pending.skill), self.fields, pending.settle)
 
     def cancel(self) -> None:
         """Call the cancelling service. Raises RobotError if there is none."""
@@ -220,9 +204,12 @@ class ServiceCall:
                 log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
             response_event.set()
 
-        self._cancel.call(
-            self.bridge.library.ServiceRequest(),
-            lambda response: hear(TRIGGERED.outcome(response, True, "the robot does not say why")),
-            lambda error: hear(failed(str(error))),
-        )
+        self._call(self._cancel, {}, TRIGGERED, hear)
         response_event.wait(HALT)  # a late cancellation must not hit the next skill
+
+    def _call(self, service: Any, values: dict[str, str], fields: Fields, settle: Callable[[Outcome], None]) -> None:
+        service.call(
+            self.bridge.library.ServiceRequest(values),
+            lambda response: settle(fields.outcome(response, True, "the robot does not say why")),
+            lambda error: settle(failed(str(error) or "the service failed")),
+        )

@@ -18,29 +18,20 @@ class Call(Generic[T]):
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self.name, self.clock = name, Clock(0)
         self._function = function
-        self._lock, self._started = Lock(), False
         self._future: Future[T] = Future()
+        self._claim = Lock()  # acquired once, to begin or to withdraw the call
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
     def _work(self) -> None:
-        if not self._take():
-            return
-        try:
-            result = self._function()
-        except BaseException as error:  # raised by `result`
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(result)
-
-    def _take(self) -> bool:
-        """Return whether this is the first attempt to begin or withdraw the call."""
-        with self._lock:
-            started, self._started = self._started, True
-        return not started
+        if self._claim.acquire(blocking=False):
+            try:
+                self._future.set_result(self._function())
+            except BaseException as error:  # raised by `result`
+                self._future.set_exception(error)
 
     def withdraw(self, result: T) -> bool:
         """Prevent a call that has not begun, and complete it with ``result``; return whether it was prevented."""
-        withdrawn = self._take()
+        withdrawn = self._claim.acquire(blocking=False)
         if withdrawn:
             self._future.set_result(result)
         return withdrawn

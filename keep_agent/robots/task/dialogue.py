@@ -7,22 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Lock
-from typing import TYPE_CHECKING
 
 from envs.outcome import DONE as WELL
-from envs.outcome import failed
+from envs.outcome import Outcome, failed
+from keep_agent.agent.types import Decision, Planning
 from keep_agent.agent.validation import reportable
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import RobotError
 from planners.base import DONE
+from planners.prompts.text import FactView
 
-if TYPE_CHECKING:
-    from envs.outcome import Outcome
-    from keep_agent.agent.types import Decision, Planning
-    from planners.prompts.text import FactView
-
-
-log = logging.getLogger(__name__)
 OVER = "the task is over; nothing is planned any more"
 
 
@@ -102,18 +96,21 @@ class Dialogue:
         self._over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _wrap_up(self, outcome: Outcome) -> None:
-        if self._open is not None:
-            self._quietly(lambda: self._report(outcome))
-        if self._has_planned and not self._over:
-            self._quietly(lambda: self.planner.finish(False))
+        with _logged():
+            if self._open is not None:
+                self._report(outcome)
+        with _logged():
+            if self._has_planned and not self._over:
+                self.planner.finish(False)
         self._end_reported.set()
 
-    @staticmethod
-    def _quietly(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except Exception:
-            log.exception("the planner failed at the end of a task")
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        log.exception("the planner failed at the end of a task")
 
 
 log = logging.getLogger(__name__)
@@ -177,7 +174,7 @@ def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[
             yield facts, None
         return
     except Exception as error:
-        if not (_is_wrong(error) or _is_full(error)):
+        if not isinstance(error, DataError) and getattr(error, "status", None) not in WRONG and not _is_full(error):
             raise
         if len(facts) == 1:
             log.warning("the planner refused a fact: %s", error)
@@ -186,11 +183,6 @@ def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[
     middle = len(facts) // 2
     yield from _hand_over(dialogue, facts[:middle])
     yield from _hand_over(dialogue, facts[middle:])
-
-
-def _is_wrong(error: Exception) -> bool:
-    """Return whether the planner refused an invalid fact, in this process or behind a server."""
-    return isinstance(error, DataError) or getattr(error, "status", None) in WRONG
 
 
 def _is_full(error: Exception) -> bool:
@@ -223,7 +215,8 @@ class SinglePlans:
         decision = dialogue.plan(skills)
         if decision.skill == DONE:
             dialogue.report(WELL)
-            self._forget(dialogue)
+            if self._dialogue is dialogue:
+                self._dialogue = None
         return decision
 
     def next_report(self, outcome: Outcome) -> Callable[[], None]:
@@ -237,7 +230,3 @@ class SinglePlans:
         """End the task; return the blocking call that informs the planner, or None."""
         dialogue, self._dialogue = self._dialogue, None
         return None if dialogue is None else partial(dialogue.end, failed(why))
-
-    def _forget(self, dialogue: Dialogue) -> None:
-        if self._dialogue is dialogue:
-            self._dialogue = None

@@ -7,17 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from envs.outcome import Outcome
+from keep_agent.agent.types import Decision
 from keep_agent.errors import ConfigError
 from planners.base import DONE
-from planners.prompts.text import UNEXPLAINED
-
-if TYPE_CHECKING:
-    from envs.outcome import Outcome
-    from keep_agent.agent.types import Decision
-    from planners.prompts.text import FactView
-
+from planners.prompts.text import UNEXPLAINED, FactView
 
 MAX_LIMIT = 1_000_000  # eleven days
 

@@ -7,33 +7,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from envs.clock import Clock
 from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
-from keep_agent.robots.executor import SkillLost
+from keep_agent.agent.types import Decision, Planning
+from keep_agent.robots.executor import SkillExecutor, SkillLost
+from keep_agent.robots.task import events
 from keep_agent.robots.task.bounded_call import Call
-from keep_agent.robots.task.dialogue import Dialogue
-from keep_agent.robots.task.events import (
-    Executed,
-    Feedback,
-    Finished,
-    Observed,
-    Planned,
-    Started,
-    Step,
-    Stop,
-    TaskReport,
-)
+from keep_agent.robots.task.dialogue import Dialogue, PendingFacts
+from keep_agent.robots.task.events import Limits, Step, Stop, TaskReport, Watch
 from planners.base import DONE
 from planners.prompts.text import UNEXPLAINED
-
-if TYPE_CHECKING:
-    from keep_agent.agent.types import Decision, Planning
-    from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.task.dialogue import PendingFacts
-    from keep_agent.robots.task.events import Limits, Watch
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,31 +35,23 @@ class TaskEnd(Exception):
     success: bool = False
 
 
+@dataclass(eq=False)
 class TaskRun:
-    """One task. Its own thread only waits: calls that may take long are a `Call` each.
+    """One task. Its own thread only waits: calls that may take long are a `Call` each."""
 
-    :param stop_requested: done when the task has to stop, with the reason
-    :param watch: takes the events; it ignores those of calls that go on after the end
-    """
+    planner: Planning
+    executor: SkillExecutor
+    instruction: str
+    limits: Limits
+    stop_requested: Future[str]  # done when the task has to stop, with the reason
+    pending: PendingFacts
+    watch: Watch  # takes the events; it ignores those of calls that go on after the end
+    judge: Judge | None
 
-    def __init__(
-        self,
-        planner: Planning,
-        executor: SkillExecutor,
-        instruction: str,
-        *,
-        limits: Limits,
-        stop_requested: Future[str],
-        pending: PendingFacts,
-        watch: Watch,
-        judge: Judge | None = None,
-    ) -> None:
-        self.executor, self.instruction, self.limits = executor, instruction, limits
-        self.stop_requested, self._say, self.judge = stop_requested, watch, judge
-        self.dialogue = Dialogue(planner, instruction)
-        self.pending = pending
+    def __post_init__(self) -> None:
+        self.dialogue = Dialogue(self.planner, self.instruction)
         self._looking_at: Literal["executor", "planner"] = "executor"  # the side that an observation waits for
-        self.clock = Clock(limits.task)
+        self.clock = Clock(self.limits.task)
         self.calls: list[Call[Any]] = []  # that may not have returned
         self.steps: list[Step] = []
         self._verdict: Outcome | None = None  # of the decision without a report
@@ -82,7 +60,7 @@ class TaskRun:
 
     def play(self) -> TaskReport:
         """Run the task. Errors of planner and executor end it; an interruption is raised after nothing is running."""
-        self._say(Started(self.instruction))
+        self.watch(events.Started(self.instruction))
         try:
             while True:
                 self._turn()
@@ -95,7 +73,7 @@ class TaskRun:
     def _turn(self) -> None:
         if len(self.steps) >= self.limits.steps:
             raise TaskEnd("max_steps", f"{self.limits.steps} skills were not enough")
-        self._see(self._look())
+        self._answer("", self._look())
         skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
         decision = self._plan(skills)
@@ -103,25 +81,21 @@ class TaskRun:
             self._conclude()
         outcome = self._try(decision.skill, skills)
         self._report(outcome)
-        self._failures = 0 if outcome.ok else self._failures + 1 if self._again(decision.skill) else 1
+        repeated = len(self.steps) > 1 and self.steps[-2].skill == decision.skill
+        self._failures = 0 if outcome.ok else self._failures + 1 if repeated else 1
         if self._failures >= self.limits.failures:
             why = outcome.message or UNEXPLAINED
             raise TaskEnd("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {why}")
-
-    def _again(self, skill: str) -> bool:
-        """Return whether the step before the last one had the same skill."""
-        return len(self.steps) > 1 and self.steps[-2].skill == skill
 
     def _plan(self, skills: Sequence[str]) -> Decision:
         clock = Clock(self.limits.answer)
         decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
             raise TaskEnd("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
-        self._say(Planned(decision, clock.elapsed))
+        self.watch(events.Planned(decision, clock.elapsed))
         return decision
 
     def _conclude(self) -> None:
-        """End the task after the planner's "done"."""
         outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
         if not isinstance(outcome, Outcome):
             raise TaskEnd("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
@@ -137,13 +111,9 @@ class TaskRun:
         self._verdict = None
 
     def _try(self, skill: str, skills: Sequence[str]) -> Outcome:
-        """Carry out a skill and record the step."""
-        clock = Clock(self.limits.skill)
+        clock, impossible = Clock(self.limits.skill), failed(f"{skill!r} cannot be done now")
         try:
-            if skill in skills:
-                self._verdict = self._carry_out(skill, clock)
-            else:
-                self._verdict = failed(f"{skill!r} cannot be done now")
+            self._verdict = self._carry_out(skill, clock) if skill in skills else impossible
             return self._verdict
         except TaskEnd as end:
             self._verdict = self._verdict or failed(end.message)
@@ -151,13 +121,12 @@ class TaskRun:
         finally:
             step = Step(skill, self._verdict or failed("interrupted"), clock.elapsed)
             self.steps.append(step)
-            self._say(Executed(step.skill, step.outcome, step.seconds))
+            self.watch(events.Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
         self._check_stop()  # a watcher may stop the task at the decision
-        motion = self._begin(
-            "skill", partial(self.executor.execute, skill, lambda text: self._say(Feedback(skill, text)))
-        )
+        execute = partial(self.executor.execute, skill, lambda text: self.watch(events.Feedback(skill, text)))
+        motion = self._begin("skill", execute)
         try:
             return self._follow(motion, skill, clock)
         finally:
@@ -167,9 +136,10 @@ class TaskRun:
     def _follow(self, motion: Call[Outcome], skill: str, clock: Clock) -> Outcome:
         try:
             in_time = self._attend(motion, skill, clock)
-        except BaseException:
+        except BaseException:  # the task ends for another reason than the skill
             self._cancel(motion, skill)
-            self._note(motion)
+            if motion.done and motion.error is None and isinstance(motion.result, Outcome):
+                self._verdict = motion.result
             raise
         if in_time:
             return self._outcome(motion)
@@ -191,13 +161,8 @@ class TaskRun:
                     self._check(self._looking_at, look)
                 look = self._look(skill)
         if look is not None:
-            self._see(look)
+            self._answer("", look)
         return motion.done
-
-    def _note(self, motion: Call[Outcome]) -> None:
-        """Keep the outcome of a skill whose task ends for another reason."""
-        if motion.done and motion.error is None and isinstance(motion.result, Outcome):
-            self._verdict = motion.result
 
     def _outcome(self, motion: Call[Outcome]) -> Outcome:
         outcome = self._check("executor", motion)
@@ -237,19 +202,15 @@ class TaskRun:
             self.pending.add(self.executor.observe())
             self._looking_at = "planner"
             if facts := self.pending.tell(self.dialogue):
-                self._say(Observed(facts, skill))
+                self.watch(events.Observed(facts, skill))
 
         return self._begin("look", look)
 
-    def _see(self, look: Call[None]) -> None:
-        look.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
-        self._check_stop()
-        self._check(self._looking_at, look)
-
     def _answer(self, side: str, call: Call[T]) -> T:
+        """Wait for a call of one side, "" for that of an observation, and return its result."""
         call.wait(min(self.limits.answer, self.clock.remaining), self.stop_requested)
         self._check_stop()
-        return self._check(side, call)
+        return self._check(side or self._looking_at, call)
 
     def _check_stop(self) -> None:
         """Raises TaskEnd after a stop or the task's time limit."""
@@ -271,10 +232,9 @@ class TaskRun:
         outcome = self._verdict or failed(end.message)
         self._begin("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
         self.calls = [call for call in self.calls if not call.done]
-        message = end.message
-        if self._hanging:
-            message = "; ".join(filter(None, (message, f"{self._hanging!r} may still be running")))
+        hanging = f"{self._hanging!r} may still be running" if self._hanging else ""
+        message = "; ".join(filter(None, (end.message, hanging)))
         steps, seconds = tuple(self.steps), self.clock.elapsed
         report = TaskReport(self.instruction, end.success, end.stop, message, steps, seconds, self._hanging)
-        self._say(Finished(report))
+        self.watch(events.Finished(report))
         return report

@@ -8,7 +8,6 @@ import json
 from base64 import b64encode
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from keep_agent.errors import DataError
 from keep_agent.files import refuse_folder
@@ -55,19 +54,21 @@ def page(run: Run, episode: EpisodeIndex) -> str:
         title=html.escape(label),
         style=(STATIC / "viewer.css").read_text(encoding="utf-8"),
         imports=json.dumps({"imports": _modules()}),
-        steps=_packed(_content(run, episode, label)),
+        steps=_packed_steps(run, episode, label),
         scope=SCOPE,
     )
 
 
-def _content(run: Run, episode: EpisodeIndex, label: str) -> dict[str, Any]:
-    return {
+def _packed_steps(run: Run, episode: EpisodeIndex, label: str) -> str:
+    content = {
         "label": label,
         "overview": dict(overview(run, episode)),
         # one JSON text per step, so that a long episode is not parsed at once
         "steps": [step_json(run, episode, number) for number in range(len(episode.places))],
         "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
     }
+    raw = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return b64encode(gzip.compress(raw, mtime=0)).decode()
 
 
 def _data_url(run: Run, name: str) -> str:
@@ -77,11 +78,6 @@ def _data_url(run: Run, name: str) -> str:
     except DataError:
         return ""
     return f"data:{KINDS[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}"
-
-
-def _packed(content: dict[str, Any]) -> str:
-    raw = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    return b64encode(gzip.compress(raw, mtime=0)).decode()
 
 
 def _modules() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +37,8 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     for number in range(len(episode.places)):
         recording.set_time("step", sequence=number)
         _log(recording, step_view(run, episode, number))
-        _log_picture(recording, run, episode.frames.get(number))
+        if number in episode.frames:
+            _log_picture(recording, run, episode.frames[number])
     content = stream.read()
     assert content is not None  # None only after a shutdown of the stream
     write_atomic(path, content)
@@ -71,24 +72,15 @@ def _log_prompt(recording: RecordingStream, prompt: PromptView) -> None:
     if prompt.active_rows and prompt.segments:
         recording.log("recomputation", rerun.Image(heat_map(prompt)))
         recording.log("active_rows", rerun.BarChart(list(prompt.active_rows)))
-    _log_hops(recording, prompt)
-
-
-def _log_hops(recording: RecordingStream, prompt: PromptView) -> None:
-    """Log the path of the first layer that chose segments; an empty graph if none did."""
-    import rerun
-
-    edges = next((hop["edges"] for hop in prompt.hops if hop["edges"]), ())
+    edges = next((hop["edges"] for hop in prompt.hops if hop["edges"]), ())  # of the first layer that chose segments
     pairs = [(source or "query", target) for source, target, _ in edges]
     ids = list(dict.fromkeys(id for pair in pairs for id in pair))
     recording.log("hops", rerun.GraphNodes(ids, labels=ids), rerun.GraphEdges(pairs, graph_type="directed"))
 
 
-def _log_picture(recording: RecordingStream, run: Run, name: str | None) -> None:
+def _log_picture(recording: RecordingStream, run: Run, name: str) -> None:
     import rerun
 
-    if name is None:
-        return
     try:
         recording.log("frame", rerun.EncodedImage(path=picture(run.path, name)))
     except DataError as error:
@@ -110,13 +102,8 @@ def _colour(segment: SegmentView) -> int:
 
 def _summary(view: StepView) -> str:
     goal = f"{view.goal[0]} of {view.goal[1]}" if view.goal else "not in this trace"
-    lines: list[Any] = [
-        view.instruction,
-        f"skill: {view.skill}",
-        f"outcome: {'it worked' if view.ok else 'it failed'}",
-        f"feedback: {view.message or 'none'}",
-        f"goal: {goal}",
-    ]
+    lines = [view.instruction, f"skill: {view.skill}", f"outcome: {'it worked' if view.ok else 'it failed'}"]
+    lines += [f"feedback: {view.message or 'none'}", f"goal: {goal}"]
     return "\n".join([*lines, *(f"{score:9.3f}  {skill}" for skill, score in view.scores)])
 
 

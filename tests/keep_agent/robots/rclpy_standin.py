@@ -1,4 +1,4 @@
-"""A stand-in for rclpy: the calls that our node makes of it, and the order in which it does things."""
+"""Simulated rclpy: the parts that the ROS 2 node uses, with a log of the order of their calls."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import pytest
 from keep_agent.robots.ros.messages import PACKAGE
 from tests.waiting import PATIENCE, until
 
+Callback = Callable[[Any], Any]
+
 
 class Answer(Enum):
     REJECT = 1
@@ -24,7 +26,7 @@ class Answer(Enum):
 
 @dataclass
 class Goal:
-    """A server's goal handle, with what its client hears of it."""
+    """Goal handle of a server, with the result that its client receives."""
 
     request: Any
     server: ActionServer
@@ -59,32 +61,24 @@ class Goal:
 
 class ActionServer:
     def __init__(
-        self,
-        node: Node,
-        kind: Any,
-        name: str,
-        execute: Callable[[Goal], Any],
-        *,
-        goal_callback: Callable[[Any], Answer],
-        handle_accepted_callback: Callable[[Goal], None],
-        cancel_callback: Callable[[Goal], Answer],
-        callback_group: Any,
-    ) -> None:
+        self, node: Node, kind: Any, name: str, execute: Callback, *, goal_callback: Callback,
+        handle_accepted_callback: Callback, cancel_callback: Callback, callback_group: Any,
+    ) -> None:  # fmt: skip
         Node.server = self
         self.node, self.execute, self._alive = node, execute, True
         self.goals: list[Goal] = []  # that were accepted
-        self.sends = Event()  # whether it sends results, which rclpy does some time after a goal's work has returned
+        self.sends = Event()  # set: results are sent, which rclpy does some time after a goal's work has returned
         self.sends.set()
         self._admit, self._accepted, self._cancel = goal_callback, handle_accepted_callback, cancel_callback
 
-    def touch(self, what: str) -> None:
-        """Raises, as rclpy does, when the server is gone."""
+    def touch(self, call: str) -> None:
+        """Log a call. Raises RuntimeError, as rclpy does, after the server was destroyed."""
         if not self._alive:
-            raise RuntimeError(f"RCLError: {what} of a server that was destroyed")
-        self.node.log.append(what)
+            raise RuntimeError(f"RCLError: {call} of a server that was destroyed")
+        self.node.log.append(call)
 
     def send(self, task: str) -> Goal | None:
-        """As a client sends a goal; None if it is rejected."""
+        """Send a goal like a client; return None if it is rejected."""
         request = SimpleNamespace(task=task, description="")
         if self._admit(request) is Answer.REJECT:
             return None
@@ -104,7 +98,7 @@ class ActionServer:
 
 
 def sleep(seconds: float) -> None:
-    """In place of ``time.sleep``: as long as the latest server needs to send its results."""
+    """Replace ``time.sleep`` by a wait until the latest server has sent its results."""
     Node.server.sends.set()
     until(lambda: all(goal.result.done() for goal in Node.server.goals))
 
@@ -117,21 +111,20 @@ class Node:
         self.log: list[str] = []
         Node.latest = self
 
-    def create_publisher(self, *given: Any) -> Any:
+    def create_publisher(self, *arguments: Any) -> Any:
         return SimpleNamespace(publish=lambda message: None)
 
-    def create_subscription(self, *given: Any, **more: Any) -> None:
-        """Nobody publishes."""
+    def create_subscription(self, *arguments: Any, **options: Any) -> None:
+        """Accept a callback that no test calls."""
 
-    def create_service(self, *given: Any, **more: Any) -> None:
-        """Nobody calls."""
+    create_service = create_subscription
 
     def destroy_node(self) -> None:
         self.log.append("node destroyed")
 
 
 class Executor:
-    """Spins until it is shut down."""
+    """Executor that spins until it is shut down."""
 
     def __init__(self, num_threads: int) -> None:
         self._over = Event()
@@ -148,7 +141,7 @@ class Executor:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the test ends these are rclpy and its kin."""
+    """Replace rclpy and the message packages until the end of the test."""
     message = SimpleNamespace
     parts: dict[str, dict[str, Any]] = {
         "rclpy": {"init": lambda **options: None, "try_shutdown": lambda: Node.latest.log.append("context shut down")},

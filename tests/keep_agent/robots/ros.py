@@ -1,4 +1,4 @@
-"""A ROS master of a test's own, and processes that talk to it."""
+"""ROS master for tests, and processes that use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
 
 
 def importable(name: str) -> bool:
-    """Whether a module of ROS 1 can be imported."""
+    """Return whether a module of ROS 1 can be imported."""
     try:
         ros1(name)
     except NotInstalled:
@@ -36,18 +36,12 @@ def importable(name: str) -> bool:
 
 
 def need_ros1(*modules: str, master: bool = False) -> None:
-    """Skips where something is missing that a test needs; in continuous integration that is a failure.
-
-    ``modules``: beside those that our own side needs; ``master``: a roscore, too.
-    """
+    """Skip a test without ROS 1, ``modules`` and, for ``master``, roscore; fail it in continuous integration."""
     missing = [name for name in (*NEEDED, *modules) if not importable(name)]
     missing += ["roscore"] if master and shutil.which("roscore") is None else []
-    if not missing:
-        return
-    remedy = f"needs ROS 1, {', '.join(missing)} is missing: apt install {' '.join(PACKAGES)}"
-    if os.environ.get("CI"):
-        pytest.fail(remedy)
-    pytest.skip(remedy)
+    if missing:
+        remedy = f"needs ROS 1, {', '.join(missing)} is missing: apt install {' '.join(PACKAGES)}"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(remedy)
 
 
 def free_port() -> int:
@@ -58,24 +52,24 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
-    """Ended politely, and at last by force. What it says stands in ``log`` at once."""
-    env = env | {"PYTHONUNBUFFERED": "1"}  # roscore's output is Python's
+    """Run a process with unbuffered output to ``log``; terminate it after the block, and kill it after `GRACE`."""
+    env = env | {"PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
-        started = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
+        child = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
         try:
-            yield started
+            yield child
         finally:
-            started.terminate()
+            child.terminate()
             try:
-                started.wait(GRACE)
+                child.wait(GRACE)
             except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
+                child.kill()
+                child.wait()
 
 
 @contextmanager
 def roscore(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of those who are to talk to it."""
+    """Run a master; yield the environment of its clients."""
     port = free_port()
     env = os.environ | {
         "ROS_MASTER_URI": f"http://localhost:{port}",
@@ -92,26 +86,32 @@ def roscore(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def wait_for_line(log: Path, text: str, of: subprocess.Popen) -> None:
-    def said() -> bool:
-        """Whether it did, or the process is there to say it still."""
-        ended, found = of.poll(), text in log.read_text(errors="replace")
-        assert found or ended is None, f"ended with {ended}: {log.read_text(errors='replace')}"
-        return found
+    """Wait for a text in the log; fail if the process ends without it."""
 
-    until(said, lambda: log.read_text(errors="replace"))
+    def has_line() -> bool:
+        code, present = of.poll(), text in log.read_text(errors="replace")
+        assert present or code is None, f"ended with {code}: {log.read_text(errors='replace')}"
+        return present
+
+    until(has_line, lambda: log.read_text(errors="replace"))
 
 
 @contextmanager
-def node(env: dict[str, str], folder: Path, *options: str, name: str = "keep_agent", **more: str) -> Iterator:
-    """Our node, ready for goals."""
+def node(env: dict[str, str], folder: Path, *options: str, name: str = "keep_agent", **variables: str) -> Iterator:
+    """Run this project's node until the end of the block; it accepts goals when the block begins."""
     log = folder / f"{name}.log"
-    with process([*NODE, "--name", name, *options], env | more, log) as started:
-        wait_for_line(log, "listening on", started)
-        yield started
+    with process([*NODE, "--name", name, *options], env | variables, log) as child:
+        wait_for_line(log, "listening on", child)
+        yield child
 
 
-def client(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
-    """``ros_client.py`` in a process of its own, to its end."""
-    script = Path(__file__).with_name("ros_client.py")
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
+def refusal(command: list[str], env: dict[str, str] | None = None) -> str:
+    """Run a command that exits with code 2; return its one line of standard error."""
+    child = subprocess.run(command, env=env, capture_output=True, text=True, cwd=ROOT)
+    assert (child.returncode, len(child.stderr.splitlines())) == (2, 1), child.stderr
+    return child.stderr
+
+
+def client_command(*arguments: str) -> list[str]:
+    """Return the command that runs ``ros_client.py``."""
+    return [sys.executable, str(Path(__file__).with_name("ros_client.py")), *arguments]

@@ -94,9 +94,7 @@ def test_ros2_action_carries_out_a_skill(robot: StandIn, bridge: Bridge) -> None
         ((ABORTED, "no arm"), failed("no arm")),
     ],
 )
-def test_result_of_a_ros2_action_becomes_an_outcome(
-    robot: StandIn, bridge: Bridge, end: object, outcome: Outcome
-) -> None:
+def test_result_of_a_ros2_action_is_an_outcome(robot: StandIn, bridge: Bridge, end: object, outcome: Outcome) -> None:
     def act(goal: dict, feedback: object, cancelled: Event) -> tuple[int, dict]:
         if isinstance(end, Exception):
             raise end
@@ -251,9 +249,7 @@ def test_invalid_facts_are_dropped(robot: StandIn, bridge: Bridge) -> None:
     assert (cup.id, cup.states) == ("cup_2", ("dirty",))
 
 
-def test_lost_connection_ends_the_task_and_cancels_the_skill_after_a_reconnection(
-    robot: StandIn, bridge: Bridge
-) -> None:
+def test_lost_connection_ends_the_task_and_later_cancels_the_skill(robot: StandIn, bridge: Bridge) -> None:
     def act(goal: dict, feedback: object, cancelled: Event) -> tuple[int, dict]:
         return SUCCEEDED, {"success": not cancelled.wait(WAIT)}
 

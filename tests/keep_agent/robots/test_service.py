@@ -15,20 +15,8 @@ from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots.executor import read_facts
 from keep_agent.robots.service import Answer, RobotService
-from tests.keep_agent.robots.robots import (
-    QUICK,
-    WAIT,
-    Gate,
-    ScriptPlanner,
-    all_return,
-    fact,
-    fail,
-    later,
-    limited,
-    limits,
-    service_of,
-    until_cancelled,
-)
+from tests.keep_agent.robots import robots
+from tests.keep_agent.robots.robots import QUICK, WAIT, Gate, ScriptPlanner, fact, limited, limits, service_of
 from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
@@ -77,7 +65,7 @@ def test_planner_that_answers_too_late_receives_the_end_of_its_task() -> None:
     assert "still at work" in service.plan("greet", SKILLS).report
     assert "no plan" in service.report(True, "").report
     think.open.set()
-    assert all_return(service.session)
+    assert robots.all_return(service.session)
     assert "no plan" in service.report(True, "").report, "the caller never received the decision"
     assert service.plan("greet", SKILLS).skill == "wave"
     assert planner.reports == [failed("the answer came too late")]
@@ -93,8 +81,8 @@ def test_task_ends_single_plans() -> None:
 
 
 def test_second_task_or_plan_is_refused_during_a_task() -> None:
-    service, _, robot = service_of(["wave"], wave=until_cancelled)
-    task = later(lambda: service.run("greet"))
+    service, _, robot = service_of(["wave"], wave=robots.until_cancelled)
+    task = robots.later(lambda: service.run("greet"))
     assert robot.started.wait(WAIT)
     assert service.run("another").stop == "busy"
     assert not service.plan("greet", SKILLS).ok
@@ -105,7 +93,7 @@ def test_second_task_or_plan_is_refused_during_a_task() -> None:
 def test_goal_cancelled_before_it_began_does_nothing() -> None:
     """A failing watcher hides the status from no other watcher."""
     statuses = []
-    service, _, robot = service_of(["wave"], watch=fail, tell=statuses.append)
+    service, _, robot = service_of(["wave"], watch=robots.fail, tell=statuses.append)
     assert service.run("greet", stopped=lambda: True).stop == "stopped"
     assert robot.executed == []
     assert json.loads(statuses[-1])["stop"] == "stopped"
@@ -157,27 +145,19 @@ def test_facts_wait_after_a_failed_plan(fault: str) -> None:
     service.session.limits = limits(answer=0.05 if fault == "late" else WAIT)
     service.facts('{"id": "mug_1"}')
     if fault == "error":
-        planner.hooks["observe"] = fail
+        planner.hooks["observe"] = robots.fail
     with limited("plan", hangs=think.entered) if fault == "late" else nullcontext():
         assert not service.plan("" if fault == "nonsense" else "greet", SKILLS).ok
     planner.hooks.clear()
     service.session.limits = QUICK
     think.open.set()
-    assert all_return(service.session)
+    assert robots.all_return(service.session)
     assert service.plan("greet", SKILLS).ok
     assert ids(planner) == ["mug_1"] * (1 + (fault == "error"))
 
 
-def test_facts_wait_after_a_failed_task() -> None:
-    service, planner, _ = service_of((), [fact(1)], hooks={"observe": fail})
-    assert service.run("greet").stop == "planner_error"
-    planner.hooks.clear()
-    assert service.run("greet").success
-    assert planner.facts == [(fact(1),)] * 2
-
-
 def test_waiting_fact_does_not_replace_a_newer_one() -> None:
-    service, planner, _ = service_of((), [fact(1)], hooks={"observe": fail})
+    service, planner, _ = service_of((), [fact(1)], hooks={"observe": robots.fail})
     service.run("greet")
     service.facts('{"id": "mug_1", "place": "sink_1"}')
     planner.hooks.clear()
@@ -219,7 +199,7 @@ def thinking() -> tuple[RobotService, ScriptPlanner, Future[Answer], Event]:
     """Make a service during a plan, which returns after the event."""
     think = Gate()
     service, planner, _ = service_of([think, "nod"])
-    plan = later(lambda: service.plan("greet", SKILLS))
+    plan = robots.later(lambda: service.plan("greet", SKILLS))
     assert think.entered.wait(WAIT)
     return service, planner, plan, think.open
 
@@ -227,7 +207,7 @@ def thinking() -> tuple[RobotService, ScriptPlanner, Future[Answer], Event]:
 def test_plan_that_a_task_overtakes_is_not_returned() -> None:
     """Otherwise caller and task would both move the robot."""
     service, planner, plan, answer = thinking()
-    task = later(lambda: service.run("bow"))
+    task = robots.later(lambda: service.run("bow"))
     until(lambda: len(service.session._calls) > 1)
     until(lambda: service.session._plans._dialogue is None)
     answer.set()
@@ -245,7 +225,7 @@ def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.Mo
         return late()
 
     monkeypatch.setattr(service.session, "_bounded", delayed)
-    plan = later(lambda: service.plan("greet", SKILLS))
+    plan = robots.later(lambda: service.plan("greet", SKILLS))
     assert late.entered.wait(WAIT)
     assert service.run("bow").success
     late.open.set()
@@ -255,7 +235,7 @@ def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.Mo
 
 def test_closing_ends_a_plan() -> None:
     service, planner, plan, answer = thinking()
-    closed = later(service.session.close)
+    closed = robots.later(service.session.close)
     until(lambda: len(service.session._calls) > 1)
     assert not closed.done()
     answer.set()
@@ -276,12 +256,12 @@ def test_late_plan_of_another_task_is_not_reported_as_carried_out() -> None:
     assert service.plan("greet", SKILLS).ok
     planner.hooks["report"], service.session.limits = slow_report, limits(answer=0.05)
     with limited("plan", hangs=report.entered):
-        second = later(lambda: service.plan("bow", SKILLS))
+        second = robots.later(lambda: service.plan("bow", SKILLS))
         assert report.entered.wait(WAIT)
         assert not second.result(WAIT).ok
     until(lambda: dialogues[0]._ending is not None)  # before that, the planner would still plan
     report.open.set()
-    assert all_return(service.session)
+    assert robots.all_return(service.session)
     planner.hooks.clear()
     service.session.limits = QUICK
     assert service.plan("bow", SKILLS).ok

@@ -63,9 +63,8 @@ def test_late_cancellation_does_not_reach_the_next_skill() -> None:
 
 
 def test_cancelled_skill_that_does_not_return_ends_the_task_and_blocks_the_next() -> None:
-    report, planner, robot, session = impatient(
-        ["wave"], wave=robots.until_released, limits=limits(skill=0.02, cancel=0.05)
-    )
+    short = limits(skill=0.02, cancel=0.05)
+    report, planner, robot, session = impatient(["wave"], wave=robots.until_released, limits=short)
     assert (report.stop, report.hanging, report.success) == ("skill_hangs", "wave", False)
     assert planner.names == ["plan", "report", "finish"] and planner.calls[-1] == ("finish", False)
     session.limits = limits(answer=0.05)
@@ -196,9 +195,8 @@ def test_feedback_after_the_end_of_its_task_is_dropped() -> None:
 
 def test_observation_after_the_end_of_its_task_is_dropped() -> None:
     look, events = Gate(), []
-    session, _, _ = scripted(
-        (), [robots.fact(1)], hooks={"observe": look}, limits=limits(answer=0.05), watch=events.append
-    )
+    options = {"limits": limits(answer=0.05), "watch": events.append}
+    session, _, _ = scripted((), [robots.fact(1)], hooks={"observe": look}, **options)
     with limited("finish", hangs=look.entered):
         running = robots.in_background(session)
         assert look.entered.wait(WAIT)

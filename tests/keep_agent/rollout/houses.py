@@ -1,4 +1,4 @@
-"""A hand-made kitchen and the tasks in it, for tests of the loop and what it writes."""
+"""Kitchen with two tasks, for tests of the rollout."""
 
 from __future__ import annotations
 

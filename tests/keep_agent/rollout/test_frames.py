@@ -1,4 +1,4 @@
-"""Pictures on disk: faithful, under names of their own, and all of an episode or none."""
+"""Pictures on disk: their content, unique names, and all pictures of an episode or none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pixels(content: bytes) -> np.ndarray:
     return np.asarray(Image.open(BytesIO(content)))
 
 
-def taken(episode: str = "e", steps: int = 3, format: str = "png") -> Frames:
+def frames_of(episode: str = "e", steps: int = 3, format: str = "png") -> Frames:
     frames = Frames(episode, format)
     for step in range(steps):
         frames.add(step, picture(step))
@@ -53,12 +53,12 @@ def result(index: int) -> EpisodeResult:
 
 
 def on_disk(run: Path) -> dict[str, int]:
-    """Every file below a run's pictures, with the colour it shows."""
-    found = sorted(path for path in (run / FRAMES).rglob("*") if path.is_file())
-    return {str(path.relative_to(run)): int(pixels(path.read_bytes())[0, 0, 0]) for path in found}
+    """Return the colour of every picture of a run by path."""
+    files = sorted(path for path in (run / FRAMES).rglob("*") if path.is_file())
+    return {str(path.relative_to(run)): int(pixels(path.read_bytes())[0, 0, 0]) for path in files}
 
 
-def test_a_picture_comes_back_as_it_was() -> None:
+def test_encoded_picture_can_be_decoded() -> None:
     photo = np.random.default_rng(0).integers(0, 255, (5, 7, 3)).repeat(20, 0).repeat(20, 1).astype(np.uint8)
     assert (pixels(encoded(photo, "png")) == photo).all()
     near = pixels(encoded(photo, "jpeg"))
@@ -72,7 +72,7 @@ def test_a_picture_comes_back_as_it_was() -> None:
     "frame",
     [picture(1).astype(np.float32), picture(1)[0], np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), "no"],
 )
-def test_what_is_no_picture_is_refused_by_its_shape(frame: Any) -> None:
+def test_invalid_picture_is_refused_with_its_shape(frame: Any) -> None:
     with pytest.raises(DataError, match=r"a frame is .* \(.*\); the world must give uint8 \(height, width, 3\)"):
         encoded(frame, "jpeg")
 
@@ -83,17 +83,17 @@ def test_files_are_named_by_episode_and_step() -> None:
 
 
 @given(ids)
-def test_any_id_is_a_folder_of_its_own_kind(episode: str) -> None:
+def test_folder_name_is_short_visible_ascii(episode: str) -> None:
     name = folder_name(episode)
     assert 0 < len(name) <= LONGEST and name.isascii() and name[0] != "." and not set(name) & set("/\\\0 ")
 
 
 @given(ids, ids)
-def test_other_ids_are_other_folders(one: str, other: str) -> None:
-    assert (folder_name(one) == folder_name(other)) == (one == other)
+def test_folder_names_are_unique(first: str, second: str) -> None:
+    assert (folder_name(first) == folder_name(second)) == (first == second)
 
 
-def test_tricky_ids_are_folders_of_their_own(tmp_path: Path) -> None:
+def test_special_ids_have_unique_folders(tmp_path: Path) -> None:
     assert not [pair for pair in combinations(TRICKY, 2) if folder_name(pair[0]) == folder_name(pair[1])]
     for number, episode in enumerate(TRICKY):
         frames = Frames(episode, "png")
@@ -104,24 +104,24 @@ def test_tricky_ids_are_folders_of_their_own(tmp_path: Path) -> None:
     assert len(on_disk(tmp_path)) == len(TRICKY) - 3
 
 
-def test_pictures_take_the_place_of_older_ones_and_nothing_writes_nothing(tmp_path: Path) -> None:
+def test_pictures_replace_older_ones_and_no_pictures_write_no_files(tmp_path: Path) -> None:
     Frames("e").write(tmp_path)
     assert not list(tmp_path.iterdir())
-    taken(steps=5).write(tmp_path)
-    taken(steps=2).write(tmp_path)
+    frames_of(steps=5).write(tmp_path)
+    frames_of(steps=2).write(tmp_path)
     assert on_disk(tmp_path) == {"frames/e/0000.png": 0, "frames/e/0001.png": 1}
 
 
-def test_all_are_on_the_disk_before_their_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = taken()
+def test_pictures_are_synced_before_their_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of()
     calls = log_of_disk(monkeypatch, "rename")
     frames.write(tmp_path)
-    written = [f"file {len(content)}" for content in frames.files.values()]
-    assert len(written) == 3 and calls == ["folder", *written, "folder", "name e", "folder"]
+    files = [f"file {len(content)}" for content in frames.files.values()]
+    assert len(files) == 3 and calls == ["folder", *files, "folder", "name e", "folder"]
 
 
 @pytest.mark.parametrize("call", [1, 2, 4, 5])
-def test_a_full_disk_is_named_with_the_remedy_and_leaves_no_half(
+def test_full_disk_is_an_error_with_a_remedy_and_leaves_no_pictures(
     tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = itertools.count(1)
@@ -132,24 +132,24 @@ def test_a_full_disk_is_named_with_the_remedy_and_leaves_no_half(
 
     monkeypatch.setattr(atomic, "sync", full)
     with pytest.raises(KeepError, match=rf"{tmp_path}/frames/e cannot be written \(No space .*eval.resume={tmp_path}"):
-        taken().write(tmp_path)
+        frames_of().write(tmp_path)
     assert not list((tmp_path / FRAMES).iterdir())
 
 
-def test_where_no_folder_can_be_made_is_named(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / FRAMES).touch()
     with pytest.raises(KeepError, match=r"frames/e cannot be written \(.*\): free some room or make"):
-        taken().write(tmp_path)
+        frames_of().write(tmp_path)
 
 
 def test_resuming_drops_pictures_without_a_mark(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {})
     for index in range(3):
-        run.commit(result(index), [{"episode": f"e/{index}"}], taken(f"e/{index}", 2))
+        run.commit(result(index), [{"episode": f"e/{index}"}], frames_of(f"e/{index}", 2))
     keep_lines(run.path / EPISODES, 2)
-    for left in (".0a1b2c3d.partial", "e"):
-        (run.path / FRAMES / left).mkdir()
-        (run.path / FRAMES / left / "0000.png").write_bytes(b"half")
+    for folder in (".0a1b2c3d.partial", "e"):
+        (run.path / FRAMES / folder).mkdir()
+        (run.path / FRAMES / folder / "0000.png").write_bytes(b"half")
     (run.path / FRAMES / ".DS_Store").touch()
     run.release()
     RunFolder.resume(run.path)
@@ -160,15 +160,15 @@ WRITER = """
 import sys
 from pathlib import Path
 from keep_agent.rollout.run_folder import RunFolder
-from tests.keep_agent.rollout.test_frames import result, taken
+from tests.keep_agent.rollout.test_frames import result, frames_of
 
 run = RunFolder.resume(Path(sys.argv[1]))
 for index in range(len(run.results), 1000000):
-    run.commit(result(index), [{"episode": f"e/{index}"}], taken(f"e/{index}", 1 + index % 7))
+    run.commit(result(index), [{"episode": f"e/{index}"}], frames_of(f"e/{index}", 1 + index % 7))
 """
 
 
-def test_killed_at_any_moment_every_marked_episode_has_all_its_pictures(tmp_path: Path) -> None:
+def test_committed_episodes_of_a_killed_run_have_all_pictures(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {})
     run.release()
     marks, rng = run.path / EPISODES, random.Random(0)

@@ -10,17 +10,9 @@ from threading import Barrier
 import pytest
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
+from keep_agent.rollout import run_folder
 from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.rollout.run_folder import (
-    CONFIG,
-    EPISODES,
-    SUMMARY,
-    TRACE,
-    RunFolder,
-    find_runs,
-    read_config,
-    read_summary,
-)
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, find_runs, read_config
 from tests.rewriting import Change, as_of_version_0_2, change_lines
 
 
@@ -39,7 +31,7 @@ END = "episodes.end"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """Three episodes; ``before`` beside it holds the mark as it was before the last."""
+    """Make a run of three episodes; the file ``before`` beside it holds the mark before the last episode."""
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in range(3):
         shutil.copy(folder.path / END, tmp_path / "before")
@@ -48,7 +40,7 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_results_survive_the_disk(run: RunFolder) -> None:
+def test_results_and_config_can_be_read(run: RunFolder) -> None:
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
     assert RunFolder.resume(run.path).finished == {0, 1, 2}
     assert read_config(run.path) == {"planner": {"name": "keep"}}
@@ -69,7 +61,7 @@ def test_results_survive_the_disk(run: RunFolder) -> None:
         (lambda row: row["steps"][0]["parts"].update(encode="1"), "steps.0.parts.encode is '1': .* number"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_its_name(run: RunFolder, change: Change, words: str) -> None:
+def test_invalid_value_is_refused_by_its_name(run: RunFolder, change: Change, words: str) -> None:
     change_lines(run.path / EPISODES, lambda row: None, change)
     for use in (RunFolder.read, RunFolder.resume):
         with pytest.raises(DataError, match=f"episodes.jsonl:2 is no EpisodeResult .*{words}") as caught:
@@ -77,7 +69,7 @@ def test_a_value_of_another_type_is_refused_by_its_name(run: RunFolder, change: 
         assert "\n" not in str(caught.value)
 
 
-def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> None:
+def test_lines_without_restarts_of_older_versions_can_be_read(run: RunFolder) -> None:
     as_of_version_0_2(run.path)
     path = run.path / EPISODES
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -85,30 +77,23 @@ def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> N
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
     RunFolder.resume(run.path).commit(replace(result(3), restarts=2))
-    assert [found.restarts for found in RunFolder.read(run.path)] == [0, 0, 0, 2]
+    assert [result.restarts for result in RunFolder.read(run.path)] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
-def test_a_kill_at_any_byte_loses_only_the_unmarked_episode(run: RunFolder, cut: int) -> None:
+def test_killed_run_loses_only_the_unmarked_episode(run: RunFolder, cut: int) -> None:
     marks = (run.path / EPISODES).read_bytes()
     (run.path / EPISODES).write_bytes(marks[:-cut])
     (run.path.parent / "before").replace(run.path / END)
     again = RunFolder.resume(run.path)
     assert again.finished == {0, 1}
-    kept = [json.loads(line)["episode"] for line in (run.path / TRACE).read_text().splitlines()]
-    assert kept == ["e0", "e0", "e1", "e1"]
+    episodes = [json.loads(line)["episode"] for line in (run.path / TRACE).read_text().splitlines()]
+    assert episodes == ["e0", "e0", "e1", "e1"]
     again.commit(result(2), [entry(2)])
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
 
 
-def test_a_torn_trace_line_goes_with_its_episode(run: RunFolder) -> None:
-    with (run.path / TRACE).open("a") as stream:
-        stream.write(json.dumps(entry(3)) + "\n" + '{"v":1,"event":"st')
-    RunFolder.resume(run.path)
-    assert len((run.path / TRACE).read_text().splitlines()) == 6
-
-
-def test_a_whole_but_damaged_line_is_named_not_dropped(run: RunFolder) -> None:
+def test_damaged_line_is_an_error(run: RunFolder) -> None:
     path = run.path / EPISODES
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], "{}", lines[2]]) + "\n")
@@ -116,29 +101,28 @@ def test_a_whole_but_damaged_line_is_named_not_dropped(run: RunFolder) -> None:
         RunFolder.resume(run.path)
 
 
-def test_a_second_run_never_writes_into_the_first(run: RunFolder) -> None:
-    other = RunFolder.create(run.path, {})
-    assert other.path.name == "run-2"
+def test_second_run_has_a_folder_of_its_own(run: RunFolder) -> None:
+    second = RunFolder.create(run.path, {})
+    assert second.path.name == "run-2"
     assert len(RunFolder.read(run.path)) == 3
 
 
 @pytest.mark.usefixtures("garbage_stays")
-def test_a_run_that_ended_can_be_resumed_at_once(run: RunFolder) -> None:
-    """Although its error, which is held on to, holds the folder."""
+def test_failed_run_can_be_resumed_while_its_error_is_kept(run: RunFolder) -> None:
     run.release()
 
     def fails() -> None:
         with RunFolder.resume(run.path):
             raise DataError("of something else")
 
-    with pytest.raises(DataError) as held:
+    with pytest.raises(DataError) as caught:
         fails()
-    assert held.value
+    assert caught.value
     with RunFolder.resume(run.path) as again, pytest.raises(ConfigError, match="is being played by another process"):
         RunFolder.resume(again.path)
 
 
-def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
+def test_simultaneous_runs_have_unique_folders(tmp_path: Path) -> None:
     start = Barrier(8)
 
     def begin(number: int) -> RunFolder:
@@ -151,7 +135,7 @@ def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path: Path) -> Non
     assert [read_config(folder.path) for folder in folders] == [{"number": number} for number in range(8)]
 
 
-def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_summary(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Path, target: Path) -> Path:
         raise OSError("disk is gone")
 
@@ -161,21 +145,21 @@ def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.Monkey
             run.write_summary({"success_rate": 1.0})
     assert not (run.path / SUMMARY).exists()
     assert json.loads(run.write_summary({"success_rate": 1.0}).read_text())["success_rate"] == 1.0
-    last = json.loads((run.path / EPISODES).read_text().splitlines()[-1])["sum"]
-    assert read_summary(run.path) == {"success_rate": 1.0, "committed": 3, "last": last.removeprefix("crc32:")}
+    last = json.loads((run.path / EPISODES).read_text().splitlines()[-1])["sum"].removeprefix("crc32:")
+    assert run_folder.read_summary(run.path) == {"success_rate": 1.0, "committed": 3, "last": last}
 
 
-def test_a_run_of_another_command_is_left_as_it_is(run: RunFolder) -> None:
-    class Others(RunFolder):
+def test_run_of_another_command_is_refused_and_unchanged(run: RunFolder) -> None:
+    class AnswerFolder(RunFolder):
         lines = "answers.jsonl"
 
     before = (run.path / TRACE).read_bytes()
     with pytest.raises(DataError, match=r"holds episodes\.jsonl, so another command made it"):
-        Others.resume(run.path)
+        AnswerFolder.resume(run.path)
     assert (run.path / TRACE).read_bytes() == before
 
 
-def test_other_weights_do_not_go_on(tmp_path: Path) -> None:
+def test_other_weights_are_refused(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"weights": "aa"})
     run.check_weights("aa")
     with pytest.raises(ConfigError, match="run was made by a model with other weights"):
@@ -186,7 +170,7 @@ def test_other_weights_do_not_go_on(tmp_path: Path) -> None:
         run.check_weights("aa", "dd")
 
 
-def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         RunFolder.resume(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no run under"):
@@ -196,26 +180,21 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
-def test_runs_are_found_below_a_folder(run: RunFolder) -> None:
-    assert find_runs(run.path.parent) == [run.path]
-    assert find_runs(run.path) == [run.path]
-
-
-def test_what_a_killed_run_was_about_to_write_goes(run: RunFolder) -> None:
+def test_partial_files_of_a_killed_run_are_removed(run: RunFolder) -> None:
     (run.path / f".{SUMMARY}.0a1b2c3d.partial").write_text("{")
     RunFolder.resume(run.path)
     assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, END, TRACE}
 
 
-def test_what_a_killed_merge_left_is_no_run(run: RunFolder) -> None:
+def test_partial_folder_of_a_killed_merge_is_no_run(run: RunFolder) -> None:
     shutil.copytree(run.path, run.path.parent / ".merged.0a1b2c3d.partial")
-    assert find_runs(run.path.parent) == [run.path]
+    assert find_runs(run.path.parent) == find_runs(run.path) == [run.path]
 
 
-def test_two_do_not_go_on_with_one_run(run: RunFolder) -> None:
+def test_run_is_locked_until_release(run: RunFolder) -> None:
     again = RunFolder.resume(run.path)
     with pytest.raises(ConfigError, match="is being played by another process; wait for it, or stop it"):
         RunFolder.resume(run.path)
-    assert len(RunFolder.read(run.path)) == len(run.results)  # looking is free
+    assert len(RunFolder.read(run.path)) == len(run.results)  # reading needs no lock
     again.release()
     assert RunFolder.resume(run.path).finished == again.finished

@@ -1,4 +1,4 @@
-"""Damage to run folders: every reader refuses what has changed since it was committed, and names file and line."""
+"""Damage to run folders: every reader refuses committed content that has changed, and names file and line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entries(index: int) -> list[dict[str, Any]]:
 
 
 def finished(path: Path, episodes: int = 3) -> Path:
-    """A finished run."""
+    """Make a finished run."""
     folder = RunFolder.create(path, {"planner": {"name": "keep"}})
     for index in range(episodes):
         folder.commit(result(index), entries(index))
@@ -42,7 +42,6 @@ def finished(path: Path, episodes: int = 3) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A finished run of three episodes."""
     return finished(tmp_path / "run")
 
 
@@ -50,17 +49,16 @@ def resumed(run: Path) -> object:
     copy = run.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
-    again = RunFolder.resume(copy)
-    again.release()
-    return again.results, again.config, (copy / TRACE).read_bytes()
+    with RunFolder.resume(copy) as folder:
+        return folder.results, folder.config, (copy / TRACE).read_bytes()
 
 
 def viewed(run: Path) -> object:
     index = TraceIndex(run / TRACE)
-    found = {key: [index.entry(one, 0), len(one.places)] for key, one in index.refresh().items()}
+    episodes = {key: [index.entry(episode, 0), len(episode.places)] for key, episode in index.refresh().items()}
     if index.problem:
         raise CorruptError(index.problem)
-    return found
+    return episodes
 
 
 def traced(run: Path) -> object:
@@ -71,8 +69,11 @@ def merged(run: Path) -> object:
     return spans(run / TRACE)
 
 
+READERS: list[Reader] = [RunFolder.read, resumed, viewed, traced, merged]
+
+
 def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
-    """A file of lines with each kind of damage, but for more or less at its end: so killed writers leave files."""
+    """Yield damaged contents of a file of lines, with descriptions; its end stays, as a killed writer changes that."""
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
         before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
@@ -87,35 +88,35 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("name", "reader"),
     [
-        *((EPISODES, reader) for reader in (RunFolder.read, resumed, viewed, traced, merged)),
-        *((TRACE, reader) for reader in (resumed, viewed, traced, merged)),
+        *((EPISODES, reader) for reader in READERS),
+        *((TRACE, reader) for reader in READERS[1:]),
         *((CONFIG, reader) for reader in (read_config, resumed)),
         (SUMMARY, RunFolder.read),
     ],
 )
-def test_every_reader_refuses_what_has_changed(run: Path, name: str, reader: Reader) -> None:
+def test_every_reader_refuses_changed_content(run: Path, name: str, reader: Reader) -> None:
     whole = (run / name).read_bytes()
     reader(run)
-    for what, content in damaged(run / name):
+    for damage, content in damaged(run / name):
         (run / name).write_bytes(content)
         with pytest.raises(DataError, match=name.replace(".", r"\.")):
             reader(run)
-            pytest.fail(f"{what} is not noticed")
+            pytest.fail(f"{damage} is not noticed")
         (run / name).write_bytes(whole)
 
 
-@pytest.mark.parametrize("reader", [resumed, viewed, traced, merged])
-def test_committed_lines_that_are_missing_at_the_end_are_noticed(run: Path, reader: Reader) -> None:
+@pytest.mark.parametrize("reader", READERS[1:])
+def test_missing_last_line_of_the_trace_is_an_error(run: Path, reader: Reader) -> None:
     lines = (run / TRACE).read_bytes().splitlines(keepends=True)
     (run / TRACE).write_bytes(b"".join(lines[:-1]))
     with pytest.raises(DataError, match=r"trace\.jsonl has 5 whole lines of the 6"):
         reader(run)
 
 
-def test_a_finished_run_that_lacks_an_episode_is_refused(run: Path) -> None:
+def test_missing_last_episode_is_an_error(run: Path) -> None:
     lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
     (run / EPISODES).write_bytes(b"".join(lines[:-1]))
-    for _ in range(2):  # with its summary, and as one that is not finished
+    for _ in range(2):  # with and without a summary
         with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
             RunFolder.read(run)
         before = (run / TRACE).read_bytes()
@@ -129,116 +130,111 @@ def test_a_finished_run_that_lacks_an_episode_is_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "readers"),
     [
-        ({CONFIG}, [RunFolder.read, resumed, viewed, traced, merged]),
-        ({EPISODES}, [RunFolder.read, resumed, viewed, traced, merged]),
-        ({END}, [RunFolder.read, resumed, viewed, traced, merged]),
-        ({EPISODES, END}, [RunFolder.read, resumed, viewed, traced, merged]),
-        ({TRACE}, [resumed, viewed, traced, merged]),
+        ({CONFIG}, READERS),
+        ({EPISODES}, READERS),
+        ({END}, READERS),
+        ({EPISODES, END}, READERS),
+        ({TRACE}, READERS[1:]),
         ({SUMMARY}, [RunFolder.read, resumed]),
-        ({EPISODES, END, TRACE, SUMMARY}, [RunFolder.read, resumed, viewed, traced, merged]),
-        ({CONFIG, TRACE, SUMMARY}, [RunFolder.read, resumed, viewed, traced, merged]),
+        ({EPISODES, END, TRACE, SUMMARY}, READERS),
+        ({CONFIG, TRACE, SUMMARY}, READERS),
     ],
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "",
 )
 def test_files_of_another_run_are_refused(run: Path, names: set[str], readers: list[Reader], episodes: int) -> None:
-    """Also of one with the same settings and results."""
-    other = finished(run.with_name("other"), episodes)
+    """Even those of a run with the same settings and results."""
+    foreign = finished(run.with_name("foreign"), episodes)
     for name in names:
-        shutil.copy(other / name, run / name)
+        shutil.copy(foreign / name, run / name)
     for reader in readers:
         with pytest.raises(CorruptError, match=r"belong"):
             reader(run)
 
 
-def test_a_run_that_is_refused_is_let_go_of(run: Path) -> None:
+def test_refused_run_is_unlocked(run: Path) -> None:
     (run / END).unlink()
-    errors = []  # which hold what they passed through
+    errors = []  # their tracebacks keep references to the run
     for _ in range(2):
-        with pytest.raises(CorruptError, match=r"episodes\.end is missing") as found:
+        with pytest.raises(CorruptError, match=r"episodes\.end is missing") as caught:
             RunFolder.resume(run)
-        errors.append(found.value)
+        errors.append(caught.value)
 
 
-def test_a_summary_of_an_earlier_state_is_refused(run: Path) -> None:
+def test_summary_of_an_earlier_state_is_accepted_only_with_its_lines(run: Path) -> None:
     old = (run / SUMMARY).read_bytes()
     (run / SUMMARY).unlink()
-    again = RunFolder.resume(run)
-    again.commit(result(3), entries(3))
-    again.write_summary({"success_rate": 1.0})
-    again.release()
+    with RunFolder.resume(run) as folder:
+        folder.commit(result(3), entries(3))
+        folder.write_summary({"success_rate": 1.0})
     (run / SUMMARY).write_bytes(old)
-    assert len(RunFolder.read(run)) == 4  # it tells of a run that has gone on since
+    assert len(RunFolder.read(run)) == 4  # the run has continued since
     (run / EPISODES).write_bytes(b"")
     (run / END).unlink()
     with pytest.raises(CorruptError, match=r"episodes\.end is missing"):
         RunFolder.read(run)
 
 
-@pytest.mark.parametrize("reader", [RunFolder.read, resumed, viewed, traced, merged])
-@pytest.mark.parametrize("names", [{EPISODES}, {END}, {CONFIG}])
-def test_missing_files_are_noticed(run: Path, names: set[str], reader: Reader) -> None:
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", [EPISODES, END, CONFIG])
+def test_missing_file_is_an_error(run: Path, name: str, reader: Reader) -> None:
     (run / SUMMARY).unlink()
-    for name in names:
-        (run / name).unlink()
+    (run / name).unlink()
     with pytest.raises(DataError, match=r"episodes|config\.json|trace\.jsonl:1"):
         reader(run)
 
 
-def test_a_config_without_its_checksum_is_refused(run: Path) -> None:
-    """Whether the name of the run is left in it or not."""
+def test_config_without_its_checksum_or_run_name_is_refused(run: Path) -> None:
     for key in ("sum", "run"):
         config = json.loads((run / CONFIG).read_text())
         del config[key]
         (run / CONFIG).write_text(json.dumps(config))
-        for reader in (RunFolder.read, resumed, viewed, traced, merged):
+        for reader in READERS:
             with pytest.raises(CorruptError, match=r"config\.json has lost its checksum|belongs elsewhere"):
                 reader(run)
 
 
-def test_killed_at_any_write_a_run_goes_on_with_what_was_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy is taken before and after each change of the folder's files: any of them is what a kill may leave."""
+def test_run_killed_at_any_write_keeps_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is copied before each change of its files; a kill may leave any of these states."""
     copies: list[tuple[Path, int]] = []
     run = RunFolder.create(tmp_path / "run", {})
     committed = 0
 
-    def noted(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*given: Any, **more: Any) -> Any:
+    def copying(change: Callable[..., Any]) -> Callable[..., Any]:
+        def copy_and_change(*arguments: Any, **options: Any) -> Any:
             copies.append((shutil.copytree(run.path, tmp_path / f"copy{len(copies)}"), committed))
-            return change(*given, **more)
+            return change(*arguments, **options)
 
-        return changed
+        return copy_and_change
 
     with monkeypatch.context() as patch:
         for name in ("write", "fsync", "truncate", "ftruncate"):
-            patch.setattr(os, name, noted(getattr(os, name)))
-        patch.setattr(Path, "replace", noted(Path.replace))
+            patch.setattr(os, name, copying(getattr(os, name)))
+        patch.setattr(Path, "replace", copying(Path.replace))
         for index in range(2):
             run.commit(result(index), entries(index))
             committed += 1
         run.write_summary({"success_rate": 1.0})
     assert len(copies) > 8
     for copy, least in copies:
-        again = RunFolder.resume(copy)
-        again.release()
-        assert least <= len(again.results) <= 2
-        assert len(list(read_trace(copy / TRACE))) == 2 * len(again.results)
+        with RunFolder.resume(copy) as folder:
+            assert least <= len(folder.results) <= 2
+            assert len(list(read_trace(copy / TRACE))) == 2 * len(folder.results)
 
 
-def test_what_is_cut_off_is_reported(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (run / TRACE).open("ab") as stream:
-        stream.write(b"\x00\n" * 7 + b"{")
-    RunFolder.resume(run).release()
-    assert "15 bytes without a commit mark are cut off" in caplog.text
+def test_bytes_without_a_commit_mark_are_cut_off_with_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = (run / TRACE).read_bytes()
+    for tail, size in ((b"\x00\n" * 7 + b"{", 15), (b'{"v": 1}\n{"v":1,"ev', 19)):
+        (run / TRACE).write_bytes(before + tail)
+        RunFolder.resume(run).release()
+        assert f"{size} bytes without a commit mark are cut off" in caplog.text
+        assert (run / TRACE).read_bytes() == before
 
 
-def test_a_run_without_checksums_goes_on_without_and_says_so(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_of_an_older_version_continues_without_checksums(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     as_of_version_0_2(run)
-    again = RunFolder.resume(run)
-    assert "was made by a version without checksums" in caplog.text
-    again.commit(result(3), entries(3))
-    again.release()
+    with RunFolder.resume(run) as folder:
+        assert "was made by a version without checksums" in caplog.text
+        folder.commit(result(3), entries(3))
     assert "sum" not in (run / TRACE).read_text()
     assert len(list(read_trace(run / TRACE))) == 8
     lines = (run / TRACE).read_bytes().splitlines(keepends=True)
@@ -247,18 +243,17 @@ def test_a_run_without_checksums_goes_on_without_and_says_so(run: Path, caplog: 
         RunFolder.resume(run)
 
 
-def test_a_full_disk_leaves_no_half_of_an_episode(run: Path) -> None:
+def test_full_disk_leaves_no_part_of_an_episode(run: Path) -> None:
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    again = RunFolder.resume(run)
-    with limited(len(before[TRACE]) + 20), pytest.raises(CapacityError, match=r"no room for .*trace\.jsonl"):
-        again.commit(result(3), entries(3))
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    again.commit(result(3), entries(3))
-    again.release()
+    with RunFolder.resume(run) as folder:
+        with limited(len(before[TRACE]) + 20), pytest.raises(CapacityError, match=r"no room for .*trace\.jsonl"):
+            folder.commit(result(3), entries(3))
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+        folder.commit(result(3), entries(3))
     assert RunFolder.resume(run).finished == {0, 1, 2, 3}
 
 
-def test_a_file_that_may_not_be_read_is_named(run: Path) -> None:
+def test_unreadable_file_is_an_error(run: Path) -> None:
     for name, reader in {EPISODES: RunFolder.read, END: RunFolder.read, TRACE: traced, CONFIG: read_config}.items():
         file = (run / name).rename(run.parent / name)
         (run / name).mkdir()
@@ -268,20 +263,20 @@ def test_a_file_that_may_not_be_read_is_named(run: Path) -> None:
         file.rename(run / name)
 
 
-def test_a_place_where_nothing_may_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_system_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create(tmp_path / "run", {})
 
-    def denied(*given: object, **more: object) -> None:
+    def deny(*arguments: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(Path, "open", deny)
     with pytest.raises(StorageError, match=r"trace\.jsonl cannot be written \(Read-only file system\)"):
         folder.commit(result(0), entries(0))
 
 
 @contextmanager
 def limited(size: int) -> Iterator[None]:
-    """No file may become longer: writing beyond raises EFBIG."""
+    """Limit the size of files: a longer write raises EFBIG."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

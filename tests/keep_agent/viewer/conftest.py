@@ -1,4 +1,4 @@
-"""Fixtures of runs: one of the bundled model, one with pictures and no model, and a synthetic one."""
+"""Fixtures of runs: with the bundled model, with pictures and no model, and synthetic."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ SIZE = Size(steps=24, layers=6, segments=12)
 
 
 def play(planner: str, folder: Path, *overrides: str) -> Path:
-    """A short run of the bundled model as its user makes it; its folder."""
-    setting = [f"planner={planner}", "prompt.encoder=hashed", f"eval.out={folder}"]
-    more = ["eval.episodes=2", "eval.threads=1", "env.max_steps=7", "eval.progress=false", "env.stream=2"]
-    command = [sys.executable, "-m", "eval.alfred", *setting, *more, *overrides]
+    """Evaluate a planner with the bundled model in a short run; return its folder."""
+    options = [f"planner={planner}", "prompt.encoder=hashed", f"eval.out={folder}", "eval.episodes=2", "eval.threads=1"]
+    options += ["env.max_steps=7", "eval.progress=false", "env.stream=2", *overrides]
+    command = [sys.executable, "-m", "eval.alfred", *options]
     subprocess.run(command, cwd=folder.parent, check=True, capture_output=True)
     return next(folder.rglob("trace.jsonl")).parent
 
 
 @pytest.fixture(scope="session")
 def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams of two tasks by KEEP, with hops."""
+    """Evaluate KEEP in two streams of two tasks, with hops."""
     folder = shared(tmp_path_factory) / "keep"
-    with folder.with_suffix(".lock").open("w") as lock:  # one process plays it, the others wait
+    with folder.with_suffix(".lock").open("w") as lock:  # one process evaluates, the others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
         return find_runs(folder)[0] if folder.exists() else play("keep", folder)
 
 
 def shared(factory: pytest.TempPathFactory) -> Path:
-    """The folder that all processes of a test run have in common, or the only one's own."""
+    """Return the folder that all processes of a test run share."""
     single = factory.getbasetemp()
     return single.parent if "PYTEST_XDIST_WORKER" in os.environ else single
 
 
 @pytest.fixture(scope="session")
 def random_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two episodes without a model, with a picture of every step; it fails."""
+    """Record two failed episodes without a model, with a picture of every step."""
     run = RunFolder.create(tmp_path_factory.mktemp("random") / "run", {"planner": {"name": "random"}})
     for index, task in enumerate((MUG, APPLE)):
-        running = episode(task)
-        env = Pictured(AlfredEnv(skills="lota", observability="full", episodes=[running], max_steps=4))
-        frames = Frames(running.id, "png")
-        planner = RandomPlanner()
-        result, entries = run_episode(env, planner, running, index=index, skills="lota", seed=0, frames=frames)
+        house = episode(task)
+        env = Pictured(AlfredEnv(skills="lota", observability="full", episodes=[house], max_steps=4))
+        frames = Frames(house.id, "png")
+        result, entries = run_episode(env, RandomPlanner(), house, index=index, skills="lota", seed=0, frames=frames)
         run.commit(result, entries, frames)
     return run.path
 

@@ -1,4 +1,4 @@
-"""``keep-agent view`` answers programs and pages of this machine only."""
+"""Access to ``keep-agent view``: programs and pages of this machine only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
      {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}],
     ids=str,
 )  # fmt: skip
-def test_no_page_of_another_site_reads_runs(http: httpx.Client, headers: dict[str, str]) -> None:
+def test_pages_of_other_sites_are_refused(http: httpx.Client, headers: dict[str, str]) -> None:
     for path in PATHS:
         answer = http.get(path, headers=headers)
         assert answer.status_code == 403 and "error" in answer.json()
@@ -41,16 +41,17 @@ def test_no_page_of_another_site_reads_runs(http: httpx.Client, headers: dict[st
             pass
 
 
-def test_its_own_pages_and_programs_do(http: httpx.Client) -> None:
+def test_own_pages_and_programs_are_admitted(http: httpx.Client) -> None:
     port = http.base_url.port
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "localhost:9000"):  # the last: a tunnel
+    hosts = (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "localhost:9000")  # the last one: a tunnel
+    for host in hosts:
         headers = {"Host": host, "Origin": f"http://{host}"}
         assert len(http.get("/viewer/data/episodes", headers=headers).json()) == 1
     with connect(socket_of(http), origin=f"http://127.0.0.1:{port}"):
         pass
 
 
-def test_addresses_lead_to_the_list_and_keep_their_query(http: httpx.Client) -> None:
+def test_redirection_keeps_the_query(http: httpx.Client) -> None:
     for path, end in (("/", "/viewer/"), ("/viewer", "/viewer/"), ("/viewer?a=1&b=%C3%A4", "/viewer/?a=1&b=%C3%A4")):
         answer = http.get(path, follow_redirects=True)
         assert answer.status_code == 200 and answer.url.raw_path.decode() == end

@@ -1,4 +1,4 @@
-"""The viewer's pages in a headless Chromium, served by the real command."""
+"""Pages of the viewer in a headless Chromium, served by the command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pytest
 
@@ -15,6 +15,7 @@ from benchmarks.viewer import measure
 from benchmarks.viewer_browser import browser, chromium, serving
 from benchmarks.viewer_trace import Size, write_run
 from keep_agent.viewer.export.html import write_html
+from keep_agent.viewer.trace_index import EpisodeIndex
 from tests import waiting
 from tests.keep_agent.viewer.conftest import play
 from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
@@ -24,6 +25,10 @@ from selenium.webdriver import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
+from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+
+ROWS = ".keep-episodes tbody tr"
+WIDTHS = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def chrome() -> Iterator[WebDriver]:
 
 @pytest.fixture(scope="module")
 def runs(keep_run: Path, random_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs: keep and cacheblend on the same episodes, one with pictures, one with hostile texts."""
+    """Make a folder of runs: keep and cacheblend on the same episodes, one with pictures, one with hostile texts."""
     root = tmp_path_factory.mktemp("runs")
     shutil.copytree(keep_run, root / "keep")
     shutil.copytree(play("cacheblend", root.parent / "blend"), root / "cacheblend")
@@ -51,12 +56,12 @@ def runs(keep_run: Path, random_run: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def address(runs: Path) -> Iterator[str]:
-    with serving(runs) as served_at:
-        yield served_at
+    with serving(runs) as url:
+        yield url
 
 
-def until(driver: WebDriver, test: Callable[[], object], what: str) -> None:
-    waiting.until(test, lambda: f"{what}: not yet; {driver.get_log('browser')}")
+def until(driver: WebDriver, condition: Callable[[], object], text: str) -> None:
+    waiting.until(condition, lambda: f"no {text}; {driver.get_log('browser')}")
 
 
 def script(driver: WebDriver, code: str) -> object:
@@ -78,18 +83,17 @@ def at_step(driver: WebDriver, number: int) -> None:
     assert script(driver, "document.querySelector('.toolbar input').value") == str(number + 1)
 
 
-def keys(driver: WebDriver, *pressed: str) -> None:
-    ActionChains(driver).send_keys(*pressed).perform()
+def press(driver: WebDriver, key: str) -> None:
+    ActionChains(driver).send_keys(key).perform()
 
 
-def shifted(driver: WebDriver, key: str) -> None:
-    ActionChains(driver).key_down(Keys.SHIFT).send_keys(key).key_up(Keys.SHIFT).perform()
+def first_episode(run: Path) -> EpisodeIndex:
+    return next(iter(run_of(run).index.refresh().values()))
 
 
-def page(address: str, run: str, root: Path, **more: object) -> str:
-    """Address of the first episode of a run."""
-    key = next(iter(run_of(root / run).index.refresh()))
-    return f"{address}/episode?run={run}&episode={quote(key)}" + "".join(f"&{name}={more[name]}" for name in more)
+def page(address: str, run: str, root: Path, **options: object) -> str:
+    """Return the address of the first episode of a run."""
+    return f"{address}/episode?{urlencode({'run': run, 'episode': first_episode(root / run).key} | options)}"
 
 
 def open_page(driver: WebDriver, url: str) -> None:
@@ -100,17 +104,33 @@ def open_page(driver: WebDriver, url: str) -> None:
 
 
 def framed(driver: WebDriver) -> None:
-    """Wait until what is drawn is laid out, and what watches its size has been told."""
+    """Wait until the page is laid out, and observers of its size have been called."""
     driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
-def test_the_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) -> None:
-    chrome.get(f"{address}/")
-    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 7, "all episodes")
-    chrome.find_element(By.CSS_SELECTOR, ".keep-filters input[aria-label=search]").send_keys("random")
-    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 2, "two of them")
+def find(driver: WebDriver, selector: str) -> WebElement:
+    return driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def count(driver: WebDriver, selector: str) -> int:
+    return len(driver.find_elements(By.CSS_SELECTOR, selector))
+
+
+def open_list(driver: WebDriver, address: str) -> None:
+    driver.get(f"{address}/")
+    until(driver, lambda: count(driver, ROWS) == 7, "list of all episodes")
+
+
+def check_log(driver: WebDriver) -> None:
+    assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def test_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) -> None:
+    open_list(chrome, address)
+    find(chrome, ".keep-filters input[aria-label=search]").send_keys("random")
+    until(chrome, lambda: count(chrome, ROWS) == 2, "filtered list")
     assert "2 of 7 episodes" in text(chrome, ".keep-keys")
-    chrome.find_element(By.CSS_SELECTOR, ".keep-episodes td.keep-episode").click()
+    find(chrome, ".keep-episodes td.keep-episode").click()
     until(chrome, lambda: text(chrome, ".keep-viewer .action"), "the episode")
     assert query(chrome)["run"] == "random"
     chrome.find_element(By.PARTIAL_LINK_TEXT, "all episodes").click()
@@ -122,40 +142,39 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
     episode = next(iter(run.index.refresh().values()))
     last = len(episode.places) - 1
     open_page(chrome, page(address, "keep", runs))
-    for pressed, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
-        keys(chrome, pressed)
+    for key, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
+        press(chrome, key)
         at_step(chrome, number)
         assert episode.outlines[number].skill in text(chrome, ".keep-viewer .action")
         assert run.index.entry(episode, number)["instruction"] == text(chrome, ".keep-viewer .instruction")
-    shifted(chrome, Keys.ARROW_LEFT)
+    ActionChains(chrome).key_down(Keys.SHIFT).send_keys(Keys.ARROW_LEFT).key_up(Keys.SHIFT).perform()
     at_step(chrome, max(0, last - 10))
-    keys(chrome, Keys.HOME)
+    press(chrome, Keys.HOME)
     at_step(chrome, 0)
-    keys(chrome, Keys.ARROW_LEFT)
+    press(chrome, Keys.ARROW_LEFT)
     at_step(chrome, 0)
-    chrome.execute_script(
-        "const s = document.querySelector('.track-box input'); s.value = 2; s.dispatchEvent(new Event('input'))"
-    )
+    move = "const slider = arguments[0]; slider.value = 2; slider.dispatchEvent(new Event('input'))"
+    chrome.execute_script(move, find(chrome, ".track-box input"))
     at_step(chrome, 2)
 
 
-def test_the_address_names_the_step_that_is_drawn(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_address_names_the_visible_step(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "keep", runs))
     at_step(chrome, 0)
-    last = len(next(iter(run_of(runs / "keep").index.refresh().values())).places) - 1
+    last = len(first_episode(runs / "keep").places) - 1
     chrome.execute_script(
-        "const real = window.fetch, goes_on = new Promise((resolve) => { window.goOn = resolve; });"
-        "window.fetch = (...given) => goes_on.then(() => real(...given))"
+        "const real = window.fetch, ready = new Promise((resolve) => { window.deliver = resolve; });"
+        "window.fetch = (...values) => ready.then(() => real(...values))"
     )
-    keys(chrome, Keys.END)
-    chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
+    press(chrome, Keys.END)
+    find(chrome, ".memory .line").click()
     until(chrome, lambda: query(chrome).get("segment"), "the segment in the address")
     assert query(chrome)["step"] == "0"
-    chrome.execute_script("window.goOn()")
+    chrome.execute_script("window.deliver()")
     at_step(chrome, last)
 
 
-def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_click_on_a_block_shows_its_text_and_ranks(chrome: WebDriver, address: str, runs: Path) -> None:
     run = run_of(runs / "keep")
     episode = next(iter(run.index.refresh().values()))
     number, entry = next(
@@ -165,25 +184,25 @@ def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, addr
     )
     target = entry["hops"][0]["edges"][0][1]
     open_page(chrome, page(address, "keep", runs, step=number))
-    block = chrome.find_element(By.CSS_SELECTOR, f".layers-panel rect[data-key='{target}']")
+    block = find(chrome, f".layers-panel rect[data-key='{target}']")
     ActionChains(chrome).move_to_element(block).click().perform()
     until(chrome, lambda: text(chrome, ".detail-panel b") == target, "the segment")
     assert text(chrome, ".detail-panel pre") == episode.texts.versions(number, target)[-1][1]
     count_chosen = sum(target in [edge[1] for edge in hop["edges"]] for hop in entry["hops"])
-    assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == count_chosen
+    assert count(chrome, ".detail-panel circle.rank") == count_chosen
     assert text(chrome, ".memory .line.selected span:nth-child(2)") == target
     until(chrome, lambda: query(chrome).get("segment") == target, "the address")
     chrome.execute_script("document.querySelector('.scroller').scrollTop = 0")
-    chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
+    find(chrome, ".memory .line").click()
     until(chrome, lambda: text(chrome, ".detail-panel b") == entry["segments"][0]["id"], "the first segment")
-    chrome.find_element(By.CSS_SELECTOR, f".node[data-key='{target}'] rect").click()
+    find(chrome, f".node[data-key='{target}'] rect").click()
     until(chrome, lambda: text(chrome, ".detail-panel b") == target, "the node's segment")
 
 
-def test_a_deep_link_is_the_step_it_names_also_when_reloaded(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_deep_link_opens_its_step_also_after_a_reload(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "keep", runs, step=2, segment="did_1"))
     at_step(chrome, 2)
-    keys(chrome, Keys.ARROW_RIGHT)
+    press(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 3)
     header = text(chrome, ".keep-viewer header.step")
     chrome.refresh()
@@ -193,76 +212,64 @@ def test_a_deep_link_is_the_step_it_names_also_when_reloaded(chrome: WebDriver, 
     assert query(chrome)["segment"] == "did_1"
 
 
-def test_a_step_is_redrawn_for_another_width_only(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_step_is_redrawn_for_another_width_only(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "keep", runs))
-    before = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+    before = find(chrome, ".layers-panel svg")
     chrome.execute_script("document.querySelector('.track-box').style.height = '99px'")
     framed(chrome)
     assert script(chrome, "document.querySelector('.layers-panel svg')") == before
     chrome.execute_script("document.querySelector('.keep-viewer').style.width = '900px'")
     framed(chrome)
-    redrawn = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+    redrawn = find(chrome, ".layers-panel svg")
     assert redrawn != before
     assert int(redrawn.get_attribute("width")) < 900
 
 
-def test_two_runs_move_together_and_their_differences_are_marked(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_two_runs_move_together_with_marked_differences(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "keep", runs, other="cacheblend"))
-    keys(chrome, Keys.ARROW_RIGHT)
+    press(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 1)
-    skills = {name: [item.skill for item in outlines(runs / name)] for name in ("keep", "cacheblend")}
-    skills_shown = script(chrome, "[...document.querySelectorAll('.action b')].map((each) => each.textContent)")
-    assert skills_shown == [skills["keep"][1], skills["cacheblend"][1]]
-    open_page(chrome, page(address, "keep", runs, other="random", other_episode=quote(first_key(runs / "random"))))
-    differ = script(chrome, "document.querySelector('.marks .differs').getAttribute('d')")
-    assert differ, "two other episodes do differ"
-    assert len(chrome.find_elements(By.CSS_SELECTOR, ".pane.differs")) == 2
+    skills = script(chrome, "[...document.querySelectorAll('.action b')].map((each) => each.textContent)")
+    assert skills == [first_episode(runs / name).outlines[1].skill for name in ("keep", "cacheblend")]
+    second = {"other": "random", "other_episode": first_episode(runs / "random").key}
+    open_page(chrome, page(address, "keep", runs, **second))
+    assert script(chrome, "document.querySelector('.marks .differs').getAttribute('d')"), "the episodes differ"
+    assert count(chrome, ".pane.differs") == 2
 
 
-def test_two_chosen_episodes_are_compared(chrome: WebDriver, address: str) -> None:
-    chrome.get(f"{address}/")
-    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 7, "all episodes")
-    button = chrome.find_element(By.CSS_SELECTOR, ".keep-filters button")
-    assert not button.is_enabled(), "two have to be chosen"
+def test_two_selected_episodes_are_compared(chrome: WebDriver, address: str) -> None:
+    open_list(chrome, address)
+    button = find(chrome, ".keep-filters button")
+    assert not button.is_enabled(), "it needs two selected episodes"
     for box in chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody .q-checkbox")[:2]:
         box.click()
     until(chrome, button.is_enabled, "the button")
     button.click()
-    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".pane .action")) == 2, "two panes")
+    until(chrome, lambda: count(chrome, ".pane .action") == 2, "two panes")
     assert query(chrome)["other"] == "cacheblend"
-
-
-def outlines(run: Path) -> list:
-    return next(iter(run_of(run).index.refresh().values())).outlines
-
-
-def first_key(run: Path) -> str:
-    return next(iter(run_of(run).index.refresh()))
 
 
 def test_pictures_are_shown_before_and_after(chrome: WebDriver, address: str, runs: Path) -> None:
     open_page(chrome, page(address, "random", runs, step=1))
-    widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
-    until(chrome, lambda: script(chrome, widths) == [8, 8], "two pictures")
+    until(chrome, lambda: script(chrome, WIDTHS) == [8, 8], "two pictures")
     assert "This planner has no model" in text(chrome, ".layers-panel")
 
 
-def test_nothing_leaves_this_machine(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_pages_load_from_their_server_only(chrome: WebDriver, address: str, runs: Path) -> None:
     chrome.get_log("performance")
-    chrome.get(f"{address}/")
-    until(chrome, lambda: chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr"), "the list")
+    open_list(chrome, address)
     open_page(chrome, page(address, "random", runs, step=1))
-    keys(chrome, Keys.ARROW_RIGHT)
+    press(chrome, Keys.ARROW_RIGHT)
     at_step(chrome, 2)
     origin = "{0.scheme}://{0.netloc}/".format(urlsplit(address))
     messages = [json.loads(line["message"])["message"] for line in chrome.get_log("performance")]
     urls = [item["params"]["request"]["url"] for item in messages if item["method"] == "Network.requestWillBeSent"]
     assert len(urls) > 10
     assert [url for url in urls if not url.startswith((origin, "data:", "blob:"))] == []
-    assert [line for line in chrome.get_log("browser") if line["level"] == "SEVERE"] == []
+    check_log(chrome)
 
 
-def test_hostile_texts_are_shown_as_they_are(chrome: WebDriver, address: str, runs: Path, tmp_path: Path) -> None:
+def test_hostile_texts_are_no_markup(chrome: WebDriver, address: str, runs: Path, tmp_path: Path) -> None:
     run = run_of(runs / "evil")
     file = write_html(run, run.index.episode(EVIL), tmp_path / "evil.html")
     for url in (f"{address}/episode?run=evil&episode={quote(EVIL)}", file.as_uri()):
@@ -278,27 +285,26 @@ def test_hostile_texts_are_shown_as_they_are(chrome: WebDriver, address: str, ru
     assert chrome.title != "broken"
 
 
-def test_an_export_opens_from_a_file_and_its_slider_works(chrome: WebDriver, runs: Path, tmp_path: Path) -> None:
+def test_export_opens_from_a_file_with_its_keys(chrome: WebDriver, runs: Path, tmp_path: Path) -> None:
     run = run_of(runs / "random")
     episode = next(iter(run.index.refresh().values()))
     open_page(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
     assert chrome.current_url.startswith("file://")
-    keys(chrome, Keys.END)
+    press(chrome, Keys.END)
     last = len(episode.places) - 1
     until(chrome, lambda: chrome.current_url.endswith(f"#step={last}"), "the last step")
     assert episode.outlines[last].skill in text(chrome, ".keep-viewer .action")
-    widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
-    until(chrome, lambda: script(chrome, widths) == [8, 8], "its pictures")
-    assert [line for line in chrome.get_log("browser") if line["level"] == "SEVERE"] == []
+    until(chrome, lambda: script(chrome, WIDTHS) == [8, 8], "its pictures")
+    check_log(chrome)
 
 
-def test_a_run_that_grows_is_followed(chrome: WebDriver, address: str, runs: Path) -> None:
+def test_growing_run_is_followed(chrome: WebDriver, address: str, runs: Path) -> None:
     run = write(runs / "live", [opening("live"), step(0, "live")])
     open_page(chrome, f"{address}/episode?run=live&episode=live")
     append(run, step(1, "live", skill="look around"))
     until(chrome, lambda: "of 2" in text(chrome, ".toolbar"), "the second step")
     at_step(chrome, 0)
-    chrome.find_element(By.CSS_SELECTOR, ".toolbar input[type=checkbox]").click()
+    find(chrome, ".toolbar input[type=checkbox]").click()
     at_step(chrome, 1)
     append(run, step(2, "live", skill="take a rest"))
     at_step(chrome, 2)
@@ -311,14 +317,14 @@ def append(run: Path, entry: dict) -> None:
         stream.write(json.dumps(entry) + "\n")
 
 
-def test_an_episode_that_is_not_there_is_refused_in_words(chrome: WebDriver, address: str) -> None:
+def test_missing_episode_is_an_error_on_the_page(chrome: WebDriver, address: str) -> None:
     chrome.get(f"{address}/episode?run=keep&episode=nowhere")
     until(chrome, lambda: "no episode 'nowhere'" in text(chrome, ".keep-refused"), "a refusal")
 
 
 @pytest.mark.slow
-def test_a_step_of_a_large_trace_is_painted_within_a_tenth_of_a_second(chrome: WebDriver, tmp_path: Path) -> None:
-    """The median over key presses; other processes may disturb a try, hardly all three."""
+def test_step_of_a_large_trace_is_painted_within_a_tenth_of_a_second(chrome: WebDriver, tmp_path: Path) -> None:
+    """Compare the median over key presses, in three tries, since other processes may disturb one."""
     run = write_run(tmp_path / "long", Size(steps=150))
     medians = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""``keep-agent view``: what it refuses, and what it writes."""
+"""Command ``keep-agent view``: refused options, and written files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.keep_agent.viewer.traces import opening, step, write
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
-def test_a_public_host_is_refused(host: str, tmp_path: Path) -> None:
+def test_public_host_is_refused(host: str, tmp_path: Path) -> None:
     write(tmp_path, [opening()])
     with pytest.raises(ConfigError, match=r"without a password.*127\.0\.0\.1"):
         main([str(tmp_path), "--host", host], Console())
 
 
-def test_a_missing_run_is_named(tmp_path: Path) -> None:
+def test_missing_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is no folder"):
         main([str(tmp_path / "nowhere")], Console())
 
 
-def test_an_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "run", [opening(), step(), opening("f"), step(0, "f")])
     file = tmp_path / "out" / "page.html"
     main([str(tmp_path / "run"), "--html", str(file), "--episode", "f"], Console(width=200))
@@ -35,30 +35,27 @@ def test_an_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("place", [".", ""])
-def test_a_page_needs_a_name(place: str, tmp_path: Path) -> None:
+def test_folder_in_place_of_a_file_is_refused(place: str, tmp_path: Path) -> None:
     write(tmp_path, [opening(), step()])
     with pytest.raises(ConfigError, match="is a folder: name a file, such as "):
         main([str(tmp_path), "--html", place], Console())
 
 
-def test_an_unknown_episode_is_named_with_those_there_are(tmp_path: Path) -> None:
+def test_unknown_episode_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
     write(tmp_path, [opening(), opening("f")])
     with pytest.raises(DataError, match="no episode 'x' .*there are: e, f"):
         main([str(tmp_path), "--html", str(tmp_path / "x.html"), "--episode", "x"], Console())
 
 
-def test_a_damaged_trace_without_an_episode_is_named(tmp_path: Path) -> None:
-    write(tmp_path, [opening(), step()])
-    trace = next(tmp_path.rglob("trace.jsonl"))
+def test_damaged_trace_is_an_error_with_its_line(tmp_path: Path) -> None:
+    trace = write(tmp_path, [opening(), step()]) / "trace.jsonl"
     trace.write_bytes(b"\xff" + trace.read_bytes())
     with pytest.raises(DataError, match=r"no episode under .*there are: none; .*trace\.jsonl:1 "):
         main([str(tmp_path), "--html", str(tmp_path / "x.html")], Console())
 
 
-def test_without_nicegui_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nicegui_is_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nicegui", None)
-    monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
-    monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
     monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'keep-agent\[server\]'"):
         application(tmp_path)

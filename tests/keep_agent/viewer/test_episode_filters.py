@@ -1,4 +1,4 @@
-"""List of episodes: their statuses, and the effect of filters."""
+"""Rows of the list of episodes: statuses and filters."""
 
 from __future__ import annotations
 
@@ -26,38 +26,32 @@ TASK = {"id": "t", "type": "fetch", "instruction": "Fetch it."}
         ([opening(), step(), end(True)], "open"),
     ],
 )
-def test_the_status_of_an_episode(lines: list, status: str, tmp_path: Path) -> None:
+def test_status_of_an_episode(lines: list, status: str, tmp_path: Path) -> None:
     write(tmp_path, lines)
     assert [row.status for row in episode_rows(Library(tmp_path).runs())] == [status]
 
 
-def test_a_live_agent_is_listed_by_the_instruction_of_its_steps(tmp_path: Path) -> None:
+def test_running_agent_is_listed_by_the_instruction_of_its_steps(tmp_path: Path) -> None:
     write(tmp_path / "runs" / "agent-7", [opening("agent-7"), step(0, "agent-7", instruction="Tidy up.")])
     (row,) = episode_rows(Library(tmp_path / "runs").runs())
-    assert (row.run, row.episode, row.instruction, row.status, row.steps) == (
-        "agent-7",
-        "agent-7",
-        "Tidy up.",
-        "open",
-        1,
-    )
+    values = (row.run, row.episode, row.instruction, row.status, row.steps)
+    assert values == ("agent-7", "agent-7", "Tidy up.", "open", 1)
 
 
-def test_a_real_run_is_listed(random_run: Path) -> None:
+def test_recorded_run_is_listed(random_run: Path) -> None:
     rows = episode_rows(Library(random_run).runs())
-    assert {(row.run, row.method, row.types, row.goal) for row in rows} == {
-        (".", "random", ("pick_and_place_simple",), (0, 1))
-    }
+    values = {(row.run, row.method, row.types, row.goal) for row in rows}
+    assert values == {(".", "random", ("pick_and_place_simple",), (0, 1))}
     assert all(row.status == "failed" and row.steps <= 4 for row in rows)
 
 
-def row(**more: object) -> EpisodeRow:
+def row(**fields: object) -> EpisodeRow:
     plain = {"run": "r", "method": "keep", "episode": "house-1", "instruction": "Heat an Egg", "tasks": 1}
     rest = {"types": ("heat", "place"), "steps": 3, "failures": 1, "goal": None, "status": "failed"}
-    return EpisodeRow(**(plain | rest | more))  # type: ignore[arg-type]
+    return EpisodeRow(**(plain | rest | fields))  # type: ignore[arg-type]
 
 
-def test_filters_narrow() -> None:
+def test_filters_exclude_rows() -> None:
     assert Filters().keep(row())
     assert Filters("failed", "keep", "place", "egg").keep(row())
     assert Filters("failed").keep(row(status="crashed")), "a crash is a failure"

@@ -1,4 +1,4 @@
-"""One file that shows an episode without a server, and one for Rerun."""
+"""Exports of an episode: a page without a server, and a recording for Rerun."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def first(run: Run):
     return next(iter(run.index.refresh().values()))
 
 
-def test_the_page_carries_every_step(keep_run: Path, tmp_path: Path) -> None:
+def test_page_holds_every_step(keep_run: Path, tmp_path: Path) -> None:
     run = run_of(keep_run)
     exported = content(write_html(run, first(run), tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
     views = [step_view(run, first(run), number).to_json() for number in range(len(first(run).places))]
@@ -41,14 +41,14 @@ def test_the_page_carries_every_step(keep_run: Path, tmp_path: Path) -> None:
     assert len(exported["overview"]["outlines"]) == len(views)
 
 
-def test_the_page_carries_its_pictures(random_run: Path) -> None:
+def test_page_holds_its_pictures(random_run: Path) -> None:
     run = run_of(random_run)
     pictures = content(page(run, first(run)))["pictures"]
     assert set(pictures) == {str(number) for number in first(run).frames}
     assert all(b64decode(url.partition(",")[2]).startswith(b"\x89PNG") for url in pictures.values())
 
 
-def test_the_page_asks_nobody_for_anything(keep_run: Path) -> None:
+def test_page_loads_nothing_else(keep_run: Path) -> None:
     text = page(run_of(keep_run), first(run_of(keep_run)))
     modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', text)[1])["imports"]  # type: ignore[index]
     sources = [b64decode(url.partition(",")[2]).decode() for url in modules.values()]
@@ -56,11 +56,11 @@ def test_the_page_asks_nobody_for_anything(keep_run: Path) -> None:
     namespace = "http://www.w3.org/2000/svg"
     assert all("://" not in source.replace(namespace, "") for source in [text, *sources])
     imported = {name for source in sources for name in re.findall(r'from "([^"]+)"', source)}
-    assert imported <= set(modules), "each module that is imported is there"
+    assert imported <= set(modules), "the page holds every imported module"
     assert "keep-viewer/embedded.js" in modules
 
 
-def test_texts_of_a_run_are_never_markup(tmp_path: Path) -> None:
+def test_texts_of_a_run_are_no_markup(tmp_path: Path) -> None:
     evil = step(skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
     run = run_of(write(tmp_path / "run", [opening(EVIL), evil | {"episode": EVIL}]))
     text = page(run, first(run))
@@ -69,13 +69,13 @@ def test_texts_of_a_run_are_never_markup(tmp_path: Path) -> None:
     assert content(text)["overview"]["episode"] == EVIL
 
 
-def test_a_picture_that_is_missing_or_elsewhere_is_left_out(tmp_path: Path) -> None:
+def test_missing_and_foreign_pictures_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(b"secret")
     run = run_of(write(tmp_path / "run", [opening(frame="../secret.png"), step(frame="frames/e/0001.png")]))
     assert content(page(run, first(run)))["pictures"] == {"-1": "", "0": ""}
 
 
-def test_a_recording_holds_the_steps(random_run: Path, keep_run: Path, tmp_path: Path) -> None:
+def test_recording_holds_the_steps(random_run: Path, keep_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("rerun")
     for path, entities in ((random_run, {"/skills", "/frame"}), (keep_run, {"/memory", "/recomputation", "/hops"})):
         run = run_of(path)
@@ -85,28 +85,28 @@ def test_a_recording_holds_the_steps(random_run: Path, keep_run: Path, tmp_path:
         assert entities <= set(re.findall(r"^(/\S+):", exported, re.MULTILINE))
 
 
-def test_a_recording_is_whole_or_not_there(random_run: Path, tmp_path: Path) -> None:
-    """Check an export during which a step disappears, since the run is written again."""
+def test_failed_recording_keeps_the_older_file(random_run: Path, tmp_path: Path) -> None:
+    """A step disappears during the export, since the run is written again."""
     pytest.importorskip("rerun")
     run = run_of(random_run)
     episode = first(run)
     cut = replace(episode, places=[*episode.places[:2], replace(episode.places[2], start=episode.places[2].start + 1)])
     path = tmp_path / "episode.rrd"
-    path.write_bytes(b"of an earlier time")
+    path.write_bytes(b"older")
     with pytest.raises(DataError):
         write_rrd(run, cut, path)
-    assert path.read_bytes() == b"of an earlier time"
+    assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_rerun_the_extra_is_named(synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rerun_is_an_error(synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rerun", None)
     with pytest.raises(ConfigError, match=r"pip install 'keep-agent\[rerun\]'"):
         write_rrd(run_of(synthetic), first(run_of(synthetic)), tmp_path / "x.rrd")
     assert not (tmp_path / "x.rrd").exists()
 
 
-def test_the_heat_map_is_filled_down_to_the_last_layer(synthetic: Path) -> None:
+def test_heat_map_is_filled_down_to_the_last_layer(synthetic: Path) -> None:
     run = run_of(synthetic)
     view = step_view(run, first(run), 5).prompt
     assert view is not None

@@ -1,4 +1,4 @@
-"""The data routes: what they answer, and what they refuse in words."""
+"""JSON routes: answers, and errors with a text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def client(root: Path) -> TestClient:
     return TestClient(app)
 
 
-def test_a_step_is_the_models_view(keep_run: Path) -> None:
+def test_step_is_the_view_of_the_step_model(keep_run: Path) -> None:
     run = run_of(keep_run)
     for key, episode in run.index.refresh().items():
         answer = client(keep_run).get("/data/step", params={"run": ".", "episode": key, "step": 1})
         assert answer.json() == json.loads(step_view(run, episode, 1).to_json())
 
 
-def test_a_run_that_grows_is_told_bit_by_bit(tmp_path: Path) -> None:
+def test_growing_run_is_read_in_parts(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step()])
     http, query = client(tmp_path), {"run": ".", "episode": "e"}
     assert http.get("/data/episode", params=query).json()["steps"] == 1
@@ -39,7 +39,7 @@ def test_a_run_that_grows_is_told_bit_by_bit(tmp_path: Path) -> None:
     assert http.get("/data/episodes").json()[0]["steps"] == 2
 
 
-def test_a_broken_line_is_told_beside_what_can_be_read(tmp_path: Path) -> None:
+def test_damaged_line_is_a_problem_beside_the_valid_steps(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(), "no json"])
     body = client(tmp_path).get("/data/episode", params={"run": ".", "episode": "e"}).json()
     assert body["steps"] == 1
@@ -47,7 +47,7 @@ def test_a_broken_line_is_told_beside_what_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "more", "says"),
+    ("route", "query", "text"),
     [
         ("episode", {"run": "../x"}, "no run '../x'"),
         ("episode", {"episode": "f"}, "no episode 'f'"),
@@ -57,11 +57,11 @@ def test_a_broken_line_is_told_beside_what_can_be_read(tmp_path: Path) -> None:
         ("picture", {"step": 1}, "is no picture in"),
     ],
 )
-def test_what_is_not_there_is_named(route: str, more: dict, says: str, tmp_path: Path) -> None:
+def test_missing_content_is_an_error(route: str, query: dict, text: str, tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(), step(1, frame="../../etc/passwd")])
-    answer = client(tmp_path).get(f"/data/{route}", params={"run": ".", "episode": "e", "step": 0} | more)
+    answer = client(tmp_path).get(f"/data/{route}", params={"run": ".", "episode": "e", "step": 0} | query)
     assert answer.status_code == 404
-    assert says in answer.json()["detail"]
+    assert text in answer.json()["detail"]
 
 
 def test_pictures_are_served_by_step(random_run: Path) -> None:

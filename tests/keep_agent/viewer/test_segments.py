@@ -27,33 +27,28 @@ def states(entry: dict[str, Any], history: History[str], step: int) -> list[str]
     return [view.state for view in segment_views(entry, history, step)]
 
 
-def test_a_block_that_only_layer_0_touched_is_a_hit() -> None:
+def test_segment_recomputed_at_layer_0_only_is_a_hit() -> None:
     assert states(with_last_layers(-1, 0), texts(), 0) == ["hit", "hit"]
     assert states(with_last_layers(1, 7), texts(), 0) == ["recomputed", "recomputed"]
 
 
-def test_a_miss_is_changed_only_where_the_text_is_another_one_now() -> None:
+def test_missed_segment_is_changed_only_at_the_step_of_a_new_text() -> None:
     entry = with_last_layers(1, 1, hit=(False, False))
-    assert states(entry, texts((0, "a", "one"), (0, "b", "one")), 0) == ["fresh", "fresh"], "seen for the first time"
+    assert states(entry, texts((0, "a", "one"), (0, "b", "one")), 0) == ["fresh", "fresh"], "the first text"
     history = texts((0, "a", "one"), (0, "b", "one"), (3, "a", "two"))
-    assert states(entry, history, 3) == ["changed", "fresh"], "b's group had to be encoded again"
+    assert states(entry, history, 3) == ["changed", "fresh"], "the group of b was encoded again"
     assert states(entry, history, 4) == ["fresh", "fresh"]
 
 
-def test_kind_unit_and_text_are_found_by_rows() -> None:
+def test_kind_unit_and_text_follow_from_rows() -> None:
     first, second = segment_views(prompt(), texts((0, "a", "text of a"), (2, "b", "text of b")), 2)
-    assert (first.kind, first.first_unit, first.last_unit, first.text, first.written) == (
-        "static",
-        0,
-        0,
-        "text of a",
-        0,
-    )
+    assert (first.kind, first.first_unit, first.last_unit) == ("static", 0, 0)
+    assert (first.text, first.written) == ("text of a", 0)
     assert (second.kind, second.first_unit, second.text, second.written) == ("dynamic", 1, "text of b", 2)
     assert first.block == "0123456789abcdef"
 
 
-def test_a_segment_across_blocks_counts_the_rows_that_were_served() -> None:
+def test_segment_across_blocks_counts_the_rows_from_hits() -> None:
     blocks = [{"kind": "prefix", "start": 1, "tokens": 2, "hit": True, "block": "x"}]
     blocks.append({"kind": "prefix", "start": 3, "tokens": 4, "hit": False, "block": ""})
     first, second = segment_views(prompt(units=blocks), texts(), 0)
@@ -61,12 +56,12 @@ def test_a_segment_across_blocks_counts_the_rows_that_were_served() -> None:
     assert (second.first_unit, second.from_block, second.kind) == (1, 0, "prefix")
 
 
-def test_rows_in_no_unit_have_none() -> None:
+def test_segment_without_a_unit() -> None:
     first, _ = segment_views(prompt(units=[]), texts(), 0)
     assert (first.first_unit, first.kind, first.state, first.from_block) == (-1, "", "fresh", 0)
 
 
-def test_older_versions_in_a_transcript_keep_their_text_and_have_no_rank() -> None:
+def test_older_versions_in_a_transcript_keep_their_text_without_ranks() -> None:
     spans = [{"id": "a", "start": 1 + index, "stop": 2 + index, "last_layer": -1} for index in range(3)]
     history = texts((0, "a", "one"), (1, "a", "two"), (2, "a", "three"), (5, "a", "later"))
     views = segment_views(prompt(segments=spans), history, 3)
@@ -74,12 +69,12 @@ def test_older_versions_in_a_transcript_keep_their_text_and_have_no_rank() -> No
     assert [bool(view.ranks) for view in views] == [False, False, True]
 
 
-def test_more_versions_in_a_prompt_than_texts_are_without_one() -> None:
+def test_versions_beyond_the_known_texts_have_no_text() -> None:
     spans = [{"id": "a", "start": 1 + index, "stop": 2 + index, "last_layer": -1} for index in range(2)]
     assert [view.text for view in segment_views(prompt(segments=spans), texts((0, "a", "one")), 0)] == [None, "one"]
 
 
-def test_ranks_are_by_the_mass_received_at_each_layer() -> None:
+def test_ranks_follow_the_attention_mass_of_each_layer() -> None:
     hops = [
         {"layer": 2, "hops": 1, "edges": [["", "a", 0.1], ["", "b", 0.2], ["b", "a", 0.3]]},
         {"layer": 5, "hops": 1, "edges": [["", "b", 0.4]]},

@@ -1,4 +1,4 @@
-"""The pages in an application. In processes of their own: NiceGUI mounts once in each."""
+"""Viewer in another application, in a process of its own, since NiceGUI mounts once per process."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ from keep_agent.errors import ConfigError
 from keep_agent.viewer.runs import Library
 from keep_agent.viewer.server import mount
 
-begun, go, runs = threading.Event(), threading.Event(), Library.runs
+entered, go, runs = threading.Event(), threading.Event(), Library.runs
 
-def slowly(library):
-    begun.set()
+def slow_runs(library):
+    entered.set()
     go.wait()
     return runs(library)
 
 app = FastAPI()
 app.get("/api")(lambda: "other")
 mount(app, lambda: Path(sys.argv[1]), "/look")
-found = {}
+answers = {}
 with TestClient(app) as http:
-    Library.runs = slowly
+    Library.runs = slow_runs
     for page in ("/look/episode?run=.&episode=e", "/look/"):
-        begun.clear(), go.clear()
+        entered.clear(), go.clear()
         opening = threading.Thread(target=http.get, args=(page,))
         opening.start()
-        begun.wait()
-        found["while " + page] = (http.get("/api").status_code, "")
+        entered.wait()
+        answers["while " + page] = (http.get("/api").status_code, "")
         go.set(), opening.join()
     Library.runs = runs
     for path in ("/look/", "/look", "/look/episode?run=.&episode=e", "/look/episode?run=..&episode=e", "/api"):
         answer = http.get(path)
-        found[path] = (answer.status_code, answer.text)
+        answers[path] = (answer.status_code, answer.text)
 try:
     mount(FastAPI(), Path("."))
 except ConfigError as error:
-    found["again"] = (0, str(error))
-print(json.dumps(found))
+    answers["again"] = (0, str(error))
+print(json.dumps(answers))
 """
 
 
-def test_the_viewer_lives_beside_other_routes(tmp_path: Path) -> None:
+def test_viewer_is_mounted_beside_other_routes(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(instruction=EVIL)])
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answers = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True)
+    answers = json.loads(process.stdout.splitlines()[-1])
     assert {path: code for path, (code, _) in answers.items()} == dict.fromkeys(answers, 200) | {"again": 0}
     assert answers["/api"][1] == '"other"'
     assert "has served a viewer before" in answers["again"][1]

@@ -1,4 +1,4 @@
-"""A step's view holds what its run wrote, checked on real runs."""
+"""Views of steps, compared with the traces of recorded runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def steps_of(run: Run) -> list[tuple[EpisodeIndex, StepView]]:
     return [(index, step_view(run, index, number)) for index in episodes for number in range(len(index.places))]
 
 
-def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
-    """The trace holds token ids: what the viewer calls a segment's text has to give exactly them."""
+def test_texts_have_the_tokens_of_the_prompt(keep_run: Path) -> None:
+    """The text of a segment has exactly its token ids in the trace."""
     from transformers import PreTrainedTokenizerFast
 
     from planners.tiny.checkpoint import BUNDLED
@@ -40,7 +40,7 @@ def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
     assert count > 100
 
 
-def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
+def test_recorded_step_has_all_parts(keep_run: Path) -> None:
     views = [view for _, view in steps_of(run_of(keep_run))]
     assert {segment.state for view in views for segment in view.prompt.segments} >= {"recomputed", "fresh"}
     assert any(view.prompt.cold for view in views)
@@ -51,24 +51,24 @@ def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
     assert [view.end["task"] for view in views if view.end] == [0, 1, 0, 1]
 
 
-def test_a_run_without_a_model_says_so(random_run: Path) -> None:
+def test_run_without_a_model_has_no_prompts(random_run: Path) -> None:
     views = [view for _, view in steps_of(run_of(random_run))]
     assert views
     assert all(view.prompt is None and view.scores == () and view.goal is not None for view in views)
     assert [(view.before, view.after) for view in views[:4]] == [(-1, 0), (0, 1), (1, 2), (2, 3)]
 
 
-def test_the_json_is_all_of_a_view(keep_run: Path) -> None:
+def test_json_has_all_fields_of_a_view(keep_run: Path) -> None:
     for _, view in steps_of(run_of(keep_run)):
         assert json.loads(view.to_json()) == json.loads(json.dumps(asdict(view)))
 
 
-def test_an_older_trace_has_no_goal(tmp_path: Path) -> None:
+def test_step_of_an_older_trace_has_no_goal(tmp_path: Path) -> None:
     run = run_of(write(tmp_path, [opening(), step()]))
     assert step_view(run, run.index.episode("e"), 0).goal is None
 
 
-def test_a_step_that_lacks_what_it_must_have_is_named(tmp_path: Path) -> None:
+def test_missing_field_is_an_error(tmp_path: Path) -> None:
     broken = prompt()
     del broken["units"][0]["start"]
     run = run_of(write(tmp_path, [opening(), step(**prompt()), step(1, **broken)]))
@@ -78,7 +78,7 @@ def test_a_step_that_lacks_what_it_must_have_is_named(tmp_path: Path) -> None:
         step_view(run, episode, 1)
 
 
-def test_the_end_and_the_crash_stand_at_their_steps(tmp_path: Path) -> None:
+def test_end_and_crash_belong_to_their_steps(tmp_path: Path) -> None:
     lines = [opening(), step(), step(1), end(True), step(0, task=1), crash()]
     run = run_of(write(tmp_path, lines))
     views = [view for _, view in steps_of(run)]
@@ -86,7 +86,7 @@ def test_the_end_and_the_crash_stand_at_their_steps(tmp_path: Path) -> None:
     assert [bool(view.crash) for view in views] == [False, False, True]
 
 
-def test_an_overview_tells_only_what_is_new(synthetic: Path) -> None:
+def test_overview_has_the_new_outlines_only(synthetic: Path) -> None:
     run = run_of(synthetic)
     whole = overview(run, run.index.episode("long-1"))
     later = overview(run, run.index.episode("long-1"), 20)
@@ -95,7 +95,7 @@ def test_an_overview_tells_only_what_is_new(synthetic: Path) -> None:
     assert 0 < whole["outlines"][3]["computed"] < 1
 
 
-def test_the_synthetic_trace_has_the_fields_of_a_real_one(keep_run: Path) -> None:
+def test_synthetic_trace_has_the_fields_of_a_recorded_one(keep_run: Path) -> None:
     real = [entry for entry in read_trace(keep_run / "trace.jsonl") if entry["event"] == "step"]
     synthetic_steps = [entry for entry in entries(Size(3, 4, 10)) if entry["event"] == "step"]
     assert all(set(entry) == set(real[0]) for entry in synthetic_steps)
@@ -106,8 +106,8 @@ def test_the_synthetic_trace_has_the_fields_of_a_real_one(keep_run: Path) -> Non
         assert len(synthetic_steps[0][name][0]) == len(next(entry[name][0] for entry in real if entry[name]))
 
 
-def test_a_step_with_numbers_that_json_does_not_have_is_named(tmp_path: Path) -> None:
-    """No browser would parse them."""
+def test_number_that_json_lacks_is_an_error(tmp_path: Path) -> None:
+    """No browser can parse NaN."""
     run = run_of(write(tmp_path, [opening(), step(scores=[["wait", float("nan")]]), step(1)]))
     episode = run.index.episode("e")
     with pytest.raises(DataError, match=r"trace.jsonl:2 is no step that can be shown \(ValueError: Out of range"):

@@ -1,4 +1,4 @@
-"""The index says what reading the file line by line says, however the file grows."""
+"""Index of a trace, compared with its lines, for files that grow."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ WHOLE = b"".join(LINES)
 
 
 def read(index: TraceIndex) -> dict[str, list[Any]]:
-    """All step entries by episode, through the index."""
-    return {
-        key: [index.entry(episode, step) for step in range(len(episode.places))]
-        for key, episode in index.refresh().items()
-    }
+    """Return all step entries by episode from the index."""
+    episodes = index.refresh().items()
+    return {key: [index.entry(episode, step) for step in range(len(episode.places))] for key, episode in episodes}
 
 
 def by_line(path: Path) -> dict[str, list[Any]]:
@@ -41,9 +39,7 @@ def by_line(path: Path) -> dict[str, list[Any]]:
 
 
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
-def test_a_file_that_grows_in_any_pieces_reads_as_a_whole_one(
-    cuts: list[int], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_file_that_grows_in_parts_is_read_whole(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("grows") / TRACE
     index = TraceIndex(path)
     at = 0
@@ -57,7 +53,7 @@ def test_a_file_that_grows_in_any_pieces_reads_as_a_whole_one(
     assert not index.problem
 
 
-def test_a_real_run_reads_as_line_by_line(keep_run: Path) -> None:
+def test_recorded_run_reads_line_by_line(keep_run: Path) -> None:
     index = TraceIndex(keep_run / TRACE)
     assert read(index) == by_line(keep_run / TRACE)
     assert all(read(index).values())
@@ -76,7 +72,7 @@ def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.Monke
     assert len(numbers) == 1
 
 
-def test_a_torn_last_line_waits(tmp_path: Path) -> None:
+def test_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step()])
     index = TraceIndex(run / TRACE)
     line = json.dumps(step(1, message="über")).encode()
@@ -89,25 +85,19 @@ def test_a_torn_last_line_waits(tmp_path: Path) -> None:
     assert not index.problem
 
 
-def test_a_file_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step(), step(1)])
     index = TraceIndex(run / TRACE)
     assert len(index.episode("e").places) == 2
-    replacement = write(tmp_path / "other", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
+    write(tmp_path, [opening(), step()])
+    assert len(index.episode("e").places) == 1
+    replacement = write(tmp_path / "replacement", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
     (replacement / TRACE).replace(run / TRACE)
     assert {key: len(steps) for key, steps in read(index).items()} == {"f": 3}
 
 
-def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
-    run = write(tmp_path, [opening(), step(), step(1)])
-    index = TraceIndex(run / TRACE)
-    index.refresh()
-    write(tmp_path, [opening(), step()])
-    assert len(index.episode("e").places) == 1
-
-
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "text"),
     [
         ("{torn", r"trace.jsonl:3 is not JSON .*run it again"),
         ("[1, 2]", "trace.jsonl:3 is no JSON object"),
@@ -121,10 +111,7 @@ def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
         (json.dumps(step(timings={"ttft": 10**400})), "trace.jsonl:3 is no entry .*OverflowError"),
         (json.dumps(step(goal=[0, float("inf")])), "trace.jsonl:3 is no entry .*OverflowError"),
         (json.dumps(step(**prompt() | {"active_rows": [float("inf")] * 2})), "trace.jsonl:3 .*inf is no number"),
-        (
-            json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"),
-            "trace.jsonl:3 is no entry .*inf is no number",
-        ),
+        (json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"), "trace.jsonl:3 is no entry .*inf is no num"),
         (json.dumps(opening("f", tasks="put")), "trace.jsonl:3 is no entry .*tasks are 'put'"),
         (json.dumps(opening("f", tasks=[1])), "trace.jsonl:3 is no entry"),
         (json.dumps(end(True) | {"met": None}), "trace.jsonl:3 is no entry"),
@@ -132,19 +119,19 @@ def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
         ("\udcff", "trace.jsonl:3 is not UTF-8 text"),
     ],
 )
-def test_a_bad_line_ends_what_is_read_and_is_named(line: str, says: str, tmp_path: Path) -> None:
+def test_reading_stops_at_an_invalid_line(line: str, text: str, tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step()])
     with (run / TRACE).open("ab") as stream:
         stream.write(line.encode("utf-8", "surrogateescape") + b"\n" + json.dumps(step(2)).encode() + b"\n")
     index = TraceIndex(run / TRACE)
-    assert len(index.refresh()["e"].places) == 1, "what stands before it is kept"
-    with pytest.raises(DataError, match=says):
+    assert len(index.refresh()["e"].places) == 1, "lines before it are kept"
+    with pytest.raises(DataError, match=text):
         raise DataError(index.problem)
     index.refresh()
-    assert len(index.episode("e").places) == 1, "nothing behind it is believed"
+    assert len(index.episode("e").places) == 1, "lines after it are ignored"
 
 
-def test_an_unknown_episode_or_step_is_named(tmp_path: Path) -> None:
+def test_unknown_episode_or_step_is_an_error(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [opening(), step()]) / TRACE)
     with pytest.raises(DataError, match="no episode 'x'"):
         index.episode("x")
@@ -153,23 +140,22 @@ def test_an_unknown_episode_or_step_is_named(tmp_path: Path) -> None:
             index.entry(index.episode("e"), number)
 
 
-def test_a_missing_file_has_no_episodes_yet(tmp_path: Path) -> None:
+def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
     index = TraceIndex(tmp_path / TRACE)
     assert index.refresh() == {}
     write(tmp_path, [opening()])
     assert list(index.refresh()) == ["e"]
 
 
-def test_an_episode_played_twice_is_two(tmp_path: Path) -> None:
+def test_repeated_episode_has_a_key_of_its_own(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [opening(), step(), crash(), opening(), step(), step(1)]) / TRACE)
     episodes = index.refresh()
     assert {key: len(episode.places) for key, episode in episodes.items()} == {"e": 1, "e#2": 2}
     assert episodes["e"].crash is not None
-    assert episodes["e#2"].crash is None
-    assert episodes["e#2"].id == "e"
+    assert (episodes["e#2"].crash, episodes["e#2"].id) == (None, "e")
 
 
-def test_steps_without_an_opening_are_shown_all_the_same(tmp_path: Path) -> None:
+def test_steps_without_an_opening_are_an_episode(tmp_path: Path) -> None:
     index = TraceIndex(write(tmp_path, [step(5, "late", instruction="Now.")]) / TRACE)
     assert index.episode("late").instruction == "Now."
 
@@ -183,7 +169,7 @@ def replayed(changes: list[tuple[int, str, str | None]], last: int) -> dict[str,
 
 
 @given(changes=CHANGES)
-def test_it_is_a_replay(changes: list[tuple[int, str, str | None]]) -> None:
+def test_history_equals_a_replay_of_its_changes(changes: list[tuple[int, str, str | None]]) -> None:
     changes.sort(key=lambda change: change[0])
     history: History[str] = History()
     for since, id, value in changes:
@@ -192,7 +178,7 @@ def test_it_is_a_replay(changes: list[tuple[int, str, str | None]]) -> None:
         assert dict(history.at(number)) == replayed(changes, number)
 
 
-def test_versions_are_the_texts_so_far() -> None:
+def test_versions_are_the_texts_up_to_a_step() -> None:
     history: History[str] = History()
     for number, value in enumerate(["one", None, "two"]):
         history.add(number, "a", value)

@@ -16,8 +16,8 @@ def history_of(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
     return history
 
 
-def fact(id: str, place: str = "", category: str = "object", **more: Any) -> dict[str, Any]:
-    return {"id": id, "category": category, "type": "thing", **({"place": place} if place else {}), **more}
+def fact(id: str, place: str = "", category: str = "object", **fields: Any) -> dict[str, Any]:
+    return {"id": id, "category": category, "type": "thing", **({"place": place} if place else {}), **fields}
 
 
 def lines(view: World) -> list[tuple[str, int]]:
@@ -28,7 +28,7 @@ FRIDGE = fact("fridge_1", "kitchen_1", "receptacle", states=["closed"])
 ROBOT = fact("agent", "fridge_1", "agent", holds="egg_1", sees=["milk_1"])
 
 
-def test_things_stand_below_what_holds_them() -> None:
+def test_things_are_below_their_places() -> None:
     history = history_of((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
     assert lines(world(history, 0)) == [("kitchen_1", 0), ("fridge_1", 1), ("milk_1", 2), ("shelf_1", 0)]
     kitchen, fridge, *_ = world(history, 0).things
@@ -36,7 +36,7 @@ def test_things_stand_below_what_holds_them() -> None:
     assert fridge.states == ("closed",)
 
 
-def test_the_agent_is_somewhere_and_what_it_holds_lies_nowhere() -> None:
+def test_agent_has_a_place_and_the_things_in_its_hands_have_none() -> None:
     history = history_of((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
     view = world(history, 1)
     assert (view.agent, view.holds) == ("fridge_1", ("egg_1",))
@@ -45,7 +45,7 @@ def test_the_agent_is_somewhere_and_what_it_holds_lies_nowhere() -> None:
     assert (world(history, 0).agent, world(history, 0).holds) == ("", ())
 
 
-def test_a_step_back_is_the_world_of_that_step() -> None:
+def test_world_at_an_earlier_step() -> None:
     history = history_of(
         (0, FRIDGE), (0, fact("egg_1", "fridge_1")), (2, fact("egg_1", "table_1")), (3, {**fact("egg_1"), "gone": True})
     )
@@ -55,10 +55,10 @@ def test_a_step_back_is_the_world_of_that_step() -> None:
     assert [thing.step for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
 
 
-def test_a_circle_is_cut() -> None:
+def test_cycle_of_places_is_cut() -> None:
     history = history_of((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
     assert sorted(dict(lines(world(history, 0)))) == ["a", "b", "c"]
 
 
-def test_nothing_told_is_nothing_shown() -> None:
+def test_world_without_facts_is_empty() -> None:
     assert world(history_of(), 0) == World((), "", ())
