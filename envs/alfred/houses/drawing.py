@@ -98,10 +98,9 @@ def _look_at(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
 def _place(least: int, task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     """Yield tasks that place ``least`` objects of a type."""
     for kind in _objects(state, sliced):
-        places = (
-            _destinations(state, kind, _target(kind, sliced), untouched=True) if state.counts[kind] >= least else []
-        )
-        for place in places:
+        if state.counts[kind] < least:
+            continue
+        for place in _destinations(state, kind, _target(kind, sliced), untouched=True):
             if least == 1 or place not in HOLDS_ONE:
                 yield Task(task_type, kind, place, sliced=sliced)
 
@@ -120,7 +119,8 @@ def _movable(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
 def _treated(task_type: str, state: RoomState, sliced: bool) -> Iterator[Task]:
     treatment = TREATMENTS[task_type]
     appliance = treatment.appliance
-    if not {appliance, *(["Faucet"] if appliance == "SinkBasin" else [])} <= state.receptacles.keys():
+    needed = {appliance, "Faucet"} if appliance == "SinkBasin" else {appliance}
+    if not needed <= state.receptacles.keys():
         return
     for kind in _objects(state, sliced):
         target = _target(kind, sliced)
