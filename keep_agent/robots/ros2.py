@@ -1,9 +1,8 @@
 """ROS 2 node with the names of the ROS 1 node: action ``plan_and_execute``, services ``plan`` and ``report``, topics.
 
 **It was never run with ROS 2**, which was not available. It follows rclpy's documentation, is tested against a
-stand-in, and only passes calls to `RobotService`. It needs a compiled package
-``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.messages` (docs/robots.md). Without one,
-use the rosbridge.
+stand-in, and only passes calls to `RobotService`. It needs a compiled package ``keep_agent_msgs`` with the definitions
+of `keep_agent.robots.ros.messages` (docs/robots.md). Without one, use the rosbridge.
 """
 
 from __future__ import annotations
@@ -107,19 +106,16 @@ class Ros2Node:
     def _execute(self, goal: Any) -> Any:
         try:
             with self._turn:
-                report = self._run(goal)
+                report = self.service.run(
+                    instruction_of(goal.request.task, goal.request.description),
+                    lambda text: goal.publish_feedback(self._task.Feedback(current_status=text)),
+                    lambda: goal.is_cancel_requested or goal is self._cancelled or goal is not self._latest,
+                )
             return self._end(goal, report)
         finally:
             with self._news:
                 self._open -= 1
                 self._news.notify_all()
-
-    def _run(self, goal: Any) -> TaskReport:
-        return self.service.run(
-            instruction_of(goal.request.task, goal.request.description),
-            lambda text: goal.publish_feedback(self._task.Feedback(current_status=text)),
-            lambda: goal.is_cancel_requested or goal is self._cancelled or goal is not self._latest,
-        )
 
     def _end(self, goal: Any, report: TaskReport) -> Any:
         if report.success:

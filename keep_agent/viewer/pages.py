@@ -41,8 +41,7 @@ class StepView(Element, component="static/step_view.js", esm={"keep-viewer": "st
     def __init__(self, base: str, sources: Sequence[Source], step: int = 0, segment: str = "") -> None:
         """``base``: address of the data routes."""
         super().__init__()
-        self._props |= {"base": base, "sources": [asdict(source) for source in sources]}
-        self._props |= {"step": step, "segment": segment}
+        self._props |= {"base": base, "sources": list(map(asdict, sources)), "step": step, "segment": segment}
 
 
 def address(*sources: Source) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, Literal
@@ -26,7 +26,7 @@ def roslibpy() -> ModuleType:
     return library
 
 
-class Bridge:
+class Bridge(AbstractContextManager["Bridge"]):
     """One connection. After a break roslibpy reconnects, with all advertisements and subscriptions.
 
     Nothing is sent without a connection: roslibpy would send it later, and the robot would move unexpectedly. The
@@ -101,9 +101,6 @@ class Bridge:
         self.ros.factory.maxRetries = 0  # roslibpy has no public call that ends its attempts
         with suppress(Exception):  # closed already
             self.ros.close(timeout=2)
-
-    def __enter__(self) -> Bridge:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
