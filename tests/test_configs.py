@@ -85,9 +85,13 @@ def test_methods_of_a_comparison_choose_the_same_segments() -> None:
 
 def stage_files(stage: str) -> list[Path]:
     """List the files of a stage's folder that define one of its choices, not shared parts."""
-    mark = "    def plan(self" if stage == "construction" else "Capabilities("
+    marks = (
+        ("    def plan(self", "(WholeMemory):")
+        if stage == "construction"
+        else ("Capabilities(", "(BudgetedRetention):")
+    )
     files = (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")
-    return [path for path in files if path.stem != "base" and mark in path.read_text(encoding="utf-8")]
+    return [path for path in files if path.stem != "base" and any(m in path.read_text("utf-8") for m in marks)]
 
 
 @pytest.mark.parametrize("stage", ["retrieval", "construction", "recompute", "loading", "retention", "storage"])
