@@ -14,7 +14,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.cache_view import CacheView, keep_best
-from memory.retention.budget import BudgetedRetention
+from memory.retention.base import BudgetedRetention
 from memory.retention.residual_head import ResidualHead, load_head
 
 log = logging.getLogger(__name__)

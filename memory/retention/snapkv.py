@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.kv_cache.cache_view import CacheView, attention_weights
-from memory.retention.budget import BudgetedRetention
+from memory.retention.base import BudgetedRetention
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.cache_view import CacheView
-from memory.retention.budget import BudgetedRetention
+from memory.retention.base import BudgetedRetention
 
 
 @dataclass(frozen=True)
