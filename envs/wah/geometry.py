@@ -23,7 +23,7 @@ class Boxes:
     """Boxes of a graph as arrays, for vectorised distance queries. Call ``move`` for a thing that moves."""
 
     def __init__(self, graph: Graph) -> None:
-        nodes = [node for node in graph.nodes.values() if _eligible(node)]
+        nodes = [node for node in graph.nodes.values() if node.box is not None and not never_close(node)]
         self.ids = np.array([node.id for node in nodes], dtype=np.int64)  # (nodes,)
         self._rows = {node.id: row for row, node in enumerate(nodes)}
         self._centers = np.array([_flat(node.box.center) for node in nodes]).reshape(-1, 2)  # (nodes, 2)
@@ -49,10 +49,6 @@ class Boxes:
         nearest = np.minimum((to_box**2).sum(1), (to_body**2).sum(1))
         near = (nearest <= REACH**2) & ((offset**2).sum(1) <= CANDIDATES**2)
         return self.ids[near].tolist()
-
-
-def _eligible(node: Node) -> bool:
-    return node.box is not None and not never_close(node)
 
 
 def never_close(node: Node) -> bool:

@@ -90,18 +90,18 @@ def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:
 
 def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
     """Return the instance of the goal's place with the best score, the first one if several have it."""
-    places = home.graph.of_class(place_class(goal))
-    return max(places, key=lambda place: _score(counts_at(home, goal, place), goal), default=None)
+
+    def score(place: int) -> float:
+        pairs = zip(counts_at(home, goal, place), goal, strict=True)
+        return sum(count / predicate.count for count, predicate in pairs)
+
+    return max(home.graph.of_class(place_class(goal)), key=score, default=None)
 
 
 def place_class(goal: Sequence[Predicate]) -> str:
     """Return the class of a goal's one place; a seat only if there is no other, "" if the goal names none."""
     places = sorted((predicate.kind == "sit", predicate.place) for predicate in goal if predicate.place)
     return places[0][1] if places else ""
-
-
-def _score(counts: Iterable[int], goal: Sequence[Predicate]) -> float:
-    return sum(count / predicate.count for count, predicate in zip(counts, goal, strict=True))
 
 
 def counts_at(home: HomeState, goal: Sequence[Predicate], place: int | None) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import dist
 from typing import Self
@@ -141,14 +141,11 @@ class HomeState:
 
         None: it stands on the floor, hangs on a wall or is carried.
         """
-        if containers := self.graph.containers(thing):
-            return containers[0] if len(containers) == 1 else self._innermost(containers)
-        surfaces = [below for below in self.graph.targets(thing, ON) if not never_close(self.graph[below])]
+        graph = self.graph
+        if containers := graph.containers(thing):  # the innermost one is itself in the most containers
+            return containers[0] if len(containers) == 1 else max(containers, key=lambda c: len(graph.containers(c)))
+        surfaces = [below for below in graph.targets(thing, ON) if not never_close(graph[below])]
         return min(surfaces, default=None)
-
-    def _innermost(self, containers: Sequence[int]) -> int:
-        """Return the container that is itself in the most containers, the first one if several are."""
-        return max(containers, key=lambda container: len(self.graph.containers(container)))
 
     def holders(self, thing: int) -> Iterator[int]:
         """Yield the holder of a thing, the holder's holder and so on, without rooms."""

@@ -33,13 +33,10 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
     for source, relation, target in edges:
         if source not in graph.nodes or target not in graph.nodes:
             raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
-        if relation in UNCONDITIONAL or (relation == CLOSE and _has_character(graph, source, target)):
+        is_close_to_character = relation == CLOSE and CHARACTERS in (graph[source].category, graph[target].category)
+        if relation in UNCONDITIONAL or is_close_to_character:
             graph.link(source, relation, target)
     return graph
-
-
-def _has_character(graph: Graph, *ids: int) -> bool:
-    return any(graph[node_id].category == CHARACTERS for node_id in ids)
 
 
 def _node(row: Mapping[str, Any]) -> Node:

@@ -49,14 +49,10 @@ def _records(path: Path, split: str) -> list[Make]:
         raise ConfigError(
             f"{path} has no *.json or *.json.gz with {split!r} in its name; name a file, or another split"
         )
-    records = [(f"{_name(file)}-{row.get('task_id', number)}", row, where)
+    records = [(f"{file.name.split('.json')[0]}-{row.get('task_id', number)}", row, where)
                for file in files for number, (row, where) in enumerate(records_of(file))]  # fmt: skip
     check_once([name for name, *_ in records], f"{path}: task", "give each task_id once")
     return [maker for name, row, where in records for maker in _makers(row, where, name)]
-
-
-def _name(file: Path) -> str:
-    return file.name.split(".json")[0]
 
 
 def _makers(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:

@@ -66,7 +66,9 @@ class GroundedPlan:
             return self._explore(kind)
         near = at_hand(self.home)
         thing = next((thing for thing in things if thing in near), things[0])
-        return self._go_to(thing) or self._uncover(thing) or f"pick up {self._words(thing)}"
+        container = self.home.hidden_in(thing)
+        opening = "" if container is None else f"open {self._words(container)}"
+        return self._go_to(thing) or opening or f"pick up {self._words(thing)}"
 
     def _put(self, thing: int, place: int | None) -> str:
         if place is None:
@@ -114,10 +116,6 @@ class GroundedPlan:
         """Go to the place of a thing, unless the agent is there."""
         place = self.home.fixture(thing)
         return "" if self.home.at in (place, thing) else f"go to {self._words(place)}"
-
-    def _uncover(self, thing: int) -> str:
-        container = self.home.hidden_in(thing)
-        return "" if container is None else f"open {self._words(container)}"
 
     def _words(self, thing: int) -> str:
         return self.home.things.words(thing)

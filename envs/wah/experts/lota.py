@@ -45,7 +45,9 @@ class LotaPlan:
         for kind in kinds:
             if kind not in classes_to_hold:
                 return self._put_aside(kind)
-        return self._fetch(to_put) or self._finish() or DONE
+        return self._fetch(to_put) or next(
+            (step for predicate in self.unmet if (step := self._finish(predicate))), DONE
+        )
 
     @property
     def destination(self) -> int | None:
@@ -118,11 +120,8 @@ class LotaPlan:
         put_down = holder is not None and thing in self.home.focus.put_down
         return put_down and self.home.graph[holder].class_name == self.kind
 
-    def _finish(self) -> str:
-        """Switch on, hold, sit down."""
-        return next((step for predicate in self.unmet if (step := self._finish_with(predicate))), "")
-
-    def _finish_with(self, predicate: Predicate) -> str:
+    def _finish(self, predicate: Predicate) -> str:
+        """Switch on, hold or sit down."""
         if predicate.kind in RELATIONS or not self.home.graph.of_class(predicate.place or predicate.thing):
             return ""
         match predicate.kind:

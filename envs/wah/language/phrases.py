@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Any
 
+from envs.wah.language import templates
 from envs.wah.language.names import MEASURES, article, names_for, plural
-from envs.wah.language.templates import (
-    COMMANDS,
-    DETERMINERS,
-    ITEM_JOINTS,
-    ITEM_STYLES,
-    JOINTS,
-    LATE_WRAPPERS,
-    LONG_JOINTS,
-    NUMBERS,
-    STATEMENTS,
-    WORDS,
-    WRAPPERS,
-)
 from envs.wah.scene import TASK_TYPES
 from keep_agent.errors import DataError
 
-T = TypeVar("T")
 Goal = Sequence[tuple[str, int]]
+Choose = Callable[[Sequence[Any]], Any]  # choice of one option; the first option is the usual one
 
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
@@ -38,16 +27,10 @@ _THE_TABLE = {
 }  # fmt: skip
 
 
-class Choose(Protocol):
-    """Choice of one option; the first option is the usual one."""
-
-    def __call__(self, options: Sequence[T], /) -> T: ...
-
-
 def phrase(task_type: str, goal: Goal, rng: Random) -> str:
     """Return one sentence, sometimes two, that expresses the whole goal."""
 
-    def choose(options: Sequence[T]) -> T:
+    def choose(options: Sequence[Any]) -> Any:
         usual = len(options) == 1 or rng.random() < 0.4
         return options[0] if usual else rng.choice(options[1:])
 
@@ -58,7 +41,7 @@ def phrase(task_type: str, goal: Goal, rng: Random) -> str:
     form = rng.choice(commands + statements)
     sentence = _render(form, slots, choose)
     if form in commands:
-        wrappers = WRAPPERS if ":" in sentence else WRAPPERS + LATE_WRAPPERS
+        wrappers = templates.WRAPPERS if ":" in sentence else templates.WRAPPERS + templates.LATE_WRAPPERS
         sentence = choose(wrappers).format(sentence)
     return _finish(sentence, rng)
 
@@ -66,13 +49,10 @@ def phrase(task_type: str, goal: Goal, rng: Random) -> str:
 def all_phrasings(task_type: str, goal: Goal) -> list[str]:
     """Return every pattern once, with the usual names and words."""
     parts = _parts(goal)
-    slots = _slots(task_type, parts, parts.things, _usual)
+    usual = itemgetter(0)
+    slots = _slots(task_type, parts, parts.things, usual)
     forms = [form for group in _patterns(task_type, parts) for form in group]
-    return list(dict.fromkeys(_render(form, slots, _usual) for form in forms))
-
-
-def _usual(options: Sequence[T]) -> T:
-    return options[0]
+    return list(dict.fromkeys(_render(form, slots, usual) for form in forms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +99,7 @@ def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str
     if parts.runs and task_type != "put_dishwasher":
         raise DataError(f"{task_type} turns nothing on, but the goal has turnOn_{parts.place}; leave it out")
     kind = "run_dishwasher" if parts.runs else "read_and_snack" if reads and parts.things else task_type
-    return _fitting(COMMANDS[kind], parts), _fitting(STATEMENTS[kind], parts)
+    return _fitting(templates.COMMANDS[kind], parts), _fitting(templates.STATEMENTS[kind], parts)
 
 
 def _fitting(forms: tuple[str, ...], parts: _Parts) -> tuple[str, ...]:
@@ -129,7 +109,7 @@ def _fitting(forms: tuple[str, ...], parts: _Parts) -> tuple[str, ...]:
 
 
 def _render(form: str, slots: dict[str, str], choose: Choose) -> str:
-    return _WORD.sub(lambda match: choose(WORDS[match[1]]), form).format_map(slots)
+    return _WORD.sub(lambda match: choose(templates.WORDS[match[1]]), form).format_map(slots)
 
 
 def _finish(sentence: str, rng: Random) -> str:
@@ -147,15 +127,16 @@ def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choo
     slots = _reading(parts, choose)
     if not names:
         return slots
-    style, item_style = choose(DETERMINERS), choose(ITEM_STYLES)
+    style, item_style = choose(templates.DETERMINERS), choose(templates.ITEM_STYLES)
     things = [_with_count(name, count, _style(style, i, choose), choose) for i, (name, count) in enumerate(names)]
     items = [_with_count(name, count, item_style, choose) for name, count in names]
     (name, count), *more = names
+    joints = templates.LONG_JOINTS + templates.JOINTS if len(things) > 2 else templates.JOINTS
     single = not more and count == 1 and plural(name) != name
     slots |= _destination(task_type, parts, choose, bare=style == "bare")
     return slots | {
-        "things": _join(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)), "first": things[0],
-        "rest": _join(things[1:], JOINTS[0]), "items": _join(items, choose(ITEM_JOINTS)),
+        "things": _join(things, choose(joints)), "first": things[0], "rest": _join(things[1:], templates.JOINTS[0]),
+        "items": _join(items, choose(templates.ITEM_JOINTS)),
         "them": "it" if single else "them", "are": "is" if single else "are",
     }  # fmt: skip
 
@@ -213,7 +194,7 @@ def _with_count(name: str, count: int, style: str, choose: Choose) -> str:
 
 
 def _several(name: str, count: int, style: str, choose: Choose) -> str:
-    word = NUMBERS[count] if count < len(NUMBERS) else str(count)
+    word = templates.NUMBERS[count] if count < len(templates.NUMBERS) else str(count)
     number = str(count) if style == "1" else choose((word, word, str(count)))
     if count == 2 and style == "a":
         number = choose((number, number, number, "a couple of"))

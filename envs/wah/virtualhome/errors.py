@@ -30,10 +30,7 @@ class SimulatorError(KeepError):
             parts.append(f"tried {'once' if self.tries == 1 else f'{self.tries} times'} in {self.seconds:.1f} s")
         if self.uncertain:
             parts.append("the action may have been executed, so it is not sent again: reset before you continue")
-        return "; ".join([*parts, self.remedy.format(port=self._port())])
-
-    def _port(self) -> int:
-        return urlsplit(self.at).port or DEFAULT_PORT
+        return "; ".join([*parts, self.remedy.format(port=urlsplit(self.at).port or DEFAULT_PORT)])
 
 
 class SimulatorBusy(SimulatorError):

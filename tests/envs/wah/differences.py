@@ -46,14 +46,6 @@ class Clash:
         return (self.only_ours, self.fact[1]) == (only_ours, relation)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A known difference: ``reason`` is how the executors deviate from the simulator and LoTA-Bench."""
-
-    reason: str
-    explains: Callable[[Clash], bool]
-
-
 @dataclass
 class Tally:
     """Statistics of a run."""
@@ -98,7 +90,7 @@ def oracle_of(home: Home) -> Oracle:
 
 def _name(clash: Clash) -> str:
     """Return the first difference that explains a clash; "" if there is none."""
-    return next((name for name, difference in DIFFERENCES.items() if difference.explains(clash)), "")
+    return next((name for name, explains in DIFFERENCES.items() if explains(clash)), "")
 
 
 def _description(clash: Clash) -> str:
@@ -109,10 +101,11 @@ def _description(clash: Clash) -> str:
     return f"{action.verb} {' '.join(words)} {what} in {side} only, {clash.rules} rules"
 
 
-# Actions that only one side executes
+# Known differences: each docstring is how the executors deviate from the simulator and LoTA-Bench.
 
 
 def _out_of_reach(c: Clash) -> bool:
+    """Executors reach things on something close; the simulator measures the distance to the thing itself."""
     target = c.action.place or c.action.thing
     below = c.before.graph.targets(target, ON)
     near = not c.before.close(target) and any(c.before.close(node) for node in below)
@@ -120,15 +113,18 @@ def _out_of_reach(c: Clash) -> bool:
 
 
 def _full_hands(c: Clash) -> bool:
+    """Executors close and switch with both hands full; LoTA-Bench requires a free one."""
     return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.inventory) == len(HANDS)
 
 
 def _ajar(c: Clash) -> bool:
+    """Executors switch on open things; strict rules do not, and LoTA-Bench requires the state CLOSED."""
     states = c.before.graph[c.action.thing].states
     return c.about(False, SWITCH_ON) and ("CLOSED" not in states if c.rules == "lota" else "OPEN" in states)
 
 
 def _holds_nothing(c: Clash) -> bool:
+    """Executors put things in anything and on anything; LoTA-Bench requires the property of the place."""
     if not c.about(False, *PUT):
         return False
     place = c.before.graph[c.action.place]
@@ -136,20 +132,24 @@ def _holds_nothing(c: Clash) -> bool:
 
 
 def _into_the_hand(c: Clash) -> bool:
+    """Executors put things in and on things in hand, even in and on themselves."""
     return c.about(False, *PUT) and c.action.place in c.before.inventory
 
 
 def _hidden_deeper(c: Clash) -> bool:
+    """Executors check the direct container of a thing; strict rules check the outer ones too."""
     if not c.about(False, GRAB) or c.rules != "strict" or c.before.hidden_in(c.action.thing) is None:
         return False
     return not any(c.before.graph[node].closed for node in c.before.graph.containers(c.action.thing))
 
 
 def _in_the_hand(c: Clash) -> bool:
+    """Executors walk to things in hand; strict rules do not."""
     return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.inventory
 
 
 def _shut(c: Clash) -> bool:
+    """Executors put nothing into things that are not OPEN; strict rules refuse CLOSED things, LoTA-Bench none."""
     if not c.about(True, PUT_IN):
         return False
     place = c.before.graph[c.action.place]
@@ -157,21 +157,20 @@ def _shut(c: Clash) -> bool:
 
 
 def _running(c: Clash) -> bool:
+    """Executors do not open running things; LoTA-Bench does not check."""
     return c.about(True, OPEN) and "ON" in c.before.graph[c.action.thing].states
 
 
 def _crowded(c: Clash) -> bool:
+    """Executors do not sit where things lie; the simulator and LoTA-Bench do not check."""
     if not c.about(True, SIT):
         return False
     graph, seat = c.before.graph, c.action.thing
     return len(graph.sources(seat, ON)) >= SEATS.get(graph[seat].class_name, 1)
 
 
-# Actions with different effects
-
-
 def _seated(c: Clash) -> bool:
-    """Recognise sitting down twice, and facts of a seat that remain."""
+    """Executors ignore that the agent sits: it sits down again, and its seat remains."""
     seat, me = c.before.sitting, c.before.agent
     if c.fact is None:
         return c.about(False, SIT) and c.action.thing == seat
@@ -179,7 +178,8 @@ def _seated(c: Clash) -> bool:
     return leaves_seat and not c.only_ours and c.fact in ((me, "SITTING", 0), (me, ON, seat))
 
 
-def _room_of_inventory(c: Clash) -> bool:
+def _inventory_stays(c: Clash) -> bool:
+    """Things in hand stay INSIDE the room that the agent leaves."""
     if not (c.linked(True, INSIDE, WALK) or c.linked(False, INSIDE, WALK)):
         return False
     thing, _, room = c.fact or ()
@@ -188,17 +188,20 @@ def _room_of_inventory(c: Clash) -> bool:
 
 
 def _old_edges(c: Clash) -> bool:
+    """A thing put down keeps its relations; the simulator removes them first."""
     if c.fact is None or c.only_ours or c.action.verb not in PUT:
         return False
     return c.action.thing in (c.fact[0], c.fact[2]) and c.before.graph.linked(*c.fact)
 
 
 def _new_room(c: Clash) -> bool:
+    """A thing put on something does not get INSIDE its room."""
     graph = c.before.graph
     return c.linked(True, INSIDE, PUT_ON) and c.fact == (c.action.thing, INSIDE, graph.room(c.action.place))
 
 
 def _left_behind(c: Clash) -> bool:
+    """The content of a grabbed thing is in no room."""
     if c.fact is None or not c.linked(True, INSIDE, GRAB):
         return False
     grabbed = c.action.thing
@@ -206,6 +209,7 @@ def _left_behind(c: Clash) -> bool:
 
 
 def _touching(c: Clash) -> bool:
+    """A thing put down is CLOSE to its place; in the simulator things are CLOSE to agents only."""
     ends = {c.action.thing, c.action.place}
     return c.linked(False, CLOSE, *PUT) and c.fact is not None and {c.fact[0], c.fact[2]} == ends
 
@@ -218,11 +222,15 @@ def _close_to(c: Clash, only_ours: bool) -> int | None:
 
 
 def _never_close(c: Clash) -> bool:
+    """The agent gets close to floors, walls, doors and curtains."""
     thing = _close_to(c, False)
     return thing is not None and c.action.verb == WALK and never_close(c.before.graph[thing])
 
 
 def _lies_there(c: Clash) -> bool:
+    """The agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and gets
+    close to itself if the thing has no place.
+    """
     home, thing = c.before, c.action.thing
     neighbours = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
     if c.action.verb == GRAB:
@@ -231,6 +239,7 @@ def _lies_there(c: Clash) -> bool:
 
 
 def _within_reach(c: Clash) -> bool:
+    """The agent is not close to all things near it, nor to all content of its place."""
     thing, home = _close_to(c, True), c.after
     if thing is None or never_close(home.graph[thing]):
         return False
@@ -250,48 +259,12 @@ def _distance(a: Box | None, b: Box | None) -> float:
     return min(ways)
 
 
-DIFFERENCES: Mapping[str, Difference] = {
-    # refused only by our world
-    "out of reach": Difference(
-        "they reach things on something close; the simulator measures the distance to the thing itself",
-        _out_of_reach,
-    ),
-    "full hands": Difference("they close and switch with both hands full; LoTA-Bench requires a free one", _full_hands),
-    "ajar": Difference(
-        "they switch on open things; strict rules do not, and LoTA-Bench requires the state CLOSED", _ajar
-    ),
-    "holds nothing": Difference(
-        "they put things in anything and on anything; LoTA-Bench requires the property of the place",
-        _holds_nothing,
-    ),
-    "into the hand": Difference("they put things in and on things in hand, even in and on themselves", _into_the_hand),
-    "hidden deeper": Difference(
-        "they check the direct container of a thing; strict rules check the outer ones too", _hidden_deeper
-    ),
-    "in the hand": Difference("they walk to things in hand; strict rules do not", _in_the_hand),
-    # refused only by the oracle
-    "shut": Difference(
-        "they put nothing into things that are not OPEN; strict rules refuse CLOSED things, LoTA-Bench none", _shut
-    ),
-    "running": Difference("they do not open running things; LoTA-Bench does not check", _running),
-    "crowded": Difference("they do not sit where things lie; the simulator and LoTA-Bench do not check", _crowded),
-    # other effects
-    "seated": Difference("they ignore that the agent sits: it sits down again, and its seat remains", _seated),
-    "carried": Difference("things in hand stay INSIDE the room that the agent leaves", _room_of_inventory),
-    "left behind": Difference("the content of a grabbed thing is in no room", _left_behind),
-    "old edges": Difference("a thing put down keeps its relations; the simulator removes them first", _old_edges),
-    "new room": Difference("a thing put on something does not get INSIDE its room", _new_room),
-    # closeness, which the executors derive from relations and the simulator measures
-    "touching": Difference(
-        "a thing put down is CLOSE to its place; in the simulator things are CLOSE to agents only", _touching
-    ),
-    "never close": Difference("the agent gets close to floors, walls, doors and curtains", _never_close),
-    "lies there": Difference(
-        "the agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and "
-        "gets close to itself if the thing has no place",
-        _lies_there,
-    ),
-    "within reach": Difference(
-        "the agent is not close to all things near it, nor to all content of its place", _within_reach
-    ),
-}
+# In the order in which they are tried.
+DIFFERENCES: Mapping[str, Callable[[Clash], bool]] = {
+    check.__name__[1:].replace("_", " "): check
+    for check in (
+        _out_of_reach, _full_hands, _ajar, _holds_nothing, _into_the_hand, _hidden_deeper, _in_the_hand, _shut,
+        _running, _crowded, _seated, _inventory_stays, _left_behind, _old_edges, _new_room, _touching, _never_close,
+        _lies_there, _within_reach,
+    )
+}  # fmt: skip

@@ -232,12 +232,6 @@ def _fields(number: Any, answer: Answer) -> dict[str, Any]:
     return {"id": number} | vars(answer)
 
 
-def _raw(handler: _Handler, request: dict[str, Any]) -> None:
-    """Send the test's own bytes, with ID replaced by the request's id."""
-    handler.wfile.write(handler.server.simulator.raw.replace(b"ID", request["id"].encode()))
-    handler.close_connection = True
-
-
 Fault = Callable[[_Handler, dict[str, Any]], None]
 
 
@@ -261,6 +255,16 @@ def _with_fields(**changes: Any) -> Fault:
     return _body(change)
 
 
+def _bytes(content: Callable[[FakeSimulator, bytes], bytes]) -> Fault:
+    """Return a fault that sends bytes, made from the request's id, and closes the connection."""
+
+    def fault(handler: _Handler, request: dict[str, Any]) -> None:
+        handler.wfile.write(content(handler.server.simulator, request["id"].encode()))
+        handler.close_connection = True
+
+    return fault
+
+
 def _hang(handler: _Handler, request: dict[str, Any]) -> None:
     handler.server.simulator.stopped.wait()
 
@@ -271,10 +275,6 @@ def _drip(handler: _Handler, request: dict[str, Any]) -> None:
         handler.wfile.write(bytes([byte]))
         if simulator.stopped.wait(simulator.drip_seconds):
             return
-
-
-def _close(handler: _Handler, request: dict[str, Any]) -> None:
-    handler.close_connection = True
 
 
 def _cut(change: Callable[[bytes], tuple[bytes, int]]) -> Fault:
@@ -299,11 +299,6 @@ def _announced(handler: _Handler, request: dict[str, Any]) -> None:
     handler.close_connection = True
 
 
-def _not_http(handler: _Handler, request: dict[str, Any]) -> None:
-    handler.wfile.write(b"220 mail.example.org ESMTP\r\n")
-    handler.close_connection = True
-
-
 FAULTS: dict[str, Fault] = {
     "busy": _status(429, "Busy"), "timeout": _status(408, "Timeout"),
     "error": _status(500, "Unknown error (Object reference not set to an instance of an object)"),
@@ -313,9 +308,10 @@ FAULTS: dict[str, Fault] = {
     "wrong_type": _with_fields(success="yes"), "no_value": _with_fields(value=None, message=None, message_list=None),
     "bad_graph": _with_fields(success=True, message='{"nodes": ['),
     "no_graph": _with_fields(success=True, message='{"nodes": {}, "edges": []}'),
-    "hang": _hang, "drip": _drip, "close": _close,
+    "hang": _hang, "drip": _drip, "close": _bytes(lambda simulator, number: b""),
     "half": _cut(lambda text: (text[: len(text) // 2], len(text))), "short": _cut(lambda text: (text, len(text) - 1)),
     "huge": _huge, "announced": _announced,
     "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.simulator.url),
-    "not_http": _not_http, "raw": _raw,
+    "not_http": _bytes(lambda simulator, number: b"220 mail.example.org ESMTP\r\n"),
+    "raw": _bytes(lambda simulator, number: simulator.raw.replace(b"ID", number)),
 }  # fmt: skip

@@ -30,8 +30,11 @@ BELONGINGS = (
 )  # fmt: skip
 
 
-def apartment(agent_in: str = "") -> GraphJson:
-    """Return VirtualHome's graph JSON, ids from 11; with a character, id 1, if ``agent_in`` names a room."""
+def apartment(*things: str, agent_in: str = "") -> GraphJson:
+    """Return VirtualHome's graph JSON, ids from 11; with a character, id 1, if ``agent_in`` names a room.
+
+    :param things: further things such as "pie on plate_1", "window at 3 1.5 0" or "chair at 3 0.2 3.5 in kitchen_1"
+    """
     graph: GraphJson = {"nodes": [], "edges": []}
     for room, (x, z) in (("kitchen", KITCHEN), ("livingroom", LIVINGROOM)):
         add(graph, room, (x, 1.4, z))
@@ -40,6 +43,13 @@ def apartment(agent_in: str = "") -> GraphJson:
         add(graph, kind, (x, kind_of(kind).size[1] / 2, z), f"in {room}")
     for kind, link in BELONGINGS:
         put(graph, kind, link)
+    for thing in things:
+        kind, relation, *words = thing.split()
+        if relation == "at":
+            x, y, z = map(float, words[:3])
+            add(graph, kind, (x, y, z), *filter(None, [" ".join(words[3:])]))
+        else:
+            put(graph, kind, " ".join((relation, *words)))
     if agent_in:
         x, _, z = row(graph, agent_in)["bounding_box"]["center"]
         add(graph, "character", (x + 1.0, 0.85, z), f"in {agent_in}", number=1)

@@ -11,7 +11,7 @@ from envs.wah.action import Action, Rules, refusal
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ROOMS, SITTING, Graph, Node
 from envs.wah.home import Home
 from keep_agent.errors import SkillError
-from tests.envs.wah.homes import action, add, apartment, do, home, node_id, put
+from tests.envs.wah.homes import action, apartment, do, home, node_id
 
 ME, ROOM, THING, OUTER, PLACE = 1, 11, 20, 21, 22
 FILLERS = (30, 31)  # things in hand
@@ -77,49 +77,29 @@ def test_opening_and_closing(openable: bool, door: str, close: bool, hands: int)
         assert allowed(house, "close", rules=rules) == (possible and door == "OPEN")
 
 
-SWITCHES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("switch", "door", "power", "close", "hands"), list(product(FLAGS, DOORS, POWERS, FLAGS, range(3)))
 )
-
-
-@SWITCHES
 def test_switching_on_needs_a_closed_door(switch: bool, door: str, power: str, close: bool, hands: int) -> None:
     house = situation(may("HAS_SWITCH", switch), (door, power), close, hands)
-    possible = switch and close and hands < 2 and power == "OFF"
-    assert allowed(house, "switchon") == (possible and door == "CLOSED")
-    assert allowed(house, "switchon", rules="strict") == (possible and door != "OPEN"), "or no door"
+    possible = switch and close and hands < 2
+    assert allowed(house, "switchon") == (possible and power == "OFF" and door == "CLOSED")
+    assert allowed(house, "switchon", rules="strict") == (possible and power == "OFF" and door != "OPEN"), "or no door"
+    for rules in ("lota", "strict"):
+        assert allowed(house, "switchoff", rules=rules) == (possible and power == "ON")
 
 
-@SWITCHES
-def test_switching_off(switch: bool, door: str, power: str, close: bool, hands: int) -> None:
-    house = situation(may("HAS_SWITCH", switch), (door, power), close, hands)
-    expected = switch and close and hands < 2 and power == "ON"
-    assert allowed(house, "switchoff") == allowed(house, "switchoff", rules="strict") == expected
-
-
-PLACES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("container", "surface", "door", "close", "hands"), list(product(FLAGS, FLAGS, DOORS, FLAGS, range(3)))
 )
-
-
-@PLACES
-def test_putting_in(container: bool, surface: bool, door: str, close: bool, hands: int) -> None:
-    properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
-    house = situation(properties, (door,), close, hands)
+def test_putting(container: bool, surface: bool, door: str, close: bool, hands: int) -> None:
+    house = situation((*may("CONTAINERS", container), *may("SURFACES", surface)), (door,), close, hands)
     for thing in FILLERS:
-        expected = container and close and thing in house.inventory
-        assert allowed(house, "putin", thing, PLACE) == expected, "even if it is closed"
-        assert allowed(house, "putin", thing, PLACE, "strict") == (expected and door != "CLOSED")
-
-
-@PLACES
-def test_putting_on(container: bool, surface: bool, door: str, close: bool, hands: int) -> None:
-    properties = (*may("CONTAINERS", container), *may("SURFACES", surface))
-    house = situation(properties, (door,), close, hands)
-    for thing in FILLERS:
-        expected = surface and close and thing in house.inventory
-        assert allowed(house, "putback", thing, PLACE) == expected
-        assert allowed(house, "putback", thing, PLACE, "strict") == expected
+        possible = close and thing in house.inventory
+        assert allowed(house, "putin", thing, PLACE) == (container and possible), "even if it is closed"
+        assert allowed(house, "putin", thing, PLACE, "strict") == (container and possible and door != "CLOSED")
+        for rules in ("lota", "strict"):
+            assert allowed(house, "putback", thing, PLACE, rules) == (surface and possible)
 
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
@@ -131,31 +111,23 @@ def test_sitting(rules: Rules, sittable: bool, close: bool, sits: bool) -> None:
     assert allowed(house, "sit", rules=rules) == (sittable and close and not sits)
 
 
-def test_the_benchmark_checks_only_the_direct_container() -> None:
-    content = apartment()
-    put(content, "pancake", "on plate_2")
-    house = home(content)
-    do(house, "walk kitchencabinet_1")
-    assert not refusal(house, action(house, "grab pancake_1"), "lota")
-    sentence = "the pancake is in the kitchen cabinet, which is closed"
-    assert refusal(house, action(house, "grab pancake_1"), "strict") == sentence
-
-
-def test_only_the_strict_rule_refuses_to_walk_to_and_grab_things_in_hand() -> None:
-    house = home()
-    do(house, "walk kitchentable_1", "grab apple_1")
-    for words in ("walk apple_1", "grab apple_1"):
-        assert not refusal(house, action(house, words), "lota")
-        assert refusal(house, action(house, words), "strict") == "you are holding the apple"
-
-
-def test_only_the_strict_rule_refuses_to_put_things_on_things_in_hand() -> None:
-    content = apartment()
-    put(content, "plate", "on kitchentable_1")
-    house = home(content)
-    do(house, "walk kitchentable_1", "grab plate_3", "grab apple_1")
-    assert not refusal(house, action(house, "putback apple_1 plate_3"), "lota")
-    assert refusal(house, action(house, "putback apple_1 plate_3"), "strict") == "you are holding the plate"
+@pytest.mark.parametrize(
+    ("thing", "before", "words", "sentence"),
+    [
+        # the benchmark checks only the direct container
+        ("pancake on plate_2", "walk kitchencabinet_1", "grab pancake_1",
+         "the pancake is in the kitchen cabinet, which is closed"),
+        ("plate on kitchentable_1", "walk kitchentable_1, grab apple_1", "walk apple_1", "you are holding the apple"),
+        ("plate on kitchentable_1", "walk kitchentable_1, grab apple_1", "grab apple_1", "you are holding the apple"),
+        ("plate on kitchentable_1", "walk kitchentable_1, grab plate_3, grab apple_1", "putback apple_1 plate_3",
+         "you are holding the plate"),
+    ],
+)  # fmt: skip
+def test_only_the_strict_rule_refuses(thing: str, before: str, words: str, sentence: str) -> None:
+    house = home(apartment(thing))
+    do(house, *before.split(", "))
+    assert not refusal(house, action(house, words), "lota")
+    assert refusal(house, action(house, words), "strict") == sentence
 
 
 @pytest.mark.parametrize(
@@ -207,9 +179,7 @@ def test_a_check_changes_nothing() -> None:
 
 
 def test_sitting_needs_no_free_hand() -> None:
-    content = apartment()
-    add(content, "chair", (3.0, 0.2, 3.5), "in kitchen_1")
-    house = home(content)
+    house = home(apartment("chair at 3 0.2 3.5 in kitchen_1"))
     do(house, "walk kitchentable_1", "grab apple_1", "grab cutleryfork_1")
     assert not refusal(house, action(house, "sit chair_1"), "strict")
 

@@ -12,7 +12,7 @@ from envs.wah.env import WatchAndHelpEnv
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 from tests.envs.wah.episodes import CHILL, EPISODES, SNACK, make
-from tests.envs.wah.homes import apartment, node_id, put, row
+from tests.envs.wah.homes import apartment, node_id, row
 
 SERVE = ("go to kitchentable 1", "pick up apple 1", "go to coffeetable 1", "put apple 1 in coffeetable 1")
 
@@ -96,8 +96,7 @@ def test_invalid_episodes_are_errors() -> None:
 
 
 def test_a_goal_can_be_met_at_the_start() -> None:
-    content = apartment()
-    put(content, "apple", "on coffeetable_1")
+    content = apartment("apple on coffeetable_1")
     env = make()
     info = env.reset(options={"episode": Episode("e", Scene("s", content, "kitchen"), (SNACK,))})[1]
     assert info["success"] and info["goal"] == (1, 1)

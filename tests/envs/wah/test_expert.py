@@ -21,7 +21,7 @@ from envs.wah.scene import Episode, Scene, Task
 from envs.wah.setting import WahSetting
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError
-from tests.envs.wah.homes import GraphJson, add, apartment, do, home, node_id, put
+from tests.envs.wah.homes import GraphJson, apartment, do, home, node_id
 
 SETTINGS: list[tuple[str, Observability, Rules]] = [
     ("lota", "full", "lota"), ("lota", "full", "strict"), ("lota", "partial", "lota"), ("grounded", "full", "strict"),
@@ -84,9 +84,6 @@ def follow(setting: WahSetting, house: HomeState, task: Task) -> list[str]:
         skills.append(setting.expert().act(house, task, knowledge))
         assert setting.space.execute(house, skills[-1]).ok, skills
     return skills[1:]
-
-
-# many apartments
 
 
 @settings
@@ -160,40 +157,34 @@ def test_solves_the_benchmarks_tasks_in_the_simulators_apartments(
     assert sum(all(play(env, episode)) for episode in episodes) >= 0.98 * len(episodes)
 
 
-# plans in the small apartment
+FETCH_PLAN = (
+    "find a fridge, open the fridge, find a cupcake, pick up the cupcake, find a fridge, put down the cupcake, done"
+)
+WASH_PLAN = (
+    "find a dishwasher, open the dishwasher, find a water glass, open the kitchen cabinet, pick up the water glass, "
+    "find a dishwasher, put down the water glass, close the dishwasher, switch on the dishwasher, done"
+)
+TWO_PLAN = (
+    "find a plate, pick up the plate, find a kitchen table, put down the plate, find a plate, "
+    "open the kitchen cabinet, pick up the plate, find a kitchen table, put down the plate, done"
+)
+GROUNDED_PLAN = (
+    "go to kitchencabinet 2, open kitchencabinet 2, pick up waterglass 1, go to dishwasher 1, open dishwasher 1, "
+    "put waterglass 1 in dishwasher 1, close dishwasher 1, turn on dishwasher 1, done"
+)
 
 
-@pytest.mark.parametrize("rules", ["lota", "strict"])
-def test_the_destination_is_opened_first(rules: Rules) -> None:
-    assert plan(FETCH, "lota", "full", rules) == [
-        *("find a fridge", "open the fridge", "find a cupcake", "pick up the cupcake"),
-        *("find a fridge", "put down the cupcake", "done"),
-    ]
-
-
-@pytest.mark.parametrize("rules", ["lota", "strict"])
-def test_containers_are_opened_and_the_machine_is_closed_before_it_runs(rules: Rules) -> None:
-    assert plan(WASH, "lota", "full", rules) == [
-        *("find a dishwasher", "open the dishwasher", "find a water glass", "open the kitchen cabinet"),
-        *("pick up the water glass", "find a dishwasher", "put down the water glass"),
-        *("close the dishwasher", "switch on the dishwasher", "done"),
-    ]
-
-
-def test_two_of_a_class_are_fetched_under_the_strict_rule() -> None:
-    assert plan(TWO, "lota", "full", "strict") == [
-        *("find a plate", "pick up the plate", "find a kitchen table", "put down the plate"),
-        *("find a plate", "open the kitchen cabinet", "pick up the plate", "find a kitchen table"),
-        *("put down the plate", "done"),
-    ]
-
-
-def test_grounded_plan() -> None:
-    assert plan(WASH, "grounded", "full") == [
-        *("go to kitchencabinet 2", "open kitchencabinet 2", "pick up waterglass 1", "go to dishwasher 1"),
-        *("open dishwasher 1", "put waterglass 1 in dishwasher 1", "close dishwasher 1", "turn on dishwasher 1"),
-        "done",
-    ]
+@pytest.mark.parametrize(
+    ("task", "choices", "skills"),
+    [
+        (FETCH, ("lota", "full", "lota"), FETCH_PLAN), (FETCH, ("lota", "full", "strict"), FETCH_PLAN),
+        (WASH, ("lota", "full", "lota"), WASH_PLAN), (WASH, ("lota", "full", "strict"), WASH_PLAN),
+        (TWO, ("lota", "full", "strict"), TWO_PLAN), (WASH, ("grounded", "full"), GROUNDED_PLAN),
+    ],
+)  # fmt: skip
+def test_plans(task: Task, choices: tuple[str, ...], skills: str) -> None:
+    """The destination is opened first, and a machine is closed before it runs."""
+    assert plan(task, *choices) == skills.split(", ")
 
 
 def test_unknown_things_are_searched_in_likely_places() -> None:
@@ -207,16 +198,14 @@ def test_unknown_things_are_searched_in_likely_places() -> None:
 @pytest.mark.parametrize("choices", SETTINGS)
 @pytest.mark.parametrize("task", [READ, READ_AND_EAT], ids=["read", "read and eat"])
 def test_reading_a_book_on_the_sofa(choices: tuple[str, str, str], task: Task) -> None:
-    graph = apartment()
-    put(graph, "apple", "on kitchencounter_1")
+    graph = apartment("apple on kitchencounter_1")
     skills = plan(task, *choices, graph=graph)
     assert skills[-2] in ("sit on the sofa", "sit on sofa 1")
 
 
 @settings
 def test_other_things_in_hand_are_put_aside(skills: str, observability: Observability, rules: Rules) -> None:
-    setting = WahSetting(skills, observability, rules)
-    house = home()
+    setting, house = WahSetting(skills, observability, rules), home()
     do(house, "walk kitchentable_1", "grab cutleryfork_1")
     follow(setting, house, FETCH)
     assert goal_reached(setting, house, FETCH) and not house.inventory
@@ -229,9 +218,6 @@ def test_with_full_hands_at_a_closed_door_a_thing_is_put_aside(choices: tuple[st
     do(house, "walk kitchentable_1", "grab apple_1", "walk coffeetable_1", "grab cupcake_1")
     follow(setting, house, task)
     assert goal_reached(setting, house, task)
-
-
-# decisions
 
 
 @settings
@@ -261,13 +247,11 @@ def test_an_impossible_goal_ends_with_done(skills: str, observability: Observabi
 
 
 def test_conditions_that_the_benchmarks_choice_makes_impossible_are_skipped() -> None:
-    graph = apartment()
-    add(graph, "fridge", (0.4, 0.9, 3.0), "in kitchen_1")
+    graph = apartment("fridge at 0.4 0.9 3 in kitchen_1")
     task = Task("prepare_food", (("on_juice_kitchentable", 1), ("on_cupcake_kitchentable", 1)))
     setting, house = WahSetting("lota"), home(graph)
-    assert "find a juice" not in follow(setting, house, task), (
-        "it is in the first fridge, and only the last one can be opened"
-    )
+    # the juice is in the first fridge, and only the last one can be opened
+    assert "find a juice" not in follow(setting, house, task)
     assert setting.conditions(house, task) == (1, 2)
     assert plan(task, "lota", "full", "strict", graph=graph)
 

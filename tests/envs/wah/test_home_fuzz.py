@@ -20,17 +20,12 @@ from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
 from envs.wah.state import movable
-from tests.envs.wah.homes import GraphJson, add, apartment, home, put
+from tests.envs.wah.homes import GraphJson, apartment, home
 
 LOTA, STRICT, GROUNDED = LotaSkills("lota"), LotaSkills("strict"), GroundedSkills()
 SETS: tuple[SkillSet, ...] = (LOTA, STRICT, GROUNDED)
 SKILL_SETS = pytest.mark.parametrize("skills", SETS, ids=["lota", "strict", "grounded"])
 STATES = (("OPEN", "CLOSED"), ("ON", "OFF"))
-EXTRAS = """
-    plate on coffeetable_1, box on kitchentable_1, pancake on plate_1, folder in box_1, radio on sofa_1,
-    coffeemaker on kitchencounter_1, fryingpan on kitchencounter_1, candle in kitchencabinet_1,
-    cuttingboard on kitchentable_1, cupcake on cuttingboard_1, book in box_2
-"""
 GOALS = [
     parse_goal(goal)
     for goal in (
@@ -41,18 +36,13 @@ GOALS = [
 ]
 
 
-def crowded() -> GraphJson:
-    """Return the small apartment with nested boxes, stacked things, a door and a window."""
-    content = apartment()
-    for extra in EXTRAS.split(","):
-        kind, relation, holder = extra.split()
-        put(content, kind, f"{relation} {holder}")
-    add(content, "chair", (8.0, 0.2, 4.0), "in livingroom_1")
-    add(content, "window", (3.0, 1.5, 0.0))
-    return content
-
-
-CROWDED = crowded()
+# The small apartment with nested boxes, stacked things, a chair and a window.
+CROWDED = apartment(
+    "plate on coffeetable_1", "box on kitchentable_1", "pancake on plate_1", "folder in box_1", "radio on sofa_1",
+    "coffeemaker on kitchencounter_1", "fryingpan on kitchencounter_1", "candle in kitchencabinet_1",
+    "cuttingboard on kitchentable_1", "cupcake on cuttingboard_1", "book in box_2", "chair at 8 0.2 4 in livingroom_1",
+    "window at 3 1.5 0",
+)  # fmt: skip
 EMBEDDED = [generate_episode(seed).scene.graph for seed in range(3)]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import socket
 import threading
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -115,19 +112,17 @@ def test_lasting_faults_end_with_a_timeout(
     server: FakeSimulator, short_pauses: None, fault: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy simulator is retried until the deadline, a silent one a few times for idempotent actions."""
-    server.faults.extend([fault] * 1_000_000 if fault == "busy" else [fault] * TRIES)
-    if fault == "busy":
-        set_clocks(monkeypatch, lambda: RequestClock(server), long_clock)
-    else:
-        set_clocks(monkeypatch, long_clock, lambda: clock_from_fault(server))
+    busy = fault == "busy"
+    server.faults.extend([fault] * (1_000_000 if busy else TRIES))
+    whole, tries = (
+        (lambda: RequestClock(server), long_clock) if busy else (long_clock, lambda: clock_from_fault(server))
+    )
+    set_clocks(monkeypatch, whole, tries)
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(http(server)))
     expect_numbers(caught.value, server, call)
     assert len(server.requests) == caught.value.tries
-    if fault == "busy":
-        assert caught.value.tries == BUSY_TRIES
-    else:
-        assert caught.value.tries == (1 if call in CHANGING else TRIES)
+    assert caught.value.tries == (BUSY_TRIES if busy else 1 if call in CHANGING else TRIES)
 
 
 def expect_numbers(error: SimulatorError, server: FakeSimulator, call: str) -> None:
@@ -316,16 +311,3 @@ def test_the_default_limits_end_every_fault(home: ToyHome, fault: str, call: str
         server.faults.extend([fault] * 100)
         with pytest.raises(EXPECTED[fault]):
             CALLS[call](Simulator(HttpTransport(server.url)))
-
-
-def test_no_socket_is_left_open(home: ToyHome, short_pauses: None) -> None:
-    with warnings.catch_warnings(record=True) as records:
-        warnings.simplefilter("always")
-        with FakeSimulator(home) as server:
-            simulator = Simulator(http(server, SHORT, SHORT))
-            for fault in FAULTS:
-                server.faults.append(fault)
-                with suppress(SimulatorError):
-                    simulator.expand_scene({"nodes": [], "edges": []})
-        gc.collect()
-    assert not [str(warning.message) for warning in records if warning.category is ResourceWarning]
