@@ -161,7 +161,7 @@ class KVPlanner:
         """Prefill the prompt up to the position of the next skill, after the goal if it is not known yet."""
         goal, session = self.understand(), self.session
         prefill = session.prefill(self.retrieval_text, self._query(), self._full_query, instruction_ids=self.opening())
-        return prefill if goal is None else prefill.behind(goal)
+        return prefill if goal is None else prefill.plus(goal)
 
     def understand(self) -> Prefill | None:
         """Generate the goal of a new instruction after the memory, once per task; return its prompt.

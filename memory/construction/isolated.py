@@ -94,7 +94,7 @@ class IsolatedBuilder(PromptBuilder):
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         fuses = self._choice is None and _tokens(missing.values()) <= FUSED
         prefixes = self._fused_behind(missing, context) if fuses else {}
-        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in prefixes}
+        chained = {name: unit for name, unit in missing.items() if unit.preceding and name not in prefixes}
         first, tokens = chained if fuses else missing, 0
         if first:
             with timer.part("encode"):
@@ -113,7 +113,7 @@ class IsolatedBuilder(PromptBuilder):
         stands = self._lossless and context.seen_ids == context.ids  # so the first unit does, where it was encoded
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
-            exact = stands and not placements and not unit.behind and (block is not None or bool(new))
+            exact = stands and not placements and not unit.preceding and (block is not None or bool(new))
             hit = bool(name) and name not in missing
             placements.append(Placement(unit, row, block, hit, exact, new, prefixes.get(new)))
             row += len(unit.token_ids)
@@ -143,18 +143,18 @@ class IsolatedBuilder(PromptBuilder):
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
         """Encode and store units: single ones in one packed forward, others with the missing part of their chain."""
-        alone = {name: unit for name, unit in units.items() if not unit.behind}
+        alone = {name: unit for name, unit in units.items() if not unit.preceding}
         requests = [(context.seen_block, unit.token_ids) for unit in alone.values()]
         blocks = self._store(self._engine.encode(requests, list(alone), priority)) if requests else []
-        chained = [(name, unit) for name, unit in units.items() if unit.behind]
-        for name, unit in sorted(chained, key=lambda item: len(item[1].behind), reverse=True):
+        chained = [(name, unit) for name, unit in units.items() if unit.preceding]
+        for name, unit in sorted(chained, key=lambda item: len(item[1].preceding), reverse=True):
             if name not in {block.identity for block in blocks}:  # the longest chain brings those that it continues
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 
     def _fused_behind(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
         """Return, by name of the only missing chained unit, the joined blocks before it; {} if one is not stored."""
-        chained = [(name, unit) for name, unit in missing.items() if unit.behind]
+        chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
             return {}
         name, unit = chained[0]
@@ -164,13 +164,13 @@ class IsolatedBuilder(PromptBuilder):
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
         """Return the units that ``unit`` is computed behind, and itself, by name."""
-        ids = [*unit.behind, unit.token_ids]
-        links = [replace(unit, token_ids=ids[i], behind=unit.behind[:i]) for i in range(len(ids))]
+        ids = [*unit.preceding, unit.token_ids]
+        links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
         """Encode the unit and its chain, from the first link on that is not stored."""
-        ids, names = [*unit.behind, unit.token_ids], [*self._chain(unit, context)]
+        ids, names = [*unit.preceding, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._lease.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
         prefix = joined([block for block in (context.seen_block, *stored) if block])
@@ -196,12 +196,12 @@ class IsolatedBuilder(PromptBuilder):
         if not unit.reusable or not unit.token_ids:
             return ""
         namespace = unit.namespace or self._namespace
-        key = unit.behind, unit.token_ids, namespace
+        key = unit.preceding, unit.token_ids, namespace
         name = self._names.get(key)
         if name is None:
             if len(self._names) > MOST_NAMES:
                 self._names.clear()
-            prefix = (*context.seen_ids, *chain.from_iterable(unit.behind))
+            prefix = (*context.seen_ids, *chain.from_iterable(unit.preceding))
             name = self._names[key] = identity(self._engine.model_key, prefix, unit.token_ids, namespace)
         return name
 

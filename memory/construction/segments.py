@@ -93,7 +93,7 @@ class AnyOffsetBuilder(PromptBuilder):
 
     def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
         starts = [*accumulate((len(unit.token_ids) for unit in units), initial=len(context.ids))]
-        names = [self._name(u.token_ids, u.namespace, u.behind) if u.reusable and u.token_ids else "" for u in units]
+        names = [self._name(u.token_ids, u.namespace, u.preceding) if u.reusable and u.token_ids else "" for u in units]
         chain_names, prefix = self._prefix(units, context)
         ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
         covered = len(context.ids) + len(prefix) * self._size

@@ -27,18 +27,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens whose keys and values are computed jointly; they see only themselves, the context and ``behind``."""
+    """Tokens whose keys and values are computed jointly; they see only themselves, the context and ``preceding``."""
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
-    behind: tuple[tuple[int, ...], ...] = ()  # token ids of units it is computed behind, each behind those before it
+    preceding: tuple[tuple[int, ...], ...] = ()  # token ids of earlier units that it attends to, in order
 
     @classmethod
     def of(
-        cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]], behind: tuple[tuple[int, ...], ...] = ()
+        cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]], preceding: tuple[tuple[int, ...], ...] = ()
     ) -> Unit:
         """Make a unit of whole segments, one after another: ``(segment id, its token ids)`` each."""
         tokens: list[int] = []
@@ -46,7 +46,7 @@ class Unit:
         for id, ids in parts:
             spans.append(Span(id, len(tokens), len(tokens) + len(ids)))
             tokens.extend(ids)
-        return cls(kind, tuple(tokens), tuple(spans), behind=behind)
+        return cls(kind, tuple(tokens), tuple(spans), preceding=preceding)
 
     @classmethod
     def joined(cls, units: Sequence[Unit]) -> Unit:
@@ -94,7 +94,7 @@ class Placement:
     hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed behind exactly the rows that stand before it here
     fused: str = ""  # identity of the block that the prefill encodes; there is no block until then
-    behind: KVBlock | None = None  # what a fused unit, one of a prompt at most, sees beside the context
+    prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)
     identity: str = field(init=False)  # of the block; "" without one
 

@@ -111,7 +111,7 @@ class Prefill:
     after_ms: float  # harvesting and forgetting, after the logits
     reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored behind it: grows
 
-    def behind(self, goal: Prefill) -> Prefill:
+    def plus(self, goal: Prefill) -> Prefill:
         """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""
         self.reads.note(goal.reads.raw, goal.reads.live)
         counts = _sums(self.counts, goal.counts) | {

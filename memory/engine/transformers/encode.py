@@ -104,9 +104,9 @@ class FusedEncoding:
         context: KVBlock | None,
     ) -> None:
         """:param angles: of all rows of ``cache``, the prompt's"""
-        ordered = sorted(placements, key=lambda placement: placement.behind is None)
+        ordered = sorted(placements, key=lambda placement: placement.prefix_block is None)
         units = {placement.fused: placement.unit.token_ids for placement in ordered}
-        self._pack = Pack(decoder, list(units.values()), context, ordered[0].behind)
+        self._pack = Pack(decoder, list(units.values()), context, ordered[0].prefix_block)
         self._decoder, self._names = decoder, list(units)
         starts = dict(zip(units, accumulate(map(len, units.values()), initial=self._pack.rows.start), strict=False))
         rows, source = [], []

@@ -64,20 +64,20 @@ def test_a_line_follows_the_earlier_lines_of_its_task() -> None:
     furnish(store, 1, 2)
     do(store, *range(4))
     lines = [store.tokens(f"did_{number}") for number in range(4)]
-    assert [units(store)[f"did_{number}"].behind for number in range(4)] == [tuple(lines[:n]) for n in range(4)]
-    assert all(not unit.behind for id, unit in units(store).items() if not id.startswith("did_"))
-    assert all(not unit.behind for unit in units(store, log=0).values())
+    assert [units(store)[f"did_{number}"].preceding for number in range(4)] == [tuple(lines[:n]) for n in range(4)]
+    assert all(not unit.preceding for id, unit in units(store).items() if not id.startswith("did_"))
+    assert all(not unit.preceding for unit in units(store, log=0).values())
     store.put("finished_1", "task", "finished it\n")
-    assert all(not unit.behind for unit in units(store).values())
+    assert all(not unit.preceding for unit in units(store).values())
     do(store, 4, 5)
-    assert units(store)["did_4"].behind == () and units(store)["did_5"].behind == (store.tokens("did_4"),)
+    assert units(store)["did_4"].preceding == () and units(store)["did_5"].preceding == (store.tokens("did_4"),)
 
 
 def test_a_long_log_starts_again() -> None:
     store = make_store()
     do(store, *range(5))
     planned = units(store, log=sum(sizes(store, 3)))
-    assert [len(planned[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
+    assert [len(planned[f"did_{number}"].preceding) for number in range(5)] == [0, 1, 2, 0, 1]
 
 
 def test_lines_of_an_unfinished_task_are_never_static() -> None:
@@ -125,7 +125,7 @@ def check(engine: Engine, session: MemorySession) -> int:
     prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
     planned = units(session.store)
     prompt_units = list(dict.fromkeys(planned[s.segment] for s in prefill.layout.segments))
-    preceding = [list(chain.from_iterable(unit.behind)) for unit in prompt_units]
+    preceding = [list(chain.from_iterable(unit.preceding)) for unit in prompt_units]
     expected = full_reuse(engine.plain, CONTEXT, [unit.token_ids for unit in prompt_units], QUERY, preceding)
     assert close(prefill.logits, expected[-1:])
     return prefill.counts.encoded_token_layers // engine.info.layers
@@ -147,7 +147,7 @@ def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: Memory
         fused = {span.segment for p in layout.placements if p.fused for span in p.unit.spans}
         assert f"did_{number}" in fused
         lines = sum(sizes(session.store, number))
-        assert [p.behind.tokens for p in layout.placements if p.behind] == ([lines] if lines else [])
+        assert [p.prefix_block.tokens for p in layout.placements if p.prefix_block] == ([lines] if lines else [])
 
 
 def test_several_new_lines_are_encoded_together(engine: Engine, session: MemorySession) -> None:

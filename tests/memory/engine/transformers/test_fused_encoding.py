@@ -104,7 +104,7 @@ def test_a_fused_unit_sees_the_unit_before_it(any_engine: Engine, context: int, 
     layout, options = prompt.layout(blocks), (Nothing(), Serial(), context_block)
     expected = any_engine.prefill(layout, *options)
     fused = fuse(layout, {0: "a", 2: "b"})
-    units = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused.placements)]
+    units = [replace(p, prefix_block=blocks[1] if i == 2 - first else None) for i, p in enumerate(fused.placements)]
     result = any_engine.prefill(replace(fused, placements=tuple(units)), *options, unit_context=context_block)
     assert relative(result.logits, expected.logits) < EXACT
     check(sorted(result.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
