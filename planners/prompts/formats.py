@@ -12,26 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 from memory.engine.models.chat_template import parts_around
-from planners.prompts.text import (
-    CUE,
-    FOCUS,
-    PROGRESS,
-    TYPE_LEVEL,
-    Turn,
-    candidate_text,
-    clean,
-    goal_query,
-    query_text,
-    reason,
-    task_line,
-)
+from planners.prompts import text as texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = ("default", "lota")
 Ids = list[int]
-Turns = Sequence[Turn]
+Turns = Sequence[texts.Turn]
 PLACEHOLDER = "\u241f"  # takes the memory's place while a chat template is rendered; never reaches the model
 
 
@@ -111,7 +99,7 @@ class Format(Protocol):
     def candidate(self, skill: str) -> Ids:
         """Encode a candidate skill with its end mark."""
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
+    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
         """Encode a turn of an `append` transcript after its cue: focus, skill and failure."""
 
     def stops(self) -> set[int]:
@@ -128,7 +116,7 @@ class PlainFormat(Format):
     """
 
     name = "default"
-    progress = PROGRESS
+    progress = texts.PROGRESS
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False) -> None:
         self._splice, self._goals = Splicer(tokenizer), goals
@@ -139,25 +127,25 @@ class PlainFormat(Format):
         return [] if self._start is None else [self._start]
 
     def goal(self, skills: str, instruction: str) -> Ids:
-        return self._splice.lines(goal_query(skills, instruction)) if self._goals else []
+        return self._splice.lines(texts.goal_query(skills, instruction)) if self._goals else []
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
-        return self._splice.lines(task_line(skills, instruction) + agent_line)
+        return self._splice.lines(texts.task_line(skills, instruction) + agent_line)
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
-        return self._splice.lines(query_text(skills, instruction, turns, agent_line))
+        return self._splice.lines(texts.query_text(skills, instruction, turns, agent_line))
 
     def cue(self, number: int, agent_line: str = "") -> Ids:
-        return self._splice.lines(agent_line + CUE)
+        return self._splice.lines(agent_line + texts.CUE)
 
     def focus(self, skills: str) -> int:
-        return 0 if skills == TYPE_LEVEL else FOCUS
+        return 0 if skills == texts.TYPE_LEVEL else texts.FOCUS
 
     def candidate(self, skill: str) -> Ids:
-        return self._splice.lines(candidate_text(skill))
+        return self._splice.lines(texts.candidate_text(skill))
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
-        return [*focus, *self._splice.lines(turn.text.removeprefix(CUE))]
+    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
+        return [*focus, *self._splice.lines(turn.text.removeprefix(texts.CUE))]
 
     def stops(self) -> set[int]:
         return {self._splice.newline}
@@ -203,7 +191,9 @@ class LotaFormat(Format):
         if not getattr(self.tokenizer, "chat_template", None):
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this model")
         self._splice = Splicer(self.tokenizer)
-        examples = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
+        examples = "".join(
+            f"Human: {texts.clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples
+        )
         first = f"{INTRODUCTION}{examples}Known facts:\n{PLACEHOLDER}"
         self._before, self._after = template_parts(self.tokenizer, first)
         _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", PLACEHOLDER, PLACEHOLDER)
@@ -213,7 +203,7 @@ class LotaFormat(Format):
         return start + self._splice.lines(self._before)
 
     def opening(self, skills: str, instruction: str, agent_line: str = "", later: bool = False) -> Ids:
-        turn = f"{agent_line}Human: {clean(instruction)}{self._after}Robot:"
+        turn = f"{agent_line}Human: {texts.clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if later else turn)
 
     def query(self, skills: str, instruction: str, turns: Turns, agent_line: str = "", earlier: int = 0) -> Ids:
@@ -229,8 +219,8 @@ class LotaFormat(Format):
     def candidate(self, skill: str) -> Ids:
         return self._splice.raw(f" {skill},")
 
-    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> Ids:
-        failure = "" if turn.ok else f" (this action failed: {reason(turn.message)})"
+    def answer(self, turn: texts.Turn, focus: Sequence[int] = ()) -> Ids:
+        failure = "" if turn.ok else f" (this action failed: {texts.reason(turn.message)})"
         return [*focus, *self._splice.raw(f" {turn.skill}{failure},")]
 
     def stops(self) -> set[int]:

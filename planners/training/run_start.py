@@ -106,7 +106,11 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     checkpoint = latest_checkpoint(Path(args.out))
     torch.manual_seed(args.seed)
     if not checkpoint and not args.init:
-        return _new_model(args, files, lessons)
+        _check_layers(args, args.layers)
+        tokenizer = train_tokenizer(*corpus(files, args.corpus, lessons), args.vocab)
+        model = build(Shape(args.hidden, args.layers, args.heads, args.intermediate).config(tokenizer))
+        seed_induction(model, args.seed)
+        return RunStart(model, tokenizer)
     source = checkpoint or Path(args.init)
     model, tokenizer, history = load_planner(source)
     try:
@@ -122,14 +126,6 @@ def start_run(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence
     _check_layers(args, len(start.model.model.layers))
     _check_shape(args, start.shape(), source)
     return start
-
-
-def _new_model(args: argparse.Namespace, files: Sequence[Path], lessons: Sequence[Path]) -> RunStart:
-    _check_layers(args, args.layers)
-    tokenizer = train_tokenizer(*corpus(files, args.corpus, lessons), args.vocab)
-    model = build(Shape(args.hidden, args.layers, args.heads, args.intermediate).config(tokenizer))
-    seed_induction(model, args.seed)
-    return RunStart(model, tokenizer)
 
 
 def _check_init(args: argparse.Namespace, calls: Sequence[dict]) -> None:

@@ -6,21 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from planners.prompts.text import (
-    FOCUS,
-    NO_TARGET,
-    PROGRESS,
-    TYPE_LEVEL,
-    Edit,
-    PromptStyle,
-    candidate_text,
-    entity_text,
-    goal_or_instruction,
-    goal_query,
-    history_edit,
-    place_of,
-    query_text,
-)
+from planners.prompts import text as texts
 from planners.training.rollout_files import FactRecord, TaskRecord
 
 TARGET_VERBS = ("pick", "put", "slice", "turn", "sit")  # verbs whose object is the target of the steps before them
@@ -34,7 +20,7 @@ class TaskMemory:
         self.store = SegmentStore()
         self.agent_line = ""
 
-    def apply(self, edits: Iterable[Edit]) -> set[str]:
+    def apply(self, edits: Iterable[texts.Edit]) -> set[str]:
         """Write edits; return the ids that changed."""
         changed, store = set(), self.store
         for edit in edits:
@@ -69,7 +55,7 @@ class TaskReplay:
     """
 
     def __init__(
-        self, skills: str, task: TaskRecord, style: PromptStyle, memory: TaskMemory, numbered: int,
+        self, skills: str, task: TaskRecord, style: texts.PromptStyle, memory: TaskMemory, numbered: int,
         known: Mapping[str, FactRecord], news: Collection[str],
     ) -> None:  # fmt: skip
         self.memory = memory.ordered()
@@ -84,18 +70,18 @@ class TaskReplay:
             self.tails.append(([line for line in memory.ordered() if line.id in changed], set(changed)))
             self.agent_lines.append(memory.agent_line)
             memory.store.advance()
-            changed |= memory.apply(self.history(number - PROGRESS - 1, number - PROGRESS))
+            changed |= memory.apply(self.history(number - texts.PROGRESS - 1, number - texts.PROGRESS))
             effects = memory.apply(style.edits(step.facts))
             changed |= effects
             self.effects.append([line for line in memory.ordered() if line.id in effects])
-        self.foci = [""] * len(task.steps) if skills == TYPE_LEVEL else self._make_foci()
+        self.foci = [""] * len(task.steps) if skills == texts.TYPE_LEVEL else self._make_foci()
         self.touched = {id.split("/")[0] for id in changed} | _skill_entities(task)
 
-    def history(self, first: int, last: int) -> list[Edit]:
+    def history(self, first: int, last: int) -> list[texts.Edit]:
         """Return the history lines of turns ``first`` to ``last`` (exclusive) that did not fail."""
         first = max(0, first)
         turns = enumerate(self.turns[first : max(0, last)], self._numbered + first + 1)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns if turn.ok]
+        return [texts.history_edit(number, texts.entity_text(turn.skill)) for number, turn in turns if turn.ok]
 
     def changes(self, index: int) -> dict[str, FactRecord]:
         """Return the latest facts that the steps before ``index`` changed."""
@@ -103,12 +89,14 @@ class TaskReplay:
 
     def goal(self, wording: str) -> list[Part]:
         """Return the question for the goal of the instruction, and its answer."""
-        return [(goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
+        return [(texts.goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
 
     def query(self, wording: str, index: int) -> str:
         """Return the query of the prompt at step ``index``."""
-        task = goal_or_instruction(wording, self.task.goal)
-        return query_text(self.skills, task, self.turns[max(0, index - PROGRESS) : index], self.agent_lines[index])
+        task = texts.goal_or_instruction(wording, self.task.goal)
+        return texts.query_text(
+            self.skills, task, self.turns[max(0, index - texts.PROGRESS) : index], self.agent_lines[index]
+        )
 
     def _make_foci(self) -> list[str]:
         """Return the focus of each step: type, name and place of the next target.
@@ -117,13 +105,13 @@ class TaskReplay:
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
-            words = [NO_TARGET] * FOCUS
+            words = [texts.NO_TARGET] * texts.FOCUS
             if target := self._next(index, TARGET_VERBS):
                 fact = known.get("_".join(target))
                 if fact is None or fact.gone:
-                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [NO_TARGET])]
+                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [texts.NO_TARGET])]
                 else:
-                    words = [target[0], fact.id, place_of(fact) or fact.id]
+                    words = [target[0], fact.id, texts.place_of(fact) or fact.id]
             foci.append(" ".join(words) + " ")
             known |= {fact.id: fact for fact in step.facts}
         return foci
@@ -136,5 +124,5 @@ class TaskReplay:
 
 def _skill_entities(task: TaskRecord) -> set[str]:
     """Return the entities that skills and labels name, which must stay in the memory."""
-    texts = (candidate_text(text) for step in task.steps for text in (step.skill, step.label))
-    return {word for text in texts for word in text.split() if "_" in word}
+    lines = (texts.candidate_text(text) for step in task.steps for text in (step.skill, step.label))
+    return {word for line in lines for word in line.split() if "_" in word}

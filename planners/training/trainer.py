@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError, check_rate
 from keep_agent.files import read_json
@@ -67,7 +66,9 @@ class Trainer:
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.checkpoint:
             self.optimizers.load(read_tensors(self.checkpoint / STATE))
-        self.average = self._average()
+        self.average = copy.deepcopy(self.model).eval().requires_grad_(False)  # running mean of the weights
+        if self.checkpoint and (file := self.checkpoint / AVERAGE).exists():
+            load_weights(self.average, read_tensors(file), file)
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
         self.feed = Feed(
@@ -91,13 +92,6 @@ class Trainer:
         dtype = faster_precision(self.device) if option == "auto" else getattr(torch, option)
         (half,) = self.team.broadcast(int(dtype is torch.bfloat16))
         return torch.bfloat16 if half else torch.float32
-
-    def _average(self) -> Qwen2ForCausalLM:
-        """Load the running mean; that of a new run starts as the weights."""
-        average = copy.deepcopy(self.model).eval().requires_grad_(False)
-        if self.checkpoint and (file := self.checkpoint / AVERAGE).exists():
-            load_weights(average, read_tensors(file), file)
-        return average.to(self.device)
 
     def save(self) -> None:
         """Write a checkpoint: the running mean in bf16 and float32, the weights, and the optimiser's state."""
@@ -196,10 +190,9 @@ class Trainer:
             return
         progress, exact = self.progress, sum((outcome.exactness for outcome in window), Exactness())
         row: dict = {"step": progress.step, "seconds": round(progress.seconds), "tokens": progress.tokens}
-        row["level"] = progress.level
-        for key in ("loss", "norm"):
-            row[key] = round(sum(getattr(outcome, key) for outcome in window) / len(window), 4)
-        row |= {f"exact_{kind}": round(exact.rate(kind), 4) for kind in sorted(exact.total)}
+        means = {key: sum(getattr(outcome, key) for outcome in window) / len(window) for key in ("loss", "norm")}
+        means |= {f"exact_{kind}": exact.rate(kind) for kind in sorted(exact.total)}
+        row |= {"level": progress.level} | {key: round(value, 4) for key, value in means.items()}
         progress.curve.append(row)
         print(json.dumps(row), flush=True)
 

@@ -79,9 +79,8 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
 
 def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSession:
     name = str(entry.get("session") or entry.get("id") or where)
-    if "turns" in entry:
-        return ToolSession(name, tuple(_turn(turn) for turn in entry["turns"]))
-    return ToolSession(name, tuple(_message_turns(entry["messages"], encode)))
+    turns = map(_turn, entry["turns"]) if "turns" in entry else _message_turns(entry["messages"], encode)
+    return ToolSession(name, tuple(turns))
 
 
 def _turn(turn: Mapping[str, Any]) -> ToolTurn:

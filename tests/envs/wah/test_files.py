@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import lay_out
 from envs.wah.goals import parse_goal
+from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
 from envs.wah.spec import load_episodes
 from keep_agent.errors import ConfigError, DataError
@@ -34,6 +36,10 @@ def record(number: int = 0, **more: Any) -> dict[str, Any]:
     } | more  # fmt: skip
 
 
+def load(path: Path, split: str = "test", **settings: int) -> Sequence[Episode]:
+    return load_episodes(str(path), split, **settings)
+
+
 def write(path: Path, content: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content).encode()
@@ -44,7 +50,7 @@ def write(path: Path, content: Any) -> Path:
 @pytest.mark.parametrize("name", ["wah_nl_test.json", "wah_nl_test.json.gz"])
 def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) -> None:
     file = write(tmp_path / name, [record(0), record(1)])
-    episodes = load_episodes(str(file), "test")
+    episodes = load(file)
     assert [episode.tasks[0].instruction for episode in episodes] == record()["nl_instructions"] * 2
     assert len({episode.id for episode in episodes}) == 4 and len({e.tasks[0].id for e in episodes}) == 2
     first = episodes[0]
@@ -57,24 +63,24 @@ def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) 
 def test_duplicate_task_ids_are_errors(tmp_path: Path) -> None:
     file = write(tmp_path / "wah_nl_test.json", [record(0), record(1, task_id=0)])
     with pytest.raises(DataError, match="task 'wah_nl_test-0' is there 2 times; give each task_id once"):
-        load_episodes(str(file), "test")
+        load(file)
 
 
 def test_a_folder_is_read_by_split_and_a_limit_samples_with_the_seed(tmp_path: Path) -> None:
     write(tmp_path / "wah_nl_test.json", [record(number) for number in range(3)])
     write(tmp_path / "wah_nl_train.json", record(9))
-    assert len(load_episodes(str(tmp_path), "test")) == 6 and len(load_episodes(str(tmp_path), "train")) == 2
-    samples = [[e.id for e in load_episodes(str(tmp_path), "test", seed=seed, limit=3)] for seed in (0, 0, 1, 2)]
+    assert len(load(tmp_path)) == 6 and len(load(tmp_path, "train")) == 2
+    samples = [[e.id for e in load(tmp_path, seed=seed, limit=3)] for seed in (0, 0, 1, 2)]
     assert samples[0] == samples[1] and len({tuple(ids) for ids in samples}) > 1
     assert all(len(ids) == 3 for ids in samples)
     with pytest.raises(ConfigError, match=r"'valid' in its name"):
-        load_episodes(str(tmp_path), "valid")
+        load(tmp_path, "valid")
 
 
 def test_a_record_without_instructions_gets_a_generated_one(tmp_path: Path) -> None:
     bare = {key: value for key, value in record().items() if key not in ("nl_instructions", "task_goal")}
     file = write(tmp_path / "one.json", bare | {"goal": GOAL})
-    (episode,), (repetition,) = load_episodes(str(file), "test"), load_episodes(str(file), "test")
+    (episode,), (repetition,) = load(file), load(file)
     assert "apple" in episode.tasks[0].instruction.lower() and episode.tasks == repetition.tasks
 
 
@@ -111,7 +117,7 @@ def test_a_record_without_instructions_gets_a_generated_one(tmp_path: Path) -> N
 def test_invalid_records_are_errors(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     file = write(tmp_path / "tasks.json", [record(), record(1) | change])
     with pytest.raises(DataError, match=words):
-        load_episodes(str(file), "test")
+        load(file)
 
 
 @pytest.mark.parametrize(
@@ -127,32 +133,29 @@ def test_a_graph_with_an_invalid_value_is_an_error(tmp_path: Path, field: str, v
     odd = record()
     odd["init_graph"]["nodes"][-1][field] = value
     with pytest.raises(DataError, match=f"record 0.*{words}"):
-        load_episodes(str(write(tmp_path / "tasks.json", [odd])), "test")
+        load(write(tmp_path / "tasks.json", [odd]))
 
 
-def test_json_nested_too_deeply_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(DataError, match=r"deep\.json is nested too deeply"):
-        load_episodes(str(tmp_path / "deep.json"), "test")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("deep.json", b"[" * 100_000, r"deep\.json is nested too deeply"),
+        ("bad.json.gz", b"{", r"bad\.json\.gz is damaged"), ("bad.json.gz", b"\x1f\x8b broken", r"\.gz is damaged"),
+        ("bad.json", b"{", r"bad\.json is not JSON"), ("odd.json", b"[1, 2]", "not a list of tasks"),
+        ("tasks.json", json.dumps({"task_name": "prepare_snack", "task_goal": GOAL}).encode(), "has no 'init_graph'"),
+    ],
+)  # fmt: skip
+def test_damaged_files_are_errors_that_name_them(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        load(tmp_path / name)
 
 
-def test_missing_and_damaged_files_are_errors_that_name_them(tmp_path: Path) -> None:
-    file = write(tmp_path / "tasks.json", [{"task_name": "prepare_snack", "task_goal": GOAL}])
-    with pytest.raises(DataError, match=r"record 0 has no 'init_graph'"):
-        load_episodes(str(file), "test")
+def test_missing_files_and_streams_of_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        load_episodes(str(tmp_path / "nowhere.json"), "test")
-    for content in (b"{", b"\x1f\x8b broken"):
-        (tmp_path / "bad.json.gz").write_bytes(content)
-        with pytest.raises(DataError, match=r"bad\.json\.gz is damaged"):
-            load_episodes(str(tmp_path / "bad.json.gz"), "test")
-    (tmp_path / "bad.json").write_bytes(b"{")
-    with pytest.raises(DataError, match=r"bad\.json is not JSON"):
-        load_episodes(str(tmp_path / "bad.json"), "test")
-    with pytest.raises(DataError, match="not a list of tasks"):
-        load_episodes(str(write(tmp_path / "odd.json", [1, 2])), "test")
+        load(tmp_path / "nowhere.json")
     with pytest.raises(ConfigError, match="needs the embedded apartments"):
-        load_episodes(str(file), "test", stream=2)
+        load(write(tmp_path / "tasks.json", []), stream=2)
 
 
 def folder_of_plans(tmp_path: Path, **more: Any) -> Path:
@@ -167,25 +170,25 @@ def folder_of_plans(tmp_path: Path, **more: Any) -> Path:
 
 def test_plans_are_laid_out_with_the_seed(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path)
-    episodes = load_episodes(str(folder), "test")
+    episodes = load(folder)
     assert len(episodes) == 16 and episodes[0].scene == episodes[1].scene
     with pytest.raises(ConfigError, match="has no splits, but split='train' is set; leave env.split out"):
-        load_episodes(str(folder), "train")
-    assert [e.scene for e in episodes] != [e.scene for e in load_episodes(str(folder), "test", seed=1)]
+        load(folder, "train")
+    assert [e.scene for e in episodes] != [e.scene for e in load(folder, seed=1)]
     assert len({episode.scene.id.rpartition("-")[2] for episode in episodes}) > 1
 
 
 def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path, derived_goal={"on_apple_billiardtable": 1})
     with pytest.raises(ConfigError, match="none of 3 apartments"):
-        load_episodes(str(folder), "test")
+        load(folder)
     for thing, hint in (("unicorn", ""), ("aple", "; did you mean 'apple'")):
         folder_of_plans(tmp_path, derived_goal={f"on_{thing}_coffeetable": 1})
         with pytest.raises(DataError, match=f"record 0: there is no {thing!r} in any apartment{hint}"):
-            load_episodes(str(folder), "test")
+            load(folder)
     (folder / "tasks" / "examples.json").unlink()
     with pytest.raises(ConfigError, match="name another folder"):
-        load_episodes(str(folder), "test")
+        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -203,30 +206,28 @@ def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
 def test_an_impossible_plan_is_an_error_that_names_it(tmp_path: Path, goal: dict[str, int], words: str) -> None:
     folder = folder_of_plans(tmp_path, derived_goal=goal)
     with pytest.raises((ConfigError, DataError), match=words):
-        load_episodes(str(folder), "test")
+        load(folder)
 
 
 def test_duplicate_plan_ids_are_errors(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path)
     shutil.copy(folder / "tasks" / "examples.json", folder / "tasks" / "more_examples.json")
     with pytest.raises(DataError, match="'plan-0' is there 2 times"):
-        load_episodes(str(folder), "test")
+        load(folder)
 
 
 def test_a_plan_without_instructions_is_an_error(tmp_path: Path) -> None:
-    for number, (instructions, words) in enumerate(
-        (([], "record 0 has no nl_instructions"), ("go", "give a list of texts"))
-    ):
-        folder = folder_of_plans(tmp_path / str(number), nl_instructions=instructions)
+    for instructions, words in (([], "record 0 has no nl_instructions"), ("go", "give a list of texts")):
+        folder = folder_of_plans(tmp_path, nl_instructions=instructions)
         with pytest.raises(DataError, match=words):
-            load_episodes(str(folder), "test")
+            load(folder)
 
 
 def test_the_shared_tasks_are_false_at_the_start_and_solvable(data_root: Path) -> None:
     folder = data_root / "wah"
     if not folder.is_dir():
         pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without wah/")
-    episodes = load_episodes(str(folder), "test")
+    episodes = load(folder)
     assert len(episodes) == 289 and len({episode.tasks[0].id for episode in episodes}) == 169
     setting = WahSetting()
     for episode in episodes[::6]:
@@ -240,7 +241,7 @@ def test_the_shared_episodes_are_solvable(data_root: Path) -> None:
     folder = data_root / "wah" / "episodes"
     if not folder.is_dir():
         pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without it")
-    episodes = load_episodes(str(folder), "test")
+    episodes = load(folder)
     assert {episode.tasks[0].type for episode in episodes} == {"read_book", "prepare_food"}
     setting = WahSetting(rules="strict", max_steps=60)
     expert = setting.expert()

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
 from envs.wah.spec import load_episodes
 from keep_agent.errors import ConfigError
-from tests.envs.wah.homes import add, apartment, home, node_id, row
+from tests.envs.wah.homes import apartment, home, node_id, row
 
 
 @cache
@@ -69,6 +70,7 @@ def test_the_hash_seed_of_python_has_no_effect(code: str) -> None:
 def test_goals_are_false_at_the_start() -> None:
     for episode in episodes() + streams():
         house = SETTING.begin(episode)
+        assert house.graph[house.room].class_name == episode.scene.room
         for task in episode.tasks:
             met, total = SETTING.conditions(house, task)
             assert met == 0 < total, (episode.id, task.goal)
@@ -127,34 +129,26 @@ def test_counts_range_from_one_to_the_limit(most: int) -> None:
     assert counts == set(range(1, most + 1))
 
 
-def test_an_episode_starts_in_its_room() -> None:
-    for episode in episodes()[:10]:
-        house = home(episode.scene.graph, episode.scene.room)
-        assert house.graph[house.room].class_name == episode.scene.room
-
-
 @pytest.mark.parametrize(("properties", "relation"), [(["CONTAINERS", "CAN_OPEN"], "INSIDE"), (["SURFACES"], "ON")])
 def test_placing_follows_the_properties_of_the_graph(properties: list[str], relation: str) -> None:
-    graph = apartment()
-    add(graph, "stove", (3.0, 0.45, 3.0), "in kitchen_1")
+    graph = apartment("stove at 3 0.45 3 in kitchen_1")
     row(graph, "stove_1")["properties"] = properties
     place(graph, "cupcake", row(graph, "stove_1")["id"], Random(0))
     house = home(graph)
     assert house.graph.linked(node_id(house, "cupcake_2"), relation, node_id(house, "stove_1"))
 
 
-def test_bad_choices_are_errors_with_a_remedy() -> None:
-    with pytest.raises(ConfigError, match="a stream of 0 tasks"):
-        generate_episode(0, stream=0)
-    with pytest.raises(ConfigError, match="up to 0 things of a class; use 1 or more"):
-        generate_episode(0, most=0)
-    with pytest.raises(ConfigError, match="unknown task type 'juggle'; choose from prepare_snack"):
-        generate_episode(0, types=("juggle",))
-    with pytest.raises(ConfigError, match="needs more goals than an apartment has; use fewer"):
-        generate_episode(0, stream=10, types=("put_dishwasher",))
-
-
-# episodes of a split
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"stream": 0}, "a stream of 0 tasks"), ({"most": 0}, "up to 0 things of a class; use 1 or more"),
+        ({"types": ("juggle",)}, "unknown task type 'juggle'; choose from prepare_snack"),
+        ({"stream": 10, "types": ("put_dishwasher",)}, "needs more goals than an apartment has; use fewer"),
+    ],
+)  # fmt: skip
+def test_bad_choices_are_errors_with_a_remedy(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        generate_episode(0, **choices)
 
 
 def test_episodes_of_a_split_are_built_on_access() -> None:

@@ -10,17 +10,12 @@ from envs.wah.goals import Predicate, asked_for, best_place, goal_conditions, go
 from envs.wah.home import Home
 from keep_agent.errors import DataError
 from tests.envs.wah.conftest import Trace
-from tests.envs.wah.homes import add, apartment, do, home, node_id, put
+from tests.envs.wah.homes import apartment, do, home, node_id
 
 
 def two_tables(*links: str) -> Home:
     """Return an apartment with a second, empty coffee table and things such as "apple on coffeetable_2"."""
-    content = apartment()
-    add(content, "coffeetable", (7.0, 0.2, 3.0), "in livingroom_1")
-    for link in links:
-        kind, _, rest = link.partition(" ")
-        put(content, kind, rest)
-    return home(content)
+    return home(apartment("coffeetable at 7 0.2 3 in livingroom_1", *links))
 
 
 def goal(**counts: int) -> tuple[Predicate, ...]:
@@ -85,73 +80,63 @@ def test_invalid_goals_are_errors(text: str, count: int, message: str) -> None:
         parse_goal([(text, count)])
 
 
-def test_all_predicates_must_hold_at_one_place() -> None:
-    house = two_tables("apple on coffeetable_1", "plate on coffeetable_2")
-    assert goal_conditions(house, SNACK) == (1, 2)
-    do(house, "walk coffeetable_2", "grab plate_3", "putback plate_3 coffeetable_1")
-    assert goal_conditions(house, SNACK) == (2, 2)
+ON_TWO = ("apple on coffeetable_1", "plate on coffeetable_2")
+APPLES = ("apple on coffeetable_1", "apple on coffeetable_1")
+# By behaviour: things on two coffee tables, actions, goal, and conditions met and required.
+CONDITIONS: dict[str, tuple[tuple[str, ...], str, tuple[Predicate, ...], tuple[int, int]]] = {
+    "all predicates must hold at one place": (ON_TWO, "", SNACK, (1, 2)),
+    "both hold there": (ON_TWO, "walk coffeetable_2, grab plate_3, putback plate_3 coffeetable_1", SNACK, (2, 2)),
+    "one of one": (APPLES, "", goal(on_apple_coffeetable=1), (1, 1)),
+    "two of two": (APPLES, "", goal(on_apple_coffeetable=2), (2, 2)),
+    "two of three": (APPLES, "", goal(on_apple_coffeetable=3), (2, 3)),
+    "inside": ((), "", goal(inside_juice_fridge=1), (1, 1)),
+    "inside is not on": ((), "", goal(on_juice_fridge=1), (0, 1)),
+    "on is not inside": ((), "", goal(inside_apple_kitchentable=1), (0, 1)),
+    "on a plate": (("plate on coffeetable_1", "pancake on plate_3"), "", goal(on_pancake_coffeetable=1), (0, 1)),
+    "inside a box": ((), "", goal(inside_toy_bookshelf=1), (0, 1)),
+    "on the table": ((), "", goal(on_cupcake_coffeetable=1), (1, 1)),
+    "in hand": ((), "walk coffeetable_1, grab cupcake_1", goal(on_cupcake_coffeetable=1), (0, 1)),
+    "off": ((), "", goal(turnOn_tv=1), (0, 1)),
+    "no such place": ((), "", goal(on_apple_bed=1, turnOn_bed=1), (0, 2)),
+}
 
 
-def test_the_best_place_counts() -> None:
-    house = two_tables("apple on coffeetable_2", "plate on coffeetable_2", "apple on coffeetable_1")
-    assert best_place(house, SNACK) == node_id(house, "coffeetable_2")
-    assert goal_counts(house, SNACK) == (1, 1)
+@pytest.mark.parametrize("behaviour", CONDITIONS)
+def test_conditions(behaviour: str) -> None:
+    things, steps, conditions, expected = CONDITIONS[behaviour]
+    house = two_tables(*things)
+    do(house, *filter(None, steps.split(", ")))
+    assert goal_conditions(house, conditions) == expected
 
 
-def test_the_best_place_has_the_largest_share_not_the_largest_count() -> None:
-    house = two_tables("apple on coffeetable_1", "apple on coffeetable_1", "plate on coffeetable_2")
-    conditions = goal(on_apple_coffeetable=4, on_plate_coffeetable=1)
-    assert best_place(house, conditions) == node_id(house, "coffeetable_2")
-    assert goal_conditions(house, conditions) == (1, 5)
-
-
-def test_the_first_of_several_best_places_counts() -> None:
-    house = two_tables("plate on coffeetable_2", "apple on coffeetable_1")
-    assert best_place(house, SNACK) == node_id(house, "coffeetable_1")
-    assert goal_counts(house, SNACK) == (1, 0)
-    assert best_place(two_tables(), goal(on_toy_coffeetable=1)) == node_id(house, "coffeetable_1"), (
-        "nothing lies on either"
-    )
-
-
-@pytest.mark.parametrize(("required", "met"), [(1, 1), (2, 2), (3, 2)])
-def test_at_most_the_required_count_is_met(required: int, met: int) -> None:
-    house = two_tables("apple on coffeetable_1", "apple on coffeetable_1")
-    assert goal_conditions(house, goal(on_apple_coffeetable=required)) == (met, required)
-
-
-def test_on_and_inside_are_different_relations() -> None:
-    house = home()
-    assert goal_conditions(house, goal(inside_juice_fridge=1)) == (1, 1)
-    assert goal_conditions(house, goal(on_juice_fridge=1)) == (0, 1)
-    assert goal_conditions(house, goal(inside_apple_kitchentable=1)) == (0, 1)
-
-
-def test_only_direct_content_counts() -> None:
-    house = two_tables("plate on coffeetable_1", "pancake on plate_3")
-    assert goal_conditions(house, goal(on_pancake_coffeetable=1)) == (0, 1)
-    assert goal_conditions(house, goal(inside_toy_bookshelf=1)) == (0, 1)
-
-
-def test_a_thing_in_hand_is_at_no_place() -> None:
-    house = home()
-    conditions = goal(on_cupcake_coffeetable=1)
-    assert goal_conditions(house, conditions) == (1, 1)
-    do(house, "walk coffeetable_1", "grab cupcake_1")
-    assert goal_conditions(house, conditions) == (0, 1)
+@pytest.mark.parametrize(
+    ("things", "conditions", "best", "counts"),
+    [
+        (("apple on coffeetable_2", *ON_TWO), SNACK, "coffeetable_2", (1, 1)),
+        # the largest share, not the largest count
+        ((*APPLES, "plate on coffeetable_2"), goal(on_apple_coffeetable=4, on_plate_coffeetable=1), "coffeetable_2",
+         (0, 1)),
+        # the first of several
+        (("plate on coffeetable_2", "apple on coffeetable_1"), SNACK, "coffeetable_1", (1, 0)),
+        ((), goal(on_toy_coffeetable=1), "coffeetable_1", (0,)),
+        ((), goal(on_apple_bed=1), "", (0,)),
+    ],
+)  # fmt: skip
+def test_the_best_place_counts(
+    things: tuple[str, ...], conditions: tuple[Predicate, ...], best: str, counts: tuple[int, ...]
+) -> None:
+    house = two_tables(*things)
+    assert best_place(house, conditions) == (node_id(house, best) if best else None)
+    assert goal_counts(house, conditions) == counts
 
 
 def test_the_same_place_must_be_turned_on() -> None:
-    content = apartment()
-    add(content, "dishwasher", (0.4, 0.4, 3.0), "in kitchen_1")
-    put(content, "plate", "in dishwasher_1")
-    house = home(content)
+    house = home(apartment("dishwasher at 0.4 0.4 3 in kitchen_1", "plate in dishwasher_1"))
     conditions = goal(inside_plate_dishwasher=1, turnOn_dishwasher=1)
     do(house, "switchon dishwasher_2")
     assert goal_conditions(house, conditions) == (1, 2)
     do(house, "switchon dishwasher_1")
     assert goal_conditions(house, conditions) == (2, 2)
-    assert goal_conditions(house, goal(turnOn_tv=1)) == (0, 1)
 
 
 def test_reading_needs_a_book_in_hand_and_a_seat() -> None:
@@ -164,13 +149,6 @@ def test_reading_needs_a_book_in_hand_and_a_seat() -> None:
     assert goal_conditions(house, conditions) == (3, 3)
     do(house, "walk kitchen_1")
     assert goal_counts(house, conditions) == (1, 0, 1)
-
-
-def test_without_the_place_no_predicate_holds() -> None:
-    house = home()
-    conditions = goal(on_apple_bed=1, turnOn_bed=1)
-    assert best_place(house, conditions) is None
-    assert goal_conditions(house, conditions) == (0, 2)
 
 
 def test_the_simulators_trace_ends_with_its_goal_reached(trace: Trace) -> None:

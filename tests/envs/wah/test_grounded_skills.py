@@ -8,7 +8,7 @@ from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
 from keep_agent.errors import SkillError
-from tests.envs.wah.homes import add, apartment, do, home, node_id, place, put, row, states
+from tests.envs.wah.homes import apartment, do, home, node_id, place, row, states
 
 GROUNDED = GroundedSkills()
 
@@ -19,18 +19,13 @@ def house() -> Home:
 
 
 def run(house: Home, *skills: str) -> None:
-    """Execute skills; each must succeed."""
-    for skill in skills:
+    """Execute skills; one with an arrow must fail with the message after it and change nothing."""
+    for step in skills:
+        skill, _, message = step.partition(" -> ")
+        before, at = house.graph.copy(), house.at
         outcome = GROUNDED.execute(house, skill)
-        assert outcome.ok and not outcome.message, f"{skill}: {outcome.message}"
-
-
-def refusal(house: Home, skill: str) -> str:
-    """Return why a skill fails; it must change nothing."""
-    before, at = house.graph.copy(), house.at
-    outcome = GROUNDED.execute(house, skill)
-    assert not outcome.ok and (house.graph, house.at) == (before, at), skill
-    return outcome.message
+        assert (outcome.ok, outcome.message) == (not message, message), skill
+        assert outcome.ok or (house.graph, house.at) == (before, at), skill
 
 
 def local(house: Home, knowledge: Knowledge | None = None) -> list[str]:
@@ -50,45 +45,28 @@ def test_a_task_from_start_to_end(house: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "relations"),
+    ("furniture", "properties", "relations"),
     [
-        ("coffeetable", {"ON coffeetable_1", "INSIDE livingroom_1"}),
-        ("bookshelf", {"INSIDE bookshelf_1"}),
-        ("kitchencabinet", {"INSIDE kitchencabinet_1"}),
+        ("coffeetable 1", None, {"ON coffeetable_1", "INSIDE livingroom_1"}),
+        ("bookshelf 1", None, {"INSIDE bookshelf_1"}), ("kitchencabinet 1", None, {"INSIDE kitchencabinet_1"}),
+        ("sofa 1", ("CONTAINERS", "SURFACES"), {"ON sofa_1", "INSIDE livingroom_1"}),  # not in the benchmark's list
+        ("sofa 1", ("CONTAINERS",), {"INSIDE sofa_1"}),
     ],
-)
-def test_things_are_put_in_containers_and_on_other_places(house: Home, where: str, relations: set[str]) -> None:
-    do(house, "open kitchencabinet_1")
-    run(house, "go to kitchentable 1", "pick up apple 1", f"go to {where} 1", f"put apple 1 in {where} 1")
-    assert place(house, "apple_1") == relations
-
-
-@pytest.mark.parametrize(
-    ("properties", "relations"),
-    [
-        (("CONTAINERS", "SURFACES"), {"ON sofa_1", "INSIDE livingroom_1"}),
-        (("CONTAINERS",), {"INSIDE sofa_1"}),
-    ],
-)
-def test_a_place_that_the_benchmark_does_not_list_is_a_surface_if_possible(
-    house: Home, properties: tuple[str, ...], relations: set[str]
+)  # fmt: skip
+@pytest.mark.parametrize(("thing", "source"), [("apple 1", "kitchentable 1"), ("slippers 1", "slippers 1")])
+def test_things_are_put_in_containers_and_on_other_places(
+    house: Home, furniture: str, properties: tuple[str, ...] | None, relations: set[str], thing: str, source: str
 ) -> None:
-    house.graph.change(node_id(house, "sofa_1"), properties=frozenset(properties))
-    run(house, "go to kitchentable 1", "pick up apple 1", "go to sofa 1", "put apple 1 in sofa 1")
-    assert place(house, "apple_1") == relations
-
-
-def test_loose_things_are_destinations(house: Home) -> None:
-    run(house, "go to slippers 1", "pick up slippers 1", "go to sofa 1", "put slippers 1 in sofa 1")
-    assert place(house, "slippers_1") == {"ON sofa_1", "INSIDE livingroom_1"}
+    do(house, "open kitchencabinet_1")
+    if properties is not None:
+        house.graph.change(node_id(house, furniture.replace(" ", "_")), properties=frozenset(properties))
+    run(house, f"go to {source}", f"pick up {thing}", f"go to {furniture}", f"put {thing} in {furniture}")
+    assert place(house, thing.replace(" ", "_")) == relations
 
 
 def test_furniture_with_content_is_a_fixture_even_without_properties() -> None:
     """A wall shelf may have no properties: nothing can be put there, but its content can be taken."""
-    content = apartment()
-    add(content, "stall", (7.0, 0.5, 3.0), "in livingroom_1")
-    add(content, "stall", (8.0, 0.5, 3.0), "in livingroom_1")
-    put(content, "pie", "on stall_1")
+    content = apartment("stall at 7 0.5 3 in livingroom_1", "stall at 8 0.5 3 in livingroom_1", "pie on stall_1")
     for kind in ("stall_1", "stall_2"):
         row(content, kind)["properties"] = []
     house = home(content)
@@ -129,30 +107,30 @@ def test_messages_at_the_table(house: Home, skill: str, sentence: str) -> None:
     run(house, "go to kitchentable 1")
     if "apple 1" in skill and skill != "open apple 1":
         run(house, "pick up apple 1")
-    assert refusal(house, skill) == sentence
+    run(house, f"{skill} -> {sentence}")
 
 
 def test_full_hands_neither_pick_up_nor_open(house: Home) -> None:
     run(house, "go to kitchentable 1", "pick up apple 1", "go to kitchencounter 1", "pick up plate 1")
-    run(house, "go to fridge 1")
-    assert refusal(house, "open fridge 1") == "your hands are full"
+    run(house, "go to fridge 1", "open fridge 1 -> your hands are full")
     do(house, "open fridge_1")
-    assert refusal(house, "pick up juice 1") == "your hands are full"
+    run(house, "pick up juice 1 -> your hands are full")
     assert local(house) == ["put apple 1 in fridge 1", "put plate 1 in fridge 1"]
 
 
 def test_messages_at_a_closed_door_reveal_no_content(house: Home) -> None:
-    run(house, "go to kitchencabinet 1")
-    inside, elsewhere, absent = (refusal(house, f"pick up {name}") for name in ("plate 2", "juice 1", "plate 9"))
-    assert inside == elsewhere == absent == "what you stand at is closed"
+    things = ("plate 2", "juice 1", "plate 9")  # inside, elsewhere and absent
+    run(house, "go to kitchencabinet 1", *(f"pick up {thing} -> what you stand at is closed" for thing in things))
 
 
 @pytest.mark.parametrize("words", ["go to {}", "pick up {}", "open {}", "put {} in sofa 1", "put apple 1 in {}"])
 @pytest.mark.parametrize("where", ["kitchentable 1", "fridge 1", "kitchen 1"])
 def test_hidden_and_absent_things_give_the_same_message(house: Home, words: str, where: str) -> None:
     run(house, "go to kitchentable 1", "pick up apple 1", f"go to {where}")
-    answers = {refusal(house, words.format(name)).replace(name, "it") for name in ("waterglass 1", "waterglass 9")}
-    assert len(answers) == 1
+    names = ("waterglass 1", "waterglass 9")
+    outcomes = [GROUNDED.execute(house, words.format(name)) for name in names]
+    assert not any(outcome.ok for outcome in outcomes)
+    assert len({outcome.message.replace(name, "it") for name, outcome in zip(names, outcomes, strict=True)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,40 +148,28 @@ def test_unknown_skills_are_errors_with_a_suggestion(house: Home, skill: str, cl
         GROUNDED.execute(house, skill)
 
 
-def test_admissible_at_a_closed_and_an_open_fridge(house: Home) -> None:
-    run(house, "go to fridge 1")
-    assert local(house) == ["open fridge 1"]
-    run(house, "open fridge 1")
-    assert local(house) == ["close fridge 1", "pick up apple 2", "pick up juice 1"]
-
-
-def test_admissible_with_one_hand_full(house: Home) -> None:
-    run(house, "go to kitchentable 1", "pick up apple 1", "go to coffeetable 1")
-    assert local(house) == ["put apple 1 in coffeetable 1", "pick up book 1", "pick up cupcake 1"]
-    run(house, "go to dishwasher 1")
-    assert local(house) == ["open dishwasher 1", "turn on dishwasher 1"]
-    run(house, "open dishwasher 1")
-    assert local(house) == ["close dishwasher 1", "put apple 1 in dishwasher 1"]
-
-
-def test_the_content_of_an_open_box_on_a_shelf_is_at_hand(house: Home) -> None:
-    run(house, "go to bookshelf 1")
-    assert local(house) == ["open box 1", "pick up box 1"], "a shelf has no door"
-    run(house, "open box 1")
-    assert local(house) == ["close box 1", "pick up box 1", "pick up toy 1"]
-
-
-def test_the_admissible_switch_depends_on_the_state(house: Home) -> None:
-    run(house, "go to tv 1")
-    assert local(house) == ["turn on tv 1"]
-    run(house, "turn on tv 1")
-    assert local(house) == ["turn off tv 1"]
+@pytest.mark.parametrize(
+    ("before", "skills"),
+    [
+        ("go to fridge 1", "open fridge 1"),
+        ("go to fridge 1, open fridge 1", "close fridge 1, pick up apple 2, pick up juice 1"),
+        ("go to kitchentable 1, pick up apple 1, go to coffeetable 1",
+         "put apple 1 in coffeetable 1, pick up book 1, pick up cupcake 1"),
+        ("go to kitchentable 1, pick up apple 1, go to dishwasher 1", "open dishwasher 1, turn on dishwasher 1"),
+        ("go to kitchentable 1, pick up apple 1, go to dishwasher 1, open dishwasher 1",
+         "close dishwasher 1, put apple 1 in dishwasher 1"),
+        ("go to bookshelf 1", "open box 1, pick up box 1"),  # a shelf has no door
+        ("go to bookshelf 1, open box 1", "close box 1, pick up box 1, pick up toy 1"),
+        ("go to tv 1", "turn on tv 1"), ("go to tv 1, turn on tv 1", "turn off tv 1"),
+    ],
+)  # fmt: skip
+def test_admissible_skills(house: Home, before: str, skills: str) -> None:
+    run(house, *before.split(", "))
+    assert local(house) == skills.split(", ")
 
 
 def test_a_thing_without_door_state_has_no_door_skills() -> None:
-    content = apartment()
-    put(content, "radio", "on coffeetable_1")
-    house = home(content)
+    house = home(apartment("radio on coffeetable_1"))
     run(house, "go to coffeetable 1")
     assert states(house, "radio_1") == {"OFF"}
     assert [skill for skill in local(house) if "radio" in skill] == ["pick up radio 1"]
@@ -226,7 +192,7 @@ def test_destinations_are_rooms_furniture_and_loose_things(house: Home) -> None:
 def test_in_the_middle_of_a_room_nothing_is_at_hand(house: Home) -> None:
     run(house, "go to livingroom 1")
     assert local(house) == []
-    assert refusal(house, "pick up slippers 1") == "slippers 1 is not here"
+    run(house, "pick up slippers 1 -> slippers 1 is not here")
 
 
 def test_sitting_is_admissible_if_a_task_requires_it(house: Home) -> None:
@@ -236,13 +202,11 @@ def test_sitting_is_admissible_if_a_task_requires_it(house: Home) -> None:
     assert local(house) == ["sit on sofa 1"]
     run(house, "sit on sofa 1")
     assert local(house) == []
-    assert refusal(house, "sit on sofa 1") == "you are sitting on the sofa"
+    run(house, "sit on sofa 1 -> you are sitting on the sofa")
 
 
 def test_admissible_skills_name_known_things_only() -> None:
-    content = apartment()
-    add(content, "towel", (3.0, 0.0, 2.0), "in kitchen_1")
-    house = home(content, "livingroom")
+    house = home(apartment("towel at 3 0 2 in kitchen_1"), "livingroom")
     knowledge = Knowledge(house, "partial")
     assert "go to slippers 1" in GROUNDED.admissible(house, knowledge)
     assert "go to towel 1" not in GROUNDED.admissible(house, knowledge)
@@ -254,10 +218,7 @@ def test_admissible_skills_name_known_things_only() -> None:
 
 
 def test_without_knowledge_all_things_count_as_known(house: Home) -> None:
-    assert GROUNDED.admissible(house) == GROUNDED.admissible(house, Knowledge(house, "full"))
-
-
-def test_done_does_nothing(house: Home) -> None:
     before = house.graph.copy()
+    assert GROUNDED.admissible(house) == GROUNDED.admissible(house, Knowledge(house, "full"))
     run(house, "done")
     assert house.graph == before

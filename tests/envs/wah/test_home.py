@@ -13,7 +13,7 @@ from envs.wah.home import Home
 from envs.wah.state import Focus
 from keep_agent.errors import ConfigError, DataError, SkillError
 from tests.envs.wah.conftest import Trace
-from tests.envs.wah.homes import action, add, apartment, close, do, home, node_id, place, put, row, states
+from tests.envs.wah.homes import action, add, apartment, close, do, home, node_id, place, row, states
 
 
 @pytest.fixture
@@ -147,10 +147,7 @@ EFFECTS = {
 @pytest.mark.parametrize("behaviour", EFFECTS)
 def test_relations_after_actions(behaviour: str) -> None:
     things, steps, relations = EFFECTS[behaviour]
-    content = apartment()
-    for thing in things:
-        put(content, *thing.split(" ", 1))
-    house = home(content)
+    house = home(apartment(*things))
     do(house, *steps.split(", "))
     assert {name: place(house, name) for name in relations} == {name: {*r.split(", ")} for name, r in relations.items()}
     for thing in house.inventory:
@@ -159,9 +156,7 @@ def test_relations_after_actions(behaviour: str) -> None:
 
 
 def test_walking_to_a_thing_in_no_room_keeps_the_room() -> None:
-    content = apartment()
-    add(content, "window", (3.0, 1.5, 0.0))
-    house = home(content)
+    house = home(apartment("window at 3 1.5 0"))
     do(house, "walk kitchentable_1", "grab apple_1", "walk window_1")
     assert room_of(house) == "kitchen" and place(house, "apple_1") == {"INSIDE kitchen_1", "character_1 HOLDS_RH"}
 
@@ -197,9 +192,7 @@ def test_a_put_thing_is_moved(house: Home) -> None:
     ],
 )
 def test_an_impossible_action_has_no_effect(before: tuple[str, ...], words: str) -> None:
-    content = apartment()
-    put(content, "plate", "on kitchentable_1")
-    house = home(content)
+    house = home(apartment("plate on kitchentable_1"))
     do(house, "walk kitchentable_1", *before)
     graph = house.graph.copy()
     assert not house.act(action(house, words))
@@ -283,9 +276,7 @@ def test_loose_things(house: Home) -> None:
 
 
 def test_the_outermost_closed_container_hides_a_thing() -> None:
-    content = apartment()
-    put(content, "book", "in box_1")
-    house = home(content)
+    house = home(apartment("book in box_1"))
     toy, box, shelf = (node_id(house, name) for name in ("toy_1", "box_1", "bookshelf_1"))
     assert house.hidden_in(toy) == box and house.hidden_in(box) is None
     assert house.hidden_in(node_id(house, "apple_2")) == node_id(house, "fridge_1")
@@ -298,9 +289,7 @@ def test_the_outermost_closed_container_hides_a_thing() -> None:
 
 def test_a_box_in_a_cupboard_hides_a_thing_inside_both() -> None:
     """In the simulator's graphs, the content of the box is INSIDE the cupboard too."""
-    content = apartment()
-    put(content, "pie", "in bookshelf_1")
-    house = home(content)
+    house = home(apartment("pie in bookshelf_1"))
     pie, box, shelf = (node_id(house, name) for name in ("pie_1", "box_1", "bookshelf_1"))
     house.graph.link(pie, "INSIDE", box)
     assert house.graph.containers(pie) == sorted((shelf, box))
@@ -310,10 +299,7 @@ def test_a_box_in_a_cupboard_hides_a_thing_inside_both() -> None:
 
 
 def test_a_thing_on_a_closed_cabinet_is_visible() -> None:
-    content = apartment()
-    add(content, "cabinet", (7.0, 0.45, 3.0), "in livingroom_1")
-    put(content, "juice", "on cabinet_1")
-    house = home(content)
+    house = home(apartment("cabinet at 7 0.45 3 in livingroom_1", "juice on cabinet_1"))
     assert house.graph[node_id(house, "cabinet_1")].closed
     assert house.hidden_in(node_id(house, "juice_2")) is None
 
@@ -342,11 +328,11 @@ def links(graph: Graph, thing: int) -> set[tuple[str, int]]:
 def test_edges_after_grabbing_and_putting_agree_with_the_simulator(trace: Trace) -> None:
     counts = Counter[str]()
     for before, after in pairwise(trace.graphs):
-        held, holds = hand_of(before), hand_of(after)
-        for thing in held.keys() ^ holds.keys():
+        hands, hands_after = hand_of(before), hand_of(after)
+        for thing in hands.keys() ^ hands_after.keys():
             house, table = Home(before.copy(), None), next(iter(after.targets(thing, ON)), 0)
-            assert house.act(Action("grab", thing) if thing in holds else Action("putback", thing, table))
+            assert house.act(Action("grab", thing) if thing in hands_after else Action("putback", thing, table))
             assert links(house.graph, thing) == links(after, thing)
-            assert hand_of(house.graph).get(thing) == holds.get(thing)
-            counts["grab" if thing in holds else "put"] += 1
+            assert hand_of(house.graph).get(thing) == hands_after.get(thing)
+            counts["grab" if thing in hands_after else "put"] += 1
     assert min(counts["grab"], counts["put"]) >= 4

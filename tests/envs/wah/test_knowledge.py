@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from envs.fact import Fact
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
-from tests.envs.wah.homes import add, apartment, do, home, node_id, put
+from tests.envs.wah.homes import apartment, do, home, node_id
 
 FURNITURE = {
     *("kitchen_1", "livingroom_1", "fridge_1", "dishwasher_1", "kitchentable_1", "kitchencounter_1"),
@@ -110,10 +112,7 @@ def test_a_closed_box_on_a_shelf_must_be_opened_too(house: Home) -> None:
 
 
 def test_opening_a_cabinet_shows_the_content_of_an_open_box_in_it() -> None:
-    content = apartment()
-    put(content, "box", "in kitchencabinet_1")
-    put(content, "candybar", "in box_2")
-    house = home(content)
+    house = home(apartment("box in kitchencabinet_1", "candybar in box_2"))
     do(house, "open box_2")
     knowledge = Knowledge(house, "partial")
     knowledge.update()
@@ -123,10 +122,7 @@ def test_opening_a_cabinet_shows_the_content_of_an_open_box_in_it() -> None:
 
 
 def test_a_container_opened_through_a_wall_is_explored_when_its_room_is_entered() -> None:
-    content = apartment()
-    add(content, "cabinet", (7.0, 0.45, 5.0), "in livingroom_1")
-    put(content, "candle", "in cabinet_1")
-    house = home(content)
+    house = home(apartment("cabinet at 7 0.45 5 in livingroom_1", "candle in cabinet_1"))
     knowledge = Knowledge(house, "partial")
     knowledge.update()
     do(house, "walk kitchencabinet_2", "open cabinet_1")
@@ -162,43 +158,25 @@ def test_grabbing_and_putting_change_two_facts(house: Home) -> None:
     assert facts.keys() == {"apple_1", "agent"} and facts["apple_1"].place == "sofa_1"
 
 
-def test_the_right_hand_is_reported_first(house: Home) -> None:
-    knowledge = Knowledge(house)
-    do(house, "walk kitchentable_1", "grab cutleryfork_1", "grab apple_1")
-    assert new_facts(knowledge)["agent"].holds == "cutleryfork_1 apple_1"
-
-
 @pytest.mark.parametrize(
-    ("words", "place", "sees"),
+    ("words", "agent"),
     [
-        ("walk livingroom_1", "livingroom_1", ()), ("walk fridge_1", "fridge_1", ()),
-        ("walk coffeetable_1", "coffeetable_1", ("book_1", "cupcake_1")),
-        ("walk kitchencounter_1", "kitchencounter_1", ("plate_1", "pancake_1")), ("walk slippers_1", "slippers_1", ()),
+        ("walk livingroom_1", {"place": "livingroom_1"}), ("walk fridge_1", {"place": "fridge_1"}),
+        ("walk coffeetable_1", {"place": "coffeetable_1", "sees": ("book_1", "cupcake_1")}),
+        ("walk kitchencounter_1", {"place": "kitchencounter_1", "sees": ("plate_1", "pancake_1")}),
+        ("walk slippers_1", {"place": "slippers_1"}), ("walk floor_1", {"place": "livingroom_1"}),
+        ("walk sofa_1, sit sofa_1", {"place": "sofa_1", "states": ("sitting",)}),
+        ("walk sofa_1, sit sofa_1, walk sofa_1", {"place": "sofa_1"}),
+        ("walk kitchentable_1, grab cutleryfork_1, grab apple_1",  # the right hand first
+         {"place": "kitchentable_1", "holds": "cutleryfork_1 apple_1"}),
     ],
 )  # fmt: skip
-def test_the_agent_sees_the_things_at_its_place(words: str, place: str, sees: tuple[str, ...]) -> None:
-    content = apartment()
-    put(content, "pancake", "on plate_1")
-    house = home(content)
+def test_the_agents_fact(words: str, agent: dict[str, Any]) -> None:
+    """At a part of the building the place is the room."""
+    house = home(apartment("pancake on plate_1"))
     knowledge = Knowledge(house)
-    do(house, words)
-    agent = new_facts(knowledge)["agent"]
-    assert (agent.place, agent.sees) == (place, sees)
-
-
-def test_at_a_part_of_the_building_the_place_is_the_room(house: Home) -> None:
-    knowledge = Knowledge(house)
-    knowledge.update()
-    do(house, "walk floor_1")
-    assert new_facts(knowledge)["agent"].place == "livingroom_1"
-
-
-def test_sitting_is_reported(house: Home) -> None:
-    knowledge = Knowledge(house)
-    do(house, "walk sofa_1", "sit sofa_1")
-    assert new_facts(knowledge)["agent"].states == ("sitting",)
-    do(house, "walk sofa_1")
-    assert new_facts(knowledge)["agent"].states == ()
+    do(house, *words.split(", "))
+    assert new_facts(knowledge)["agent"] == Fact("agent", "agent", "agent", **agent)
 
 
 def test_changed_states_are_reported(house: Home) -> None:
