@@ -19,6 +19,7 @@ PARTS = (
     "memory.segments.groups.Grouping",
     "memory.recompute.multi_hop.Schedule",
 )
+MOVED = dict(zip(("memory.frozen.FrozenPool", "memory.graph.Grouping", "memory.schedule.Schedule"), PARTS, strict=True))
 
 
 def is_own(name: str) -> bool:
@@ -26,6 +27,11 @@ def is_own(name: str) -> bool:
     words = name.split(".")
     in_a_stage = len(words) == 4 and words[0] == "memory" and words[1] in STAGES
     return name in (METHOD, *PARTS) or (in_a_stage and all(word.isidentifier() for word in words))
+
+
+def hint(name: Any) -> str:
+    """Return the name of today for a class of an earlier version, as the end of a sentence; "" for any other."""
+    return f"; it is called {MOVED[name]} now" if name in MOVED else ""
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
@@ -37,7 +43,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
         if not isinstance(name, str) or not (is_own(name) or name in known):
             raise ConfigError(
                 f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
-                f"yours, give {place}={name}, or what chose it, on the command line too"
+                f"yours, give {place}={name}, or what chose it, on the command line too{hint(name)}"
             )
 
 
@@ -52,7 +58,7 @@ def check_classes(values: Any, place: str = "") -> None:
         if not _is_there(name):
             raise ConfigError(
                 f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
-                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
+                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here{hint(name)}"
             )
 
 

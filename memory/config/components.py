@@ -9,7 +9,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, KeepError
 from memory.config.choices import new_name
-from memory.config.component_names import METHOD, PARTS, TARGET
+from memory.config.component_names import METHOD, PARTS, TARGET, hint
 from memory.method import MEMBERS, MemoryMethod
 
 VALUE_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # of a constructor for bad values
@@ -57,7 +57,9 @@ def find_class(name: Any, place: str = "memory") -> type:
     try:
         kind = getattr(import_module(module), attribute, None)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"{place}.{TARGET}={name!r} cannot be imported ({error}): correct the name") from error
+        raise ConfigError(
+            f"{place}.{TARGET}={name!r} cannot be imported ({error}): correct the name{hint(name)}"
+        ) from error
     if not isinstance(kind, type) or not (name in PARTS or issubclass(kind, MemoryMethod) or _is_stage(kind)):
         raise ConfigError(
             f"{place}.{TARGET}={name!r} is no component: name a class with the methods of a stage, such as those in "

@@ -79,7 +79,9 @@ class DenseEngine:
         cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
-                (encoded[p.fused],) = self.encode([(_joined(unit_context, p.prefix_block), p.unit.token_ids)], [p.fused])
+                (encoded[p.fused],) = self.encode(
+                    [(_joined(unit_context, p.prefix_block), p.unit.token_ids)], [p.fused]
+                )
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
             for layer, (k, v) in enumerate(cache.layers) if block is not None else ():

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.config.component_names import METHOD, STAGES, check_names, is_own
+from memory.config.component_names import METHOD, MOVED, STAGES, check_classes, check_names, is_own
 from memory.config.components import component
 from memory.loading.serial import Serial
 from memory.method import MEMBERS, MemoryMethod
@@ -118,3 +118,10 @@ def test_names_are_checked_without_an_import() -> None:
 def test_names_are_found_at_any_depth(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         check_names(values)
+
+
+@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize("check", [check_names, check_classes, component])
+def test_a_class_of_an_earlier_version_is_refused_with_its_new_name(check: Callable[[Any], Any], old: str) -> None:
+    with pytest.raises(ConfigError, match=f"it is called {MOVED[old]} now"):
+        check({"_target_": old})

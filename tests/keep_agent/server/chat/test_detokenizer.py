@@ -95,8 +95,7 @@ def test_a_possible_stop_is_held_back(bytewise: TokenizerCoder) -> None:
     assert words.stop == "yq" and words.flush() == ""
     assert words.feed(5) == ""
 
-
-def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
+    """Check hidden tokens within a character and within a stop: the text of their rows is unknown."""
     """They may stand within a character, or a stop; the text of the rows is then unknown."""
     ids = coder.encode(TEXT).ids
     visible, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
