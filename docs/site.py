@@ -34,7 +34,7 @@ PAGES = {
         "memory.kv_cache.block.KVBlock",
         "memory.prompt.report",
     ],
-    "engine": ["memory.engine.models.load", "memory.engine.transformers.engine.Engine"],
+    "engine": ["memory.engine.models.load", "memory.engine.transformers.engine.TransformersEngine"],
     "planners": [
         "planners.base",
         "planners.kv_planner.KVPlanner",
@@ -81,10 +81,11 @@ def _worlds() -> Iterator[str]:
 
 def _stages() -> Iterator[str]:
     """Each stage's question, and the answers that configs/memory has to it."""
-    yield from map(_entry, (f"memory.stages.{name}" for name in ("Capabilities", "Layout", "Unit", "Probe")))
+    yield from map(_entry, ("memory.stages.Capabilities", "memory.stages.Probe", "memory.prompt.layout"))
     for stage in STAGES:
         yield f"## {stage.title()}"
-        yield _entry(f"memory.stages.{stage.title()}", 3, show_if_no_docstring=True)
+        module = "memory.construction.base" if stage == "construction" else "memory.stages"
+        yield _entry(f"{module}.{stage.title()}", 3, show_if_no_docstring=True)
         for path in sorted((ROOT / "configs/memory" / stage).glob("*.yaml")):
             for name in TARGET.findall(path.read_text(encoding="utf-8")):
                 yield _entry(name, 3, members=False)
