@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -9,11 +10,12 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from envs.setting import Episode, Setting
 from keep_agent.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     import gymnasium
+
+    from envs.setting import Episode, Setting
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,7 @@ def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
     """Return `choices_of` the config except those of simulators and their files, which only an episode needs."""
     simulator = spec_of(env["id"]).simulator_choices
     return {key: value for key, value in choices_of(env).items() if key not in simulator}
+
+
+if sys.modules.get("gymnasium"):
+    register_worlds()

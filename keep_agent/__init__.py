@@ -42,6 +42,4 @@ if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imp
     from keep_agent.startup import check_packages
 
     check_packages()
-    from envs.worlds import register_worlds
-
-    register_worlds()
+    import_module("envs.worlds")  # registers them; it may be the module whose import came here

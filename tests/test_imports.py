@@ -136,6 +136,9 @@ def test_importing_the_errors_runs_nothing_else() -> None:
 @pytest.mark.parametrize("code", [
     "import gymnasium; env = gymnasium.make('{id}')",
     "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
+    "import gymnasium, envs.worlds; env = gymnasium.make('{id}')",
+    "import gymnasium, envs.household; env = gymnasium.make('{id}')",
+    "import envs.household; from envs.worlds import make_world; env = make_world('{id}')",
     "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
     "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
     "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",

@@ -19,7 +19,11 @@ PARTS = (
     "memory.segments.groups.Grouping",
     "memory.recompute.multi_hop.Schedule",
 )
-MOVED = dict(zip(("memory.frozen.FrozenPool", "memory.graph.Grouping", "memory.schedule.Schedule"), PARTS, strict=True))
+FORMER_NAMES = {  # of classes in configs of earlier versions
+    "memory.frozen.FrozenPool": PARTS[0],
+    "memory.graph.Grouping": PARTS[1],
+    "memory.schedule.Schedule": PARTS[2],
+}
 
 
 def is_own(name: str) -> bool:
@@ -31,7 +35,8 @@ def is_own(name: str) -> bool:
 
 def hint(name: Any) -> str:
     """Return the name of today for a class of an earlier version, as the end of a sentence; "" for any other."""
-    return f"; it is called {MOVED[name]} now" if name in MOVED else ""
+    new = FORMER_NAMES.get(name) if isinstance(name, str) else None
+    return f"; it is called {new} now" if new else ""
 
 
 def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
@@ -58,7 +63,8 @@ def check_classes(values: Any, place: str = "") -> None:
         if not _is_there(name):
             raise ConfigError(
                 f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
-                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here{hint(name)}"
+                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
+                f"{hint(name)}"
             )
 
 
