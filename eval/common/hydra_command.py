@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,9 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         if OmegaConf.select(config, "eval.resume"):
             _tidy(folder, sweep, missing)  # the run writes elsewhere, and may be killed before it ends
 
-        play = partial(job, config, folder, list(hydra_config.overrides.task))
+        def play() -> None:
+            job(config, folder, list(hydra_config.overrides.task))  # may raise: overrides may interpolate
+
         try:
             if os.getpid() != process:
                 play()
