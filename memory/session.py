@@ -31,11 +31,11 @@ from memory.segments.snapshot import Snapshot
 from memory.segments.store import SegmentStore
 from memory.segments.transcript import Transcript
 
-ROOM = 256  # positions kept free behind a transcript for decoded tokens
+ROOM = 256  # positions kept free after a transcript for decoded tokens
 
 
 class MemorySession:
-    """Write segments to ``store``, ``prefill`` a query behind the memory, ``advance`` to the next step.
+    """Write segments to ``store``, ``prefill`` a query after the memory, ``advance`` to the next step.
 
     :param encode_text: token ids of a segment's text, without special tokens
     :param budget: segments in a prompt at most
@@ -99,7 +99,7 @@ class MemorySession:
         :raises ConfigError: ``query_ids`` is empty
         """
         if not query_ids:
-            raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
+            raise ConfigError("query_ids is empty: give at least one token, after which the logits are wanted")
         timer, clock, self._graph.embed_seconds = StepTimer(), time.perf_counter, 0.0
         began = clock()
         context = self._need_context()
@@ -138,7 +138,7 @@ class MemorySession:
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
         """Encode missing blocks of a prompt for ``query_text`` ahead: about ``tokens`` tokens, at least one unit.
 
-        Later prompts do not change. Call `update` behind the last change. Only isolated units can be encoded ahead.
+        Later prompts do not change. Call `update` after the last change. Only isolated units can be encoded ahead.
 
         :returns: tokens encoded, and tokens still missing
         """
@@ -175,7 +175,7 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return the log-likelihood of every candidate behind the prompt; with ``best``, -inf for some worse ones.
+        """Return the log-likelihood of every candidate after the prompt; with ``best``, -inf for some worse ones.
 
         :raises CapacityError: the model has no positions left for the longest candidate
         """
@@ -273,7 +273,7 @@ class MemorySession:
         lasting: bool,
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
-        """Return the units of the chosen segments, in prompt order, the query behind them, and the builder of both."""
+        """Return the units of the chosen segments, in prompt order, the query after them, and the builder of both."""
         budget = self.budget if budget is None else min(budget, self.budget)
         ids = self.method.retrieval.select(query_text, self.store, budget)
         segments = [self.store.get(id) for id in ids]
@@ -392,13 +392,13 @@ class MemorySession:
             raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
-        """Return the positions left behind the prompt. Raises CapacityError for fewer than ``needed``."""
+        """Return the positions left after the prompt. Raises CapacityError for fewer than ``needed``."""
         latent = self.method.retrieval.capabilities.latent  # then rows may lie anywhere in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
         limit = self.engine.info.max_positions
         if limit - rows < needed:
             raise CapacityError(
-                f"{needed} more behind a prompt of {rows} do not fit into the model's {limit} positions; lower "
+                f"{needed} more after a prompt of {rows} do not fit into the model's {limit} positions; lower "
                 f"prompt.budget={self.budget}"
             )
         return limit - rows

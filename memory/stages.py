@@ -41,7 +41,7 @@ class Capabilities:
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    by_mass: bool = False  # chooses rows by attention mass alone: needs nothing of a layer behind its queries and keys
+    by_mass: bool = False  # chooses rows by attention mass alone: needs nothing of a layer after its queries and keys
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # flushed blocks outlive the process
     selectable: bool = False  # a latent retrieval may choose among its blocks
@@ -52,7 +52,7 @@ class Capabilities:
 
 
 class Probe(Protocol):
-    """State of a layer behind its attention, for recompute stages. All values are computed on demand."""
+    """State of a layer after its attention, for recompute stages. All values are computed on demand."""
 
     layer: int
 

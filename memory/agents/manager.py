@@ -24,7 +24,7 @@ from memory.kv_cache.quantization import PackFormat
 
 @dataclass(frozen=True, eq=False)
 class AgentPrompt:
-    """A prompt that is ready to be computed: ``new`` tokens behind the ``reused`` rows of ``cache``."""
+    """A prompt that is ready to be computed: ``new`` tokens after the ``reused`` rows of ``cache``."""
 
     agent: str
     model: str  # key of the model that computes the rows
@@ -50,7 +50,7 @@ class AgentModel:
     start: tuple[int, ...]  # tokens in front of every prompt that cover no text
 
     def tokenized(self, token_text: TokenText) -> bool:
-        """Whether this tokenizer made these tokens, behind the same start tokens."""
+        """Whether this tokenizer made these tokens, after the same start tokens."""
         same = token_text.tokenizer == self.coder.key and token_text.seams == self.coder.seams
         return same and tuple(token_text.ids[: token_text.start]) == self.start
 
@@ -106,7 +106,7 @@ class AgentMemories:
         return list(self._disk.damaged)
 
     def open(self, agent: str, text: str) -> AgentPrompt:
-        """Find the rows of ``text`` that the agent's memory has, and the tokens to be computed behind them.
+        """Find the rows of ``text`` that the agent's memory has, and the tokens to be computed after them.
 
         :raises ConfigError: an agent id that is no safe name, or one that has a prompt under way; a prompt of nothing
         """
@@ -123,7 +123,7 @@ class AgentMemories:
     def finish(
         self, prompt: AgentPrompt, generated: Sequence[int] = (), text: str | None = None, persist: bool = True
     ) -> None:
-        """Make a computed prompt, and the ``generated`` tokens behind it, the agent's memory.
+        """Make a computed prompt, and the ``generated`` tokens after it, the agent's memory.
 
         Tokens that were not computed after all (a cancelled request) are left out.
 

@@ -53,7 +53,7 @@ class TokenizerCoder:
     """A tokenizer that encodes a text as the continuation of another one; ``key`` names it.
 
     Many tokenizers put a space in front of what they encode and remove it when they decode (SentencePiece). So a
-    continuation is encoded behind an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
+    continuation is encoded after an anchor, which is cut off. At a seam, tokens of two pieces decode to the same text
     as tokens of the joined text; this is tested when the coder is made. ``seams``: ``any`` place; ``composed``, not
     between characters that compose to one (NFC); ``spaces``, beside a space or newline only.
     Raises ModelError for a tokenizer that cannot be spliced, DataError for text that is no Unicode.
@@ -66,18 +66,18 @@ class TokenizerCoder:
         self._lead = self.encode("q", first=True).ids
 
     def encode(self, text: str, first: bool = False) -> EncodedText:
-        """Tokenise text behind other text, or the ``first`` of a prompt; no special tokens are added."""
+        """Tokenise text after other text, or the ``first`` of a prompt; no special tokens are added."""
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
         raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens behind other text."""
+        """Return the text of tokens after other text."""
         return self._decode([*self._lead, *ids])[len(self._decode(self._lead)) :]
 
     def _encode_behind(self, anchor: str, text: str) -> EncodedText | None:
-        """Encode ``text`` behind an anchor, which is cut off; None if a token covers some of both."""
+        """Encode ``text`` after an anchor, which is cut off; None if a token covers some of both."""
         try:
             encoding = self._tokenizer.encode(anchor + text, add_special_tokens=False)
         except TypeError as error:  # raised for half of a surrogate pair
@@ -177,12 +177,12 @@ class TokenText:
         return self._parts[0] if self._parts else ""
 
     def append(self, text: str, coder: TokenizerCoder) -> None:
-        """Tokenise a piece and put it behind the others. Where ``seams`` are spaces, it should begin beside one."""
+        """Tokenise a piece and put it after the others. Where ``seams`` are spaces, it should begin beside one."""
         self._close(coder)
         self._add(coder.encode(text, first=not self._length), text)
 
     def extend(self, ids: Sequence[int], coder: TokenizerCoder, text: str | None = None) -> None:
-        """Put tokens with their ``text`` behind the others; without a text (they were generated), they are decoded.
+        """Put tokens with their ``text`` after the others; without a text (they were generated), they are decoded.
 
         A generated character whose last bytes are missing has no text yet: further tokens may complete it.
         """
@@ -288,7 +288,7 @@ class Match:
     kind: Kind
     tokens: int  # stored tokens that begin the new prompt
     matched: int  # characters that both texts begin with
-    rest: str  # text behind those tokens, to be tokenised
+    rest: str  # text after those tokens, to be tokenised
 
     @property
     def reused(self) -> int:

@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class FixedBlocks(Isolated):
     """The memory's tokens in blocks of ``size``, as KEEP runs CacheBlend (arXiv 2405.16444) and Prompt Cache.
 
-    A block is named by its own tokens: a change invalidates its block, and those behind it as far as the tokens shift.
+    A block is named by its own tokens: a change invalidates its block, and those after it as far as the tokens shift.
     """
 
     size: int = 128

@@ -45,12 +45,12 @@ class HarvestPool:
     """Blocks in order of time, with their ``index`` of boxes where there is one.
 
     A block that the storage evicts cannot be chosen any more. Without an index all blocks have to be in the prompt, so
-    the rows behind it are dropped too, and computed again.
+    the rows after it are dropped too, and computed again.
     """
 
     def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
-        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work behind the future
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work of the future
         self.blocks: list[PooledBlock] = []
         self.clear()
 

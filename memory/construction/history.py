@@ -34,7 +34,7 @@ class History(WholeMemory):
 
     A block holds ``block_size`` tokens; the last turn's rest is always in the prompt until it fills a block.
     ``cut=segment``: a block is a segment or a turn of the transcript instead. ``positions=decoupled``: the chosen rows
-    are numbered from 0 on, the query behind them. ``coupled``: rows keep their positions in the whole transcript, to
+    are numbered from 0 on, the query after them. ``coupled``: rows keep their positions in the whole transcript, to
     show how that fails beyond the model's context. With all blocks in, the two are the same and exact.
     """
 
@@ -57,7 +57,7 @@ class History(WholeMemory):
         return HistoryBuilder(session, self)
 
     def stops(self, memory: Unit, start: int, stop: int) -> list[int]:
-        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn lies behind ``memory``."""
+        """Return the ends of the blocks that tokens ``start:stop`` fill; one turn lies after ``memory``."""
         if self.cut == "tokens":
             return list(range(start + self.block_size, stop + 1, self.block_size))
         return sorted({span.stop for span in memory.spans if span.stop > start} | {stop})

@@ -93,7 +93,7 @@ class IsolatedBuilder(PromptBuilder):
         blocks = {name: self._lease.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         fuses = self._choice is None and _tokens(missing.values()) <= FUSED
-        prefixes = self._fused_behind(missing, context) if fuses else {}
+        prefixes = self._fused_prefix(missing, context) if fuses else {}
         chained = {name: unit for name, unit in missing.items() if unit.preceding and name not in prefixes}
         first, tokens = chained if fuses else missing, 0
         if first:
@@ -152,7 +152,7 @@ class IsolatedBuilder(PromptBuilder):
                 blocks += self._store(self._encode_chain(unit, context, priority))
         return blocks
 
-    def _fused_behind(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
+    def _fused_prefix(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
         """Return, by name of the only missing chained unit, the joined blocks before it; {} if one is not stored."""
         chained = [(name, unit) for name, unit in missing.items() if unit.preceding]
         if len(chained) != 1:
@@ -163,7 +163,7 @@ class IsolatedBuilder(PromptBuilder):
         return {name: joined(stored)} if len(stored) == len(blocks) else {}
 
     def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
-        """Return the units that ``unit`` is computed behind, and itself, by name."""
+        """Return the units that ``unit`` is computed after, and itself, by name."""
         ids = [*unit.preceding, unit.token_ids]
         links = [replace(unit, token_ids=ids[i], preceding=unit.preceding[:i]) for i in range(len(ids))]
         return {self._name(link, context): link for link in links}

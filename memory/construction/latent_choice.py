@@ -18,7 +18,7 @@ from memory.stages import LatentRetrieval
 class BlockChoice:
     """Choice among the blocks of one builder, with the boxes around their keys.
 
-    Query states come from a separate pass of the new rows behind the context alone, because the memory that they will
+    Query states come from a separate pass of the new rows after the context alone, because the memory that they will
     read is not chosen yet.
     """
 

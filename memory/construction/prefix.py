@@ -38,7 +38,7 @@ class WholeMemory:
 
 @dataclass(frozen=True)
 class Prefix(WholeMemory):
-    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything behind them is fresh."""
+    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything after them is fresh."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
     layouts: ClassVar[tuple[str, ...]] = ("memory", "append")

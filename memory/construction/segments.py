@@ -125,7 +125,7 @@ class AnyOffsetBuilder(PromptBuilder):
             self._keep(prompt.missing, prompt.layout, result, exact)
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
-        """Pin ``token_ids``, encoded in the background behind the part of the context that units see.
+        """Pin ``token_ids``, encoded in the background after the part of the context that units see.
 
         The extra key guards the look-up: the block itself is the same under every key.
         """
@@ -163,7 +163,7 @@ class AnyOffsetBuilder(PromptBuilder):
     ) -> set[str]:
         """Name units with approximate rows, the oldest first, until the share ``refresh`` of the memory is computed.
 
-        :param covered: the first row behind the exact prefix
+        :param covered: the first row after the exact prefix
         """
         if not self._refresh:
             return set()
@@ -187,7 +187,7 @@ class AnyOffsetBuilder(PromptBuilder):
     def _place(
         self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, prefix: Sequence[KVBlock]
     ) -> Iterator[Placement]:
-        """Place ``unit`` behind the tokens ``before``, at memory row ``offset``: rows of the prefix first."""
+        """Place ``unit`` after the tokens ``before``, at memory row ``offset``: rows of the prefix first."""
         size, total = self._size, len(unit.token_ids)
         covered = min(max(len(prefix) * size - offset, 0), total)
         stops = {*range(size - offset % size, covered, size), covered, total} - {0}
@@ -213,7 +213,7 @@ class AnyOffsetBuilder(PromptBuilder):
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
     def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
-        """Name the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
+        """Name the rows of ``unit`` after ``before``: all of it computed, or of that ``origin``."""
         return identity(origin or self._engine.model_key, before, unit.token_ids, unit.namespace or self._namespace)
 
     def _is_known(self, name: str) -> bool:
@@ -238,7 +238,7 @@ class AnyOffsetBuilder(PromptBuilder):
             first += part.tokens
 
     def _origin(self, layout: Layout) -> str:
-        """Name everything that shaped rows behind approximate ones: tokens, blocks, and the recompute stage."""
+        """Name everything that shaped rows after approximate ones: tokens, blocks, and the recompute stage."""
         blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
         key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
         return identity(f"harvested {key}", (), layout.token_ids.tolist())

@@ -22,7 +22,7 @@ def check_log(tokens: int) -> None:
 
 
 def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """Return, by id, the lines that each line of the log is encoded behind: fewer than ``most`` tokens; 0: none."""
+    """Return, by id, the lines that each line of the log is encoded after: fewer than ``most`` tokens; 0: none."""
     prefixes: dict[str, Lines] = {}
     prefix: Lines = ()
     for id in store.log if most else ():
@@ -40,7 +40,7 @@ class StaticDynamic(Isolated):
     A group that changes its kind becomes other units with other blocks, and so is recomputed.
 
     The paper does not mention a log, which changes at every step but only grows. A line of the agent's actions in its
-    task is encoded behind the lines before it, in the prompt or not, at the cost of encoding it alone. After ``log``
+    task is encoded after the lines before it, in the prompt or not, at the cost of encoding it alone. After ``log``
     tokens the chain restarts; 0: its lines are ordinary segments.
     """
 
@@ -54,7 +54,7 @@ class StaticDynamic(Isolated):
 
 
 def group_units(segments: Sequence[Segment], store: SegmentStore, log: int) -> list[Unit]:
-    """Make units of static groups, and of other segments alone; a line of the log behind up to ``log`` tokens of it."""
+    """Make units of static groups, and of other segments alone; a line of the log after up to ``log`` tokens of it."""
     group_of, prefixes = store.graph.group_of, log_units(store, log)
     parts = [(group_of[segment.id], segment.id, store.tokens(segment.id)) for segment in segments]
     units: list[Unit] = []

@@ -25,7 +25,7 @@ class Turns(WholeMemory):
 
     ``survivors=stay``: a dropped position is redirected to the sentinel slot, all others keep slot, position and
     identity (IntentKV, arXiv 2606.09916). ``survivors=move``: survivors are renumbered from 0 on, as in prompt
-    compressors; the rows behind the first gap are then computed again.
+    compressors; the rows after the first gap are then computed again.
 
     Exact rows, computed before any was dropped, are shared between sessions as a prefix in blocks of ``block_size``
     tokens; ``prefix_tokens`` of them at most stay when no session uses them.
@@ -47,7 +47,7 @@ class Turns(WholeMemory):
 
 
 class TurnsBuilder(PromptBuilder):
-    """Prompts of the last turn's rows, and new rows behind them."""
+    """Prompts of the last turn's rows, and new rows after them."""
 
     harvests = False
     reads_context = False
@@ -57,7 +57,7 @@ class TurnsBuilder(PromptBuilder):
         self._session, self._construction = session, construction
         self._engine, self._retention = session.engine, session.method.retention
         self._provider = session.method.cache_provider(session.engine)
-        self._shared: list[str] = []  # names of the blocks behind the context that this session has shared
+        self._shared: list[str] = []  # names of the blocks after the context that this session has shared
         self.reset(cache)
 
     def reset(self, cache: SessionCache | None = None) -> None:

@@ -55,7 +55,7 @@ class ChunkSchedule:
             raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
 
     def size(self, cached: int, remaining: int) -> int:
-        """Rows of the next chunk of ``remaining`` rows behind ``cached``."""
+        """Rows of the next chunk of ``remaining`` rows after ``cached``."""
         return min(remaining, next((size for below, size in self.steps if cached < below), self.rest))
 
 
@@ -118,7 +118,7 @@ class KVCache(Protocol):
 
     @property
     def next_position(self) -> int:
-        """Position of the next token: one behind the last row's, not the number of rows."""
+        """Position of the next token: one after the last row's, not the number of rows."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Forget the rows from ``length`` on; ``logits`` are those of the row before."""
@@ -204,7 +204,7 @@ class ScoreResult:
 
 
 class Engine(Protocol):
-    """One model behind one worker; every method may be called from any thread."""
+    """One model with one worker thread; every method may be called from any thread."""
 
     info: ModelInfo
     capabilities: EngineCapabilities
@@ -234,15 +234,15 @@ class Engine(Protocol):
     def extend(
         self, cache: KVCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
-        """Prefill ``token_ids`` behind the rows of ``cache``, and add their rows to it."""
+        """Prefill ``token_ids`` after the rows of ``cache``, and add their rows to it."""
 
     def append(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
-        """Add ``token_ids`` to ``cache``; returns the logits (1, vocab) behind them."""
+        """Add ``token_ids`` to ``cache``; returns the logits (1, vocab) after them."""
 
     def score(
         self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Return the log-likelihood of every candidate behind the prompt in ``cache``, which stays unchanged.
+        """Return the log-likelihood of every candidate after the prompt in ``cache``, which stays unchanged.
 
         :param reduce: sum or mean over a candidate's tokens
         :param best: number of best candidates needed; others may be -inf
@@ -259,7 +259,7 @@ class Engine(Protocol):
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Compute the unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context``, one per layer."""
+        """Compute the unrotated queries (heads, rows, head_dim) of ``token_ids`` after ``context``, one per layer."""
 
     def cache_provider(
         self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
@@ -287,7 +287,7 @@ class Engine(Protocol):
         """Run ``work``, which may call the engine, on the worker; returns its result."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` behind the plans that are queued, without waiting for it."""
+        """Queue ``work`` after all queued plans, without waiting for it."""
 
     def later(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` in the background: every plan goes first."""

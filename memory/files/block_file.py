@@ -32,7 +32,7 @@ LONGEST = 100_000_000  # bytes of JSON that the safetensors library reads
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Place of a tensor: bytes ``begin:end`` behind the header. ``dtype`` is safetensors' word for it."""
+    """Place of a tensor: bytes ``begin:end`` after the header. ``dtype`` is safetensors' word for it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -109,7 +109,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _seal(rest: bytes) -> bytes:
-    """Return the SHA-256 of the bytes behind the seal."""
+    """Return the SHA-256 of the bytes after the seal."""
     return hashlib.sha256(rest).hexdigest().encode()
 
 
@@ -240,7 +240,7 @@ def _blocks_of(tensors: Tensors, extra: Tensors) -> int:
 
 
 def _spans(tensors: Tensors) -> dict[str, Span]:
-    """Place the tensors one behind the other, wide numbers first, so that each is aligned to its width without gaps."""
+    """Place the tensors one after the other, wide numbers first, so that each is aligned to its width without gaps."""
     spans, begin = {}, 0
     for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].itemsize):
         spans[name] = Span(NAMES[tensor.dtype], tuple(tensor.shape), begin, begin + tensor.nbytes)

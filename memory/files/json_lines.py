@@ -85,7 +85,7 @@ class Line:
 
 
 def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
-    """Read the whole lines of a file, if there is one, behind ``start``. Raises CorruptError or DataError."""
+    """Read the whole lines of a file, if there is one, after ``start``. Raises CorruptError or DataError."""
     if not path.exists():
         return
     chain, end = replace(start or Chain()), 0
@@ -100,9 +100,9 @@ def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None
 
 
 class LineFile:
-    """The end of a file of checked lines, to append to. What stands behind its last line is cut off by the next append.
+    """The end of a file of checked lines, to append to. The next append cuts off everything after its last line.
 
-    :param last: the line to go on behind; None: at the front
+    :param last: the line before the next one; None: at the front
     :param start: the beginning of the file's chain; None: nothing
     """
 
@@ -119,7 +119,7 @@ class LineFile:
 
     @classmethod
     def at_end(cls, path: Path, start: Chain) -> LineFile:
-        """Open a file behind its last whole line, whose lines are not checked now. Raises CorruptError."""
+        """Open a file after its last whole line, whose lines are not checked now. Raises CorruptError."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
@@ -158,7 +158,7 @@ class LineFile:
             os.fsync(stream.fileno())
 
     def cut(self) -> int:
-        """Cut off everything behind the last line now; returns the number of bytes."""
+        """Cut off everything after the last line now; returns the number of bytes."""
         if not self.path.exists():
             return 0
         with writing(self.path), self.path.open("ab", buffering=0) as stream:

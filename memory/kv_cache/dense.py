@@ -16,7 +16,7 @@ from memory.engine.base import KVCache, ReadCounts
 from memory.engine.models.model_spec import ModelSpec
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
-HEADROOM = 256  # rows kept free behind a prompt for candidates and generated tokens
+HEADROOM = 256  # rows kept free after a prompt for candidates and generated tokens
 
 
 class WorkingCache(KVCache, Protocol):
@@ -68,20 +68,20 @@ class DenseCache:
         self.v = torch.empty_like(self.k)
         self.raw = torch.empty_like(self.k) if raw else None
         self.length = 0
-        self.next_position = 0  # a counter behind the last row's position, not the number of rows
+        self.next_position = 0  # a counter after the last row's position, not the number of rows
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
         self.observer = None
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
-        """Make the rows just written behind ``length`` part of the cache."""
+        """Make the rows just written after ``length`` part of the cache."""
         self.positions = torch.cat([self.positions, positions])
         self.length += positions.numel()
         self.next_position, self.logits = int(positions[-1]) + 1, logits
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Delete the rows behind ``length``; ``logits`` are those of the row before."""
+        """Delete the rows after ``length``; ``logits`` are those of the row before."""
         self.positions, self.length, self.logits = self.positions[:length], length, logits
         self.next_position = int(self.positions[-1]) + 1 if length else 0
 
@@ -101,7 +101,7 @@ class DenseCache:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
     def end_at(self, rows: int) -> int:
-        """Make the rows behind ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
+        """Make the rows after ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
         self.reads.raw += rows
         self.reads.live += rows
         stop = rows + KEY_MULTIPLE
@@ -110,7 +110,7 @@ class DenseCache:
         return stop
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
-        """Make room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
+        """Make room for ``rows`` more rows after ``length``; grows by copying when there is not enough."""
         more = self.length + rows + KEY_MULTIPLE - self.k.shape[3]
         if more > 0:
             self.k, self.v = (functional.pad(x, (0, 0, 0, more + HEADROOM)) for x in (self.k, self.v))
@@ -166,7 +166,7 @@ class EvictableRows:
         """Unrotated keys are not stored."""
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
-        """Delete the live rows behind the first ``length``; ``logits`` are those of the row before."""
+        """Delete the live rows after the first ``length``; ``logits`` are those of the row before."""
         self.cut(int(self.positions[length]) if length < self.length else self.next_position)
         self.logits = logits
 

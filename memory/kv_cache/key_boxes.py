@@ -49,7 +49,7 @@ class KeyBoxIndex:
         return len(self.tokens)
 
     def append(self, boxes: KeyBoxes) -> None:
-        """Add blocks behind the others; the room doubles whenever it is used up."""
+        """Add blocks after the others; the room doubles whenever it is used up."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:
             room = self._low.new_empty(*self._low.shape[:2], max(stop, 2 * first) - first, self._low.shape[3])

@@ -44,7 +44,7 @@ class StoredRows:
 class PackedRows(StoredRows):
     """Rows of ``dtype`` in 4 or 8 bits.
 
-    They are rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
+    They are rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one after another:
     groups of tokens cannot be cut, so a part may begin and end within one.
     """
 
@@ -104,7 +104,7 @@ class PackedRows(StoredRows):
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
-        """Yield the part of each piece that rows ``first:last`` need, behind the number of rows it begins too early."""
+        """Yield, for rows ``first:last``, the surplus rows at the start of each needed part, and the part."""
         place = 0
         for piece in self.pieces:
             start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span

@@ -12,7 +12,7 @@ from memory.engine.attention.observer import AttentionObserver
 from memory.kv_cache.dense import EvictableRows, Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
-RENUMBERED = -1  # token of a row that was moved: the rows before it are no longer those it was computed behind
+RENUMBERED = -1  # token of a row that was moved: the rows before it are no longer those it was computed after
 
 
 class PagedCache(EvictableRows):
@@ -68,7 +68,7 @@ class PagedCache(EvictableRows):
         self.pool.v[layer].index_copy_(1, slots, v[0])
 
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read keys and values of the pass's rows, and masked padding behind them, (1, kv_heads, visible, head_dim)."""
+        """Read keys and values of the pass's rows, and masked padding after them, (1, kv_heads, visible, head_dim)."""
         k, v = self.pool.k[layer], self.pool.v[layer]
         if isinstance(self._pass, slice):
             return k[None, :, self._pass], v[None, :, self._pass]
@@ -94,11 +94,11 @@ class PagedCache(EvictableRows):
             self.cut(int(self.positions[(~live).long().argmax()]))
 
     def cut(self, position: int) -> None:
-        """Delete everything from ``position`` on, and the room behind it."""
+        """Delete everything from ``position`` on, and the room after it."""
         live = int(torch.searchsorted(self.positions, position))
         self.pool.release(torch.cat([self._rows[live:], self._spare]))
         self._rows, self._spare, self.slot_map = self._rows[:live], self._spare[:0], self.slot_map[:position]
-        if position <= self.exact:  # they were behind these rows
+        if position <= self.exact:  # they were after these rows
             self._vanished = 0
         super().cut(position)
 
@@ -121,7 +121,7 @@ class PagedCache(EvictableRows):
     def renumber(self, first: int, keys: torch.Tensor) -> None:
         """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
 
-        :param keys: (layers, kv_heads, rows behind ``first``, head_dim) rotated for their new positions
+        :param keys: (layers, kv_heads, rows after ``first``, head_dim) rotated for their new positions
         """
         old = self._rows[first:]
         self._vanished += self.dropped

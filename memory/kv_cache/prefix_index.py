@@ -90,7 +90,7 @@ class SlotPrefixIndex:
 
     def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block after those behind it
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # successors come before their block
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -125,7 +125,7 @@ class SlotPrefixIndex:
                 self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], cache_slots: torch.Tensor) -> None:
-        """Delete the blocks ``names`` and those behind them, except a block all of whose rows another cache has.
+        """Delete the blocks ``names`` and those after them, except a block all of whose rows another cache has.
 
         :param cache_slots: slots of the cache that forgets them; a cache with only some of a block's rows has parted
             from the block, or dropped rows of it, and would not look for it

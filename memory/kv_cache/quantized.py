@@ -104,7 +104,7 @@ class QuantizedCache(EvictableRows):
         self.spec, self.format, self.device = spec, format, device
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
-        self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values behind them
+        self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values after them
         self._next: torch.Tensor | None = None  # ``open`` after the present pass, if that packs pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that leaves no trace
         self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
@@ -127,7 +127,7 @@ class QuantizedCache(EvictableRows):
         return self.nbytes - round(sum(shared))
 
     def bases(self) -> Iterator[tuple[int, Extent]]:
-        """Yield each extent, behind the number of its first row."""
+        """Yield the number of each extent's first row, and the extent."""
         base = 0
         for extent in self.extents:
             yield base, extent
@@ -306,7 +306,7 @@ class QuantizedCache(EvictableRows):
             extent.used_rows = min(rows - base, extent.capacity)
 
     def _leave_last_extent(self) -> None:
-        """Leave the last extent if rows behind ours are used: share its whole blocks, unless they are few."""
+        """Leave the last extent if rows after ours are used: share its whole blocks, unless they are few."""
         if not self.extents:
             return
         *_, (base, last) = self.bases()
@@ -319,7 +319,7 @@ class QuantizedCache(EvictableRows):
         self.extents += [last.copy(first, whole + (rest > 0))] if first < whole or rest else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Pack whole pages (layers, kv_heads, rows, head_dim) behind those there are."""
+        """Pack whole pages (layers, kv_heads, rows, head_dim) after the existing ones."""
         packed = pack(k, self.format, self.format.keys), pack(v, self.format)
         done = 0
         for base, extent in self.bases():
@@ -336,5 +336,5 @@ class QuantizedCache(EvictableRows):
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Drop the extents that lie wholly behind ``rows``."""
+        """Drop the extents that lie wholly after ``rows``."""
         self.extents = [extent for base, extent in self.bases() if base < rows]

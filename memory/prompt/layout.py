@@ -92,7 +92,7 @@ class Placement:
     start: int
     block: KVBlock | None = None
     hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
-    exact: bool = False  # the block was computed behind exactly the rows that stand before it here
+    exact: bool = False  # the block was computed after exactly the rows that stand before it here
     fused: str = ""  # identity of the block that the prefill encodes; there is no block until then
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context
     stop: int = field(init=False)

@@ -109,7 +109,7 @@ class Prefill:
     timings: Timings
     cold: bool  # the first lasting prompt since the session was reset
     after_ms: float  # harvesting and forgetting, after the logits
-    reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored behind it: grows
+    reads: ReadCounts  # of the cache, for this prompt and everything decoded and scored after it: grows
 
     def plus(self, goal: Prefill) -> Prefill:
         """Add the costs of the prompt ``goal``, which was prefilled before; ``reads`` counts it from now on."""

@@ -18,7 +18,7 @@ class FirstTokens:
     """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but a true first one, at every layer.
 
     In a unit that was encoded alone the first tokens are attention sinks, although in the prompt they are not the
-    beginning. Only the memory's first unit is at the beginning, if it was encoded behind the whole context: its rows
+    beginning. Only the memory's first unit is at the beginning, if it was encoded after the whole context: its rows
     are exact, and exact rows are never recomputed. ``last_k`` adds the last rows of every unit (arXiv 2602.23592
     describes EPIC as the start and the end of a block). The choice is known before layer 0 and costs nothing.
     """

@@ -24,7 +24,7 @@ class Schedule:
 
     The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
     layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``linear`` and ``cosine``
-    fall at every layer. ``step`` falls once, behind the ``until`` share of these layers; the layers before it recompute
+    fall at every layer. ``step`` falls once, after the ``until`` share of these layers; the layers before it recompute
     everything if the average allows it, because early attention says little about a segment's importance.
     """
 
@@ -38,7 +38,7 @@ class Schedule:
         if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
             raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
         if not 0 <= self.until < 1:
-            raise ConfigError(f"until={self.until} leaves no layer behind the step: use 0 to less than 1")
+            raise ConfigError(f"until={self.until} leaves no layer after the step: use 0 to less than 1")
 
     def ratios(self, layers: int) -> list[float]:
         """Return the shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
@@ -49,7 +49,7 @@ class Schedule:
         falls = [self._fall(i, count) for i in range(count)]
         mean = sum(falls) / count
         high = low + (self.average - low) / mean
-        if high > 1:  # the layers before a step take everything, and those behind it the rest
+        if high > 1:  # the layers before a step take everything, and those after it the rest
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
 
@@ -73,7 +73,7 @@ class MultiHop:
     same or ``max_hops`` are done. It is a mean over heads, rows and a segment's tokens, so that length does not matter.
     The query's own mass counts in every hop with the share ``query_weight``; otherwise a line that only the query names
     would be lost again (the paper's text: 0). ``max_hops=0`` uses the query's own mass alone. ``direction=both`` also
-    scores segments behind the selected ones, which causal attention never reaches.
+    scores segments after the selected ones, which causal attention never reaches.
 
     Under a causal mask a plain mean favours the first segments: all rows see them, and rows that see little else
     concentrate their attention. ``relative`` (the default) takes the mean over the rows that can see a segment, in

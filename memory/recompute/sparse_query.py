@@ -27,7 +27,7 @@ class SparseQuery:
     - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
       ``share`` times that of the reused rows (the paper gives none). With ``over=all`` every row competes, as in the
       paper, and some places go to rows that are fresh or exact anyway; ``over=reused`` excludes those;
-    - overflow: ``overflow`` blocks of ``block`` rows before and behind each maximal run of fresh rows;
+    - overflow: ``overflow`` blocks of ``block`` rows before and after each maximal run of fresh rows;
     - tail: the last ``tail`` rows of a run of reused rows that only the prompt's last row, which is always fresh,
       follows. ``probe_tail`` lets these rows select key rows too (a reading of section 3.2, but not of algorithm 1).
     """
@@ -85,7 +85,7 @@ class SparseQuery:
         return near
 
     def _tail_of(self, reused: Mask) -> Mask:
-        """Mark the last reused rows, if only the prompt's last row is behind them."""
+        """Mark the last reused rows, if only the prompt's last row is after them."""
         tail, runs = np.zeros_like(reused), _runs(reused)
         if runs and runs[-1][1] == len(reused) - 1:
             start, stop = runs[-1]

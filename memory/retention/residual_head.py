@@ -49,7 +49,7 @@ class ResidualHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, features: torch.Tensor, span: torch.Tensor | None, rule: torch.Tensor) -> torch.Tensor:
-        """(rows,) scores of ``features`` (rows, 3 head_dim + 1), ``rule`` (rows,) behind ``span`` (n, head_dim) keys.
+        """(rows,) scores of ``features`` (rows, 3 head_dim + 1), ``rule`` (rows,) after ``span`` (n, head_dim) keys.
 
         :param span: None, or no rows: no attention
         :raises ModelError: features of another model's head_dim

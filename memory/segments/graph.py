@@ -283,6 +283,6 @@ class SegmentGraph:
 
 
 def _in_use(group: Group, store: SegmentStore) -> bool:
-    """Tell whether a group has a line of the log, which is behind all others until the task is finished."""
+    """Tell whether a group has a line of the log, which is after all others until the task is finished."""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.finished

@@ -184,7 +184,7 @@ def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """Sort chosen segments for a prompt: the same order for every memory method.
 
     Static groups come first, in the order in which they became static; then single segments, the log of the present
-    task behind the others; the agent's own segment last. Within a group and among single segments the order is that of
+    task after the others; the agent's own segment last. Within a group and among single segments the order is that of
     the last change, then of creation: segments written together stay together, and the latest comes last. Segments that
     rarely change are in front, where a prefix can be reused.
     """

@@ -77,7 +77,7 @@ class Form:
         return tensors
 
     def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
-        """Put keys or values of `split` rows together: a view of them, behind their ``guard``."""
+        """Put keys or values of `split` rows together: a view of them, with their ``guard``."""
         dtype = getattr(torch, self.dtype)
         if self.format is None:
             return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)

@@ -53,7 +53,7 @@ class Sizes:
         return self.over(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` (..., rows, numbers) with rows of zeros behind."""
+        """``x`` (..., rows, numbers) with rows of zeros after."""
         more = self.lacking(x, x.shape[-2])
         return functional.pad(x, (0, 0, 0, more)) if more else x
 
@@ -103,7 +103,7 @@ class Block:
     """Query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
     ``bias`` (q1 - q0, n), 0 or -inf, covers the last n of those keys; the keys before are visible to all rows. ``k1``
-    may lie up to ``KEY_MULTIPLE`` rows behind the last key: those columns are masked, and must be finite.
+    may lie up to ``KEY_MULTIPLE`` rows after the last key: those columns are masked, and must be finite.
     """
 
     q0: int
@@ -363,7 +363,7 @@ def unit_plan(
 def tree_plan(
     ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
 ) -> MaskPlan:
-    """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
+    """Trie nodes after a prompt: each sees the prompt's rows and the nodes on its path, itself included.
 
     :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents stand before their children
     :param depth: (nodes,) 0 for the first token after the prompt

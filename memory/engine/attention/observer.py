@@ -41,7 +41,7 @@ class Columns:
         self.blocks_done.append(weights.shape[-1])
         sums, totals = weights.sum(0, dtype=torch.float32), self.totals[block.q0 : block.q1]
         totals[:, : block.prefix] += sums[:, : block.prefix]
-        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # without padding behind the last row
+        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # without padding after the last row
         totals[:, block.k0 : block.k0 + body.shape[1]] += body
 
 

@@ -76,7 +76,7 @@ def tiled_attention(
 
 
 def _pieces(block: Block, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a block's parts in key rows ``first:last``: first row, the row behind the last, column of the first."""
+    """Yield a block's parts in key rows ``first:last``: first row, the row after the last, column of the first."""
     for low, high, column in ((0, block.prefix, 0), (block.k0, block.k1, block.prefix)):
         start, stop = max(low, first), min(high, last)
         if start < stop:

@@ -72,7 +72,7 @@ class Batch:
         return self._members.pop(number)
 
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Append one token to each member; returns logits (members, vocab) behind them, in float32 or wider.
+        """Append one token to each member; returns logits (members, vocab) after them, in float32 or wider.
 
         An error of one member, or of logits that are not finite (ModelError), is raised when the others have their row.
         """
@@ -180,7 +180,7 @@ class _Pass:
         return self.rows.attend(layer, query, params)
 
 
-Result = torch.Tensor | Exception  # logits (vocab,) behind a member, or the error of its step
+Result = torch.Tensor | Exception  # logits (vocab,) after a member, or the error of its step
 
 
 class BatchGroups:

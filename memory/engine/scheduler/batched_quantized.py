@@ -85,7 +85,7 @@ class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
 
 
 def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
-    """First number of the blocks with visible packed rows, and the number behind the last."""
+    """First number of the blocks with visible packed rows, and the number after the last."""
     last = -(-member.packed // BLOCK)
     return (0 if window is None else min(last, max(0, member.next_position + 1 - window) // BLOCK)), last
 
@@ -138,7 +138,7 @@ class _VisibleBlocks:
             block += width
 
     def _stored(self, number: int, block: int, width: int, layer: int, side: int, like: Packed) -> Iterator[Packed]:
-        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros behind its last."""
+        """Yield ``width`` blocks of a member in parts (blocks, kv_heads, BLOCK, head_dim), zeros after its last."""
         first, last = self.spans[number]
         start, stop = min(last, first + block), min(last, first + block + width)
         for extent, a, b in _parts(self.extents[number], start, stop):

@@ -26,11 +26,11 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """Request to append ``token_ids`` to ``cache`` and to decode greedily behind them.
+    """Request to append ``token_ids`` to ``cache`` and to decode greedily after them.
 
     :param agent: requests of one agent run in order
     :param token_ids: or a function that returns them when the request begins, on the engine's worker; it sees the cache
-        behind the agent's earlier requests, and may cut it
+        after the agent's earlier requests, and may cut it
     """
 
     agent: str

@@ -139,7 +139,7 @@ class Scheduler:
         self.close(cancel=kind is not None)
 
     def _drive(self) -> None:
-        """Make a turn, and queue the next one on the engine, behind other work."""
+        """Make a turn, and queue the next one on the engine, after other work."""
         try:
             self._turn()
         except Exception as error:

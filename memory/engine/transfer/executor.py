@@ -41,7 +41,7 @@ class Staging:
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._turns: Counter[str] = Counter()  # jobs that left pinned memory, by name
-        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded behind the copy out of it
+        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded after the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
         """Return a buffer of ``shape``, valid until ``name`` is taken again; ``like`` gives dtype and device.

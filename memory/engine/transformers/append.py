@@ -18,13 +18,13 @@ from memory.kv_cache.dense import WorkingCache
 
 
 class ChunkedPrefill:
-    """Prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
+    """Prefill of ``token_ids`` (rows,) after ``cache``; ``step`` computes one chunk, ``run`` all of them."""
 
     def __init__(
         self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> None:
         if not token_ids.numel():
-            raise ConfigError("there is no new token to compute: give at least one, behind which the logits are wanted")
+            raise ConfigError("there is no new token to compute: give at least one, after which the logits are wanted")
         check_ids(token_ids, decoder.spec.vocab)
         self._decoder, self._cache, self._ids = decoder, cache, token_ids
         self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.whole else None

@@ -142,13 +142,13 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
 
 
 def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
-    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` hold the rows behind them."""
+    """Raise ModelError for ``logits`` that are not finite (law 11); ``caches`` hold the rows after them."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
 
 def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
-    """Return the token with the largest of ``logits`` (vocab,) behind ``caches``, with one synchronisation.
+    """Return the token with the largest of ``logits`` (vocab,) after ``caches``, with one synchronisation.
 
     :raises ModelError: they are not finite
     """

@@ -1,4 +1,4 @@
-"""Encoding of units: many in one forward, block-diagonal behind a shared context, alone or fused with a prefill."""
+"""Encoding of units: many in one forward, block-diagonal after a shared context, alone or fused with a prefill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
-    """Encode each unit behind ``context``: unrotated keys, and values, (layers, kv_heads, tokens, head_dim)."""
+    """Encode each unit after ``context``: unrotated keys, and values, (layers, kv_heads, tokens, head_dim)."""
     packs: list[list[Sequence[int]]] = []
     for unit in units:
         if not packs or sum(map(len, packs[-1])) + len(unit) > PACK_ROWS:
@@ -90,7 +90,7 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 class FusedEncoding:
     """Units without a block, encoded in the forward of the prompt that reads them: weights are read once, not twice.
 
-    Each unit sees itself and ``context``, one of them also its placement's ``behind``. In every layer their keys and
+    Each unit sees itself and ``context``, one of them also its placement's ``prefix_block``. In every layer their keys and
     values enter the prompt's cache before its attention, as if loaded; recomputed rows overwrite them. Units of the
     same identity are encoded once.
     """
@@ -191,7 +191,7 @@ def resting(x: torch.Tensor) -> torch.Tensor:
 def query_states(
     decoder: Decoder, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (rising), of rows behind ``context``."""
+    """Return unrotated queries (heads, rows, head_dim) at each of ``layers`` (rising), of rows after ``context``."""
     check_ids(token_ids, decoder.spec.vocab)
     spec, device, before = decoder.spec, decoder.device, 0 if context is None else context.k.shape[2]
     stop = before + len(token_ids)

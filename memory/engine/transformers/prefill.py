@@ -189,7 +189,7 @@ class LayerwisePrefill:
         self.trace.slots.append(blocks)
 
     def feed(self, layer: int, mixed: torch.Tensor, began: float | None = None) -> torch.Tensor:
-        """Compute the rest of the layer behind its attention."""
+        """Compute the rest of the layer after its attention."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
@@ -339,7 +339,7 @@ def check_layout(layout: Layout, context: KVBlock | None) -> None:
     """
     if not layout.context <= layout.query < layout.rows:
         raise ConfigError(
-            f"a prompt of {layout.rows} rows needs a query behind its {layout.context} context rows, "
+            f"a prompt of {layout.rows} rows needs a query after its {layout.context} context rows, "
             f"but the query starts at row {layout.query}."
         )
     if not bool((layout.positions[1:] > layout.positions[:-1]).all()):

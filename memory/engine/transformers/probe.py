@@ -22,7 +22,7 @@ from memory.prompt.layout import Layout
 
 
 class LayerOutput(Protocol):
-    """Hidden states (1, active rows, hidden) behind a layer."""
+    """Hidden states (1, active rows, hidden) after a layer."""
 
     def get(self) -> torch.Tensor: ...
 
@@ -60,7 +60,7 @@ class MissingOutput:
     stage: str  # for the message
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes behind it.")
+        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes after it.")
 
 
 FEW = 4  # fewer rows than the active ones divided by this are few
@@ -89,7 +89,7 @@ class ProbedPrompt:
 class LayerProbe:
     """Attention weights and keys/values of ``layer``, whose active rows are ``active``: a `memory.stages.Probe`.
 
-    ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those behind it.
+    ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those after it.
     """
 
     prompt: ProbedPrompt

@@ -1,4 +1,4 @@
-"""Scorer of candidate continuations: a token trie behind the prompt, with a tree mask, in one or a few forwards."""
+"""Scorer of candidate continuations: a token trie after the prompt, with a tree mask, in one or a few forwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TriePlan:
     token: torch.Tensor  # (all tokens,)
     candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
     lengths: torch.Tensor  # (candidates,)
-    levels: int  # positions that the nodes take behind the prompt
+    levels: int  # positions that the nodes take after the prompt
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +112,7 @@ class Scorer:
         if reduce not in REDUCTIONS:
             check_choice("score reduce", reduce, REDUCTIONS)
         if cache.logits is None:
-            raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
+            raise ConfigError("candidates can only be scored after a prompt: prefill one first.")
         if best is not None and best < 1:
             raise ConfigError(f"best={best} asks for no candidate: use 1 or more")
         parts = [self._score(cache, group, reduce, best) for group in _groups(tuple(map(tuple, candidates)))]
@@ -169,7 +169,7 @@ class Scorer:
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
     def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
-        """Compute (nodes, hidden) behind the last layer; the nodes' keys go behind the prompt, and are not kept."""
+        """Compute (nodes, hidden) after the last layer; the nodes' keys go after the prompt, and are not kept."""
         decoder, count, start, following = self._decoder, nodes.numel(), cache.length, cache.next_position
         cache.reserve(count)
         visible = cache.end_at(start + count)
