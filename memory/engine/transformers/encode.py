@@ -90,7 +90,7 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 class FusedEncoding:
     """Units without a block, encoded in the forward of the prompt that reads them: weights are read once, not twice.
 
-    Each unit sees itself and ``context``, one of them also its placement's ``prefix_block``. In every layer their keys and
+    Each unit sees itself and ``context``, one also its placement's ``prefix_block``. In every layer their keys and
     values enter the prompt's cache before its attention, as if loaded; recomputed rows overwrite them. Units of the
     same identity are encoded once.
     """
