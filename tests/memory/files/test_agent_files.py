@@ -9,6 +9,7 @@ import random
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -243,10 +244,10 @@ def test_unreadable_files_count_and_are_evicted(tmp_path: Path, monkeypatch: pyt
     path, real = save(tmp_path, "a", timestamp=1000), Path.open
     save(tmp_path, "b", timestamp=1001)
 
-    def denied(file: Path, *arguments: object) -> object:  # for a superuser, too
+    def denied(file: Path, *arguments: Any, **options: Any) -> Any:  # for a superuser, too
         if file == path:
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(file, *arguments)
+        return real(file, *arguments, **options)
 
     for opener, model in ((denied, ""), (real, "m"), (denied, "m")):  # at last the index knows the model
         monkeypatch.setattr(Path, "open", opener)
