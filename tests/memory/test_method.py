@@ -110,18 +110,18 @@ def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
     assert compose(construction=Turns(), retention=retention, layout="append").packs is None
 
 
-MOVED = Capabilities(exact=False, moves_blocks=True)
-HARVESTED, GROWING = replace(MOVED, harvests=True), Capabilities(harvests=True, keeps_cache=True)
+MOVING = Capabilities(exact=False, moves_blocks=True)
+HARVESTING, GROWING = replace(MOVING, harvests=True), Capabilities(harvests=True, keeps_cache=True)
 LATENT = {"construction": History(), "retrieval": Latent(), **APPEND}
-ROUNDED = {"recompute": MultiHop(), "storage": Rounding()}
+ROUNDING = {"recompute": MultiHop(), "storage": Rounding()}
 CAPABILITIES = [
     ({"recompute": Full()}, Capabilities(reads_blocks=False)),
-    ({"construction": FixedBlocks(), "loading": LayerBalanced()}, MOVED),
-    ({"construction": StaticDynamic(), "recompute": MultiHop()}, replace(MOVED, repairs=True)),
-    ({"construction": Segments()}, HARVESTED),
-    ({"construction": Segments(), **ROUNDED}, replace(HARVESTED, repairs=True)),
-    (LATENT, replace(HARVESTED, latent=True)),
-    ({**LATENT, **ROUNDED}, replace(HARVESTED, latent=True, repairs=True)),
+    ({"construction": FixedBlocks(), "loading": LayerBalanced()}, MOVING),
+    ({"construction": StaticDynamic(), "recompute": MultiHop()}, replace(MOVING, repairs=True)),
+    ({"construction": Segments()}, HARVESTING),
+    ({"construction": Segments(), **ROUNDING}, replace(HARVESTING, repairs=True)),
+    (LATENT, replace(HARVESTING, latent=True)),
+    ({**LATENT, **ROUNDING}, replace(HARVESTING, latent=True, repairs=True)),
     ({"construction": Prefix()}, Capabilities(harvests=True)),
     ({"construction": Prefix(), **APPEND}, Capabilities(harvests=True)),
     ({"construction": Turns()}, GROWING),

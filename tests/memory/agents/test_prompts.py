@@ -265,8 +265,8 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
     assert all(torch.equal(a, b) for a, b in zip(before, tensors_in(rows.extents), strict=True))
     assert rows.next_position == len(memories.coder.encode(text).ids)
     caches = [memories._host[agent, engine.model_key].cache for agent in "abc"]
-    shared, *others = ({extent.k.codes.data_ptr() for extent in cache.extents} for cache in (rows, *caches))
-    assert not any((a & b) - shared for a, b in combinations(others, 2))
+    shared, *private = ({extent.k.codes.data_ptr() for extent in cache.extents} for cache in (rows, *caches))
+    assert not any((a & b) - shared for a, b in combinations(private, 2))
     stranger = memories.open("d", text)
     assert (stranger.origin, stranger.reused) == ("cold", 0)
     with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
