@@ -59,16 +59,13 @@ class MatrixProbe:
             masses.append(total / len(rows) / (span.stop - span.start))
         return torch.tensor(masses, dtype=torch.float64)
 
-    def _rows(self, segment: int) -> list[int]:
-        span = self.layout.segments[segment]
-        return list(range(span.start, span.stop))
-
     def mass_from_query(self) -> torch.Tensor:
         return self._mass(range(self.layout.query, self.layout.rows), self.weights)
 
     def mass_between(self, segments: torch.Tensor, causal: bool = True) -> torch.Tensor:
         weights = self.weights if causal else self.later
-        return torch.stack([self._mass(self._rows(segment), weights) for segment in segments.tolist()])
+        spans = [self.layout.segments[segment] for segment in segments.tolist()]
+        return torch.stack([self._mass(range(span.start, span.stop), weights) for span in spans])
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         self.hops, self.edges = hops, list(edges)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -51,66 +50,38 @@ def segments(prefill: Prefill) -> list[str]:
     return [span.segment for span in prefill.layout.segments]
 
 
-def full() -> MemoryMethod:
-    return MemoryMethod("full", Embedding(), PerSegment(), Full(), Serial(), grouping=GROUPING)
+def maker(name: str, **parts: Any) -> Callable[[], MemoryMethod]:
+    """Return a function that makes a method, each time with a new storage."""
+    default = {"retrieval": Embedding(), "recompute": Nothing(), "loading": NextLayer(), "grouping": GROUPING}
+
+    def make() -> MemoryMethod:
+        return MemoryMethod(name, **{**default, **parts})
+
+    make.__name__ = name  # in a test's id
+    return make
 
 
-def prefix() -> MemoryMethod:
-    return MemoryMethod("prefix", Embedding(), Prefix(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
-
-
-def reuse() -> MemoryMethod:
-    return MemoryMethod("reuse", Embedding(), PerSegment(), Nothing(), NextLayer(), grouping=GROUPING)
-
-
-def blocks() -> MemoryMethod:
-    return MemoryMethod("blocks", Embedding(), FixedBlocks(size=9), MultiHop(), LayerBalanced(), grouping=GROUPING)
+TURNS = {"construction": Turns(block_size=4), "layout": "append"}
+full = maker("full", construction=PerSegment(), recompute=Full(), loading=Serial())
+prefix = maker("prefix", construction=Prefix(block_size=4))
+reuse = maker("reuse", construction=PerSegment())
+blocks = maker("blocks", construction=FixedBlocks(size=9), recompute=MultiHop(), loading=LayerBalanced())
+sparsex = maker("sparsex", construction=Segments(block_size=4))
+groups = maker("groups", construction=Groups(block_size=4))
+history = maker("history", construction=History(block_size=4), layout="append")
+memart = maker("memart", construction=History(block_size=4), layout="append", retrieval=Latent(top_k=6))
+turns = maker("turns", **TURNS)
+streaming = maker("streaming", **TURNS, retention=Streaming(budget=40))
+h2o = maker("h2o", **TURNS, retention=H2O(budget=40))
+snapkv = maker("snapkv", **TURNS, retention=SnapKV(budget=40, window=8))
+query_memory = maker("query_memory", **TURNS, retention=QueryMemory(budget=40))
+MOVING = TURNS | {"construction": Turns(block_size=4, survivors="move")}
+moving = maker("moving", **MOVING, retention=QueryMemory(budget=40))
 
 
 def keep(average: float = 0.3) -> MemoryMethod:
     recompute = MultiHop(Schedule("linear", average))
-    return MemoryMethod("keep", Embedding(), StaticDynamic(), recompute, LayerBalanced(), grouping=GROUPING)
-
-
-def sparsex() -> MemoryMethod:
-    return MemoryMethod("sparsex", Embedding(), Segments(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
-
-
-def groups() -> MemoryMethod:
-    return replace(sparsex(), name="groups", construction=Groups(block_size=4))
-
-
-def history() -> MemoryMethod:
-    parts = {"layout": "append", "grouping": GROUPING}
-    return MemoryMethod("history", Embedding(), History(block_size=4), Nothing(), NextLayer(), **parts)
-
-
-def memart() -> MemoryMethod:
-    return replace(history(), name="memart", retrieval=Latent(top_k=6))
-
-
-def turns() -> MemoryMethod:
-    return replace(history(), name="turns", construction=Turns(block_size=4))
-
-
-def streaming() -> MemoryMethod:
-    return replace(turns(), name="streaming", retention=Streaming(budget=40))
-
-
-def h2o() -> MemoryMethod:
-    return replace(turns(), name="h2o", retention=H2O(budget=40))
-
-
-def snapkv() -> MemoryMethod:
-    return replace(turns(), name="snapkv", retention=SnapKV(budget=40, window=8))
-
-
-def query_memory() -> MemoryMethod:
-    return replace(turns(), name="query_memory", retention=QueryMemory(budget=40))
-
-
-def moving() -> MemoryMethod:
-    return replace(query_memory(), name="moving", construction=Turns(block_size=4, survivors="move"))
+    return maker("keep", construction=StaticDynamic(), recompute=recompute, loading=LayerBalanced())()
 
 
 METHODS = [full, prefix, reuse, blocks, keep, sparsex, groups]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, product
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import pytest
@@ -43,12 +42,10 @@ from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
 from memory.stages import Storage
-from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
-from memory.storage.tiers import Tiers
 from tests.memory import sessions
-from tests.memory.sessions import close, episode, furnished, keep, open_session, plain, prefix, reuse
+from tests.memory.sessions import close, episode, open_session, plain
 from tests.memory.test_method import Rounding
 from tests.memory.test_session import STORAGES
 
@@ -95,12 +92,6 @@ def build(choice: dict[str, Any]) -> MemoryMethod:
 def label(value: object) -> str:
     name = value if isinstance(value, str) else type(value).__name__
     return f"{name} per layer" if getattr(value, "layers", "") == "each" else name
-
-
-def test_every_pair_of_choices_is_in_the_grid() -> None:
-    for stage, two in combinations(STAGES, 2):
-        pairs = {(str(choice[stage]), str(choice[two])) for choice in GRID}
-        assert len(pairs) == len(STAGES[stage]) * len(STAGES[two]), (stage, two)
 
 
 @pytest.mark.parametrize("choice", GRID, ids=lambda choice: "-".join(label(choice[name]) for name in choice))
@@ -204,27 +195,3 @@ def test_packed_blocks_are_served_as_unpacked(kind: str, engine: Engine) -> None
     (context,) = engine.encode([(None, sessions.CONTEXT)])
     unpacked = engine.prefill(replace(layout, placements=tuple(placements)), *stages, context, unit_context=context)
     assert sum(p.hit for p in placements) > 5 and torch.equal(unpacked.logits, prefill.logits)
-
-
-@pytest.mark.parametrize("bits", [None, 8])
-@pytest.mark.parametrize("method", [reuse, keep, prefix])
-def test_a_restarted_session_hits_blocks(engine: Engine, method: object, bits: int | None, tmp_path: Path) -> None:
-
-    def restarted() -> MemoryMethod:
-        return replace(method(), storage=Tiers([Ram(budget_bytes=10_000), Disk(tmp_path, bits=bits)]))
-
-    if bits is not None and method is prefix:
-        with pytest.raises(ConfigError, match="changes what it stores"):
-            restarted()
-        return
-    first = furnished(engine, restarted())
-    first.prefill("mug_1", sessions.QUERY)
-    expected = first.prefill("mug_1", sessions.QUERY)
-    first.method.storage.flush()
-    again = furnished(engine, restarted())
-    prefill = again.prefill("mug_1", sessions.QUERY)
-    assert prefill.counts.hit_tokens == expected.counts.hit_tokens > 0
-    assert prefill.counts.encoded_token_layers <= len(sessions.CONTEXT) * engine.info.layers
-    assert close(prefill.logits, expected.logits, 1e-12 if bits is None else 0.02)
-    again.reset()
-    assert again.method.storage.stats()["blocks"] == 0, "a reset deletes blocks on the disk too"

@@ -103,26 +103,6 @@ def test_senseless_compositions_are_refused_with_a_sentence(stages: dict[str, An
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(), StaticDynamic()])
-@pytest.mark.parametrize("recompute", [Full(), Nothing(), MultiHop()])
-@pytest.mark.parametrize("loading", [Serial(), LayerBalanced()])
-def test_compositions_no_paper_has_work(construction: Any, recompute: Any, loading: Any) -> None:
-    method = compose(construction=construction, recompute=recompute, loading=loading)
-    assert method.capabilities.exact == isinstance(recompute, Full)
-    assert method.capabilities.moves_blocks != isinstance(recompute, Full)
-
-
-@pytest.mark.parametrize("recompute", [Nothing(), MultiHop()])
-@pytest.mark.parametrize("storage", [Ram(), Rounding()])
-def test_approximate_reuse_allows_recomputation_and_rounding(recompute: Any, storage: Any) -> None:
-    capabilities = compose(construction=Segments(), recompute=recompute, storage=storage).capabilities
-    repairs = isinstance(recompute, MultiHop)
-    assert capabilities == Capabilities(exact=False, moves_blocks=True, harvests=True, repairs=repairs)
-    parts = {"construction": History(), "recompute": recompute, "storage": storage, "layout": "append"}
-    capabilities = compose(retrieval=Latent(), **parts).capabilities
-    assert capabilities.latent and not capabilities.exact
-
-
 @pytest.mark.parametrize("retention", [KeepAll(), Streaming(), SnapKV(), QueryMemory()])
 def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
     method = compose(construction=Turns(), storage=Quantized(bits=8), retention=retention, layout="append")
@@ -130,10 +110,27 @@ def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
     assert compose(construction=Turns(), retention=retention, layout="append").packs is None
 
 
-@pytest.mark.parametrize("layout", ["append", "memory"])
-def test_exact_reuse_ends_when_a_retention_drops_rows(layout: str) -> None:
-    assert compose(construction=Prefix(), layout=layout).capabilities == Capabilities(exact=True, harvests=True)
-    capabilities = Capabilities(exact=True, harvests=True, keeps_cache=True)
-    assert compose(construction=Turns(), layout=layout).capabilities == capabilities
-    evicting = compose(construction=Turns(), retention=H2O(), layout=layout)
-    assert evicting.capabilities == replace(capabilities, exact=False, evicts=True)
+MOVING = Capabilities(exact=False, moves_blocks=True)
+HARVESTING, GROWING = replace(MOVING, harvests=True), Capabilities(harvests=True, keeps_cache=True)
+LATENT = {"construction": History(), "retrieval": Latent(), **APPEND}
+ROUNDING = {"recompute": MultiHop(), "storage": Rounding()}
+CAPABILITIES = [
+    ({"recompute": Full()}, Capabilities(reads_blocks=False)),
+    ({"construction": FixedBlocks(), "loading": LayerBalanced()}, MOVING),
+    ({"construction": StaticDynamic(), "recompute": MultiHop()}, replace(MOVING, repairs=True)),
+    ({"construction": Segments()}, HARVESTING),
+    ({"construction": Segments(), **ROUNDING}, replace(HARVESTING, repairs=True)),
+    (LATENT, replace(HARVESTING, latent=True)),
+    ({**LATENT, **ROUNDING}, replace(HARVESTING, latent=True, repairs=True)),
+    ({"construction": Prefix()}, Capabilities(harvests=True)),
+    ({"construction": Prefix(), **APPEND}, Capabilities(harvests=True)),
+    ({"construction": Turns()}, GROWING),
+    ({"construction": Turns(), **APPEND}, GROWING),
+    ({"construction": Turns(), "retention": H2O()}, replace(GROWING, exact=False, evicts=True)),
+    ({"construction": Turns(), "retention": H2O(), **APPEND}, replace(GROWING, exact=False, evicts=True)),
+]
+
+
+@pytest.mark.parametrize(("stages", "expected"), CAPABILITIES)
+def test_capabilities_of_compositions(stages: dict[str, Any], expected: Capabilities) -> None:
+    assert compose(**stages).capabilities == expected

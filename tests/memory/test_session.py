@@ -27,33 +27,9 @@ from memory.stages import Storage
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
+from tests.memory import sessions as samples
 from tests.memory.houses import VOCABULARY, encode_text, furnish
-from tests.memory.sessions import (
-    APPENDING,
-    CONTEXT,
-    EDITS,
-    LAYERS,
-    METHODS,
-    QUERY,
-    blocks,
-    check_present,
-    close,
-    edit,
-    episode,
-    full,
-    furnished,
-    history,
-    keep,
-    memart,
-    open_session,
-    plain,
-    prefix,
-    reuse,
-    segments,
-    sparsex,
-    streaming,
-    turns,
-)
+from tests.memory.sessions import CONTEXT, METHODS, QUERY, close, episode, full, furnished, open_session, plain, reuse
 from tests.waiting import FakeTime
 
 STORAGES: dict[str, Callable[[], Storage]] = {
@@ -64,7 +40,7 @@ STORAGES: dict[str, Callable[[], Storage]] = {
 }
 
 
-@pytest.mark.parametrize("method", [full, prefix, history])
+@pytest.mark.parametrize("method", [full, samples.prefix, samples.history])
 def test_exact_methods_equal_the_plain_forward(engine: Engine, method: Any) -> None:
     hits = 0
     for prefill in episode(open_session(engine, method()), 12):
@@ -75,7 +51,7 @@ def test_exact_methods_equal_the_plain_forward(engine: Engine, method: Any) -> N
 
 @pytest.mark.parametrize("construction", [StaticDynamic(), Segments(block_size=4)])
 def test_recomputing_every_segment_equals_the_plain_forward(engine: Engine, construction: Any) -> None:
-    for prefill in episode(open_session(engine, replace(keep(1.0), construction=construction)), 5):
+    for prefill in episode(open_session(engine, replace(samples.keep(1.0), construction=construction)), 5):
         assert close(prefill.logits, plain(engine, prefill))
         if isinstance(construction, Segments):
             continue
@@ -85,7 +61,7 @@ def test_recomputing_every_segment_equals_the_plain_forward(engine: Engine, cons
 
 @pytest.mark.parametrize(("context", "exact"), [("system", True), ("bos", False), ("none", False)])
 def test_the_first_unit_is_exact_after_the_whole_context(engine: Engine, context: str, exact: bool) -> None:
-    for prefill in episode(open_session(engine, replace(keep(), context=context)), 3):
+    for prefill in episode(open_session(engine, replace(samples.keep(), context=context)), 3):
         first, *later = prefill.layout.placements
         assert first.exact == exact and not any(p.exact for p in later)
 
@@ -108,9 +84,9 @@ def test_all_methods_choose_the_same_prompt(engine: Engine) -> None:
     runs = [list(episode(open_session(engine, method()), 14)) for method in METHODS]
     for step in zip(*runs, strict=True):
         assert len({tuple(prefill.layout.token_ids.tolist()) for prefill in step}) == 1
-        assert len({tuple(segments(prefill)) for prefill in step}) == 1
+        assert len({tuple(samples.segments(prefill)) for prefill in step}) == 1
         assert all(prefill.flips == step[0].flips for prefill in step)
-        assert step[0].layout.token_ids.tolist()[:3] == list(CONTEXT) and segments(step[0])[-1] == "agent"
+        assert step[0].layout.token_ids.tolist()[:3] == list(CONTEXT) and samples.segments(step[0])[-1] == "agent"
     assert any(prefill.flips for prefill in runs[0])
 
 
@@ -120,17 +96,17 @@ def test_approximate_methods_differ_from_the_plain_forward(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("method", [reuse, keep, blocks])
-@given(steps=EDITS)
+@pytest.mark.parametrize("method", [reuse, samples.keep, samples.blocks])
+@given(steps=samples.EDITS)
 @settings(max_examples=10)
 def test_a_stale_version_is_never_served(engine: Engine, method: Any, storage: str, steps: list) -> None:
     """Check law 10, up to rounding in a packed storage."""
     session = furnished(engine, replace(method(), storage=STORAGES[storage]()), cabinets=2, mugs=6)
     (context,) = engine.encode([(None, CONTEXT)])
     for edits in steps:
-        edit(session, edits)
+        samples.edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)
-        check_present(session, prefill)
+        samples.check_present(session, prefill)
         placements = prefill.layout.placements
         for p, truth in zip(placements, engine.encode([(context, p.unit.token_ids) for p in placements]), strict=True):
             block = p.block or session.method.storage.get(p.fused)
@@ -139,12 +115,12 @@ def test_a_stale_version_is_never_served(engine: Engine, method: Any, storage: s
         session.advance()
 
 
-@pytest.mark.parametrize("approximate", [reuse, sparsex])
-@given(steps=EDITS)
+@pytest.mark.parametrize("approximate", [reuse, samples.sparsex])
+@given(steps=samples.EDITS)
 @settings(max_examples=12)
 def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, approximate: Any, steps: list) -> None:
     """Law 9: two methods share one storage, and the prefix stays exact."""
-    exact = prefix()
+    exact = samples.prefix()
     methods = (exact, replace(approximate(), storage=exact.storage))
     sessions = [furnished(engine, method, cabinets=2, mugs=6) for method in methods]
     for edits in steps:
@@ -168,7 +144,7 @@ def test_an_earlier_text_hits_again(engine: Engine) -> None:
     assert rates == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("method", [reuse(), sparsex()], ids=["reuse", "sparsex"])
+@pytest.mark.parametrize("method", [reuse(), samples.sparsex()], ids=["reuse", "sparsex"])
 def test_sessions_share_blocks_within_a_namespace_only(engine: Engine, method: MemoryMethod) -> None:
     sessions = [furnished(engine, method, namespace=name) for name in ("a", "a", "b")]
     assert [session.prefill("q", QUERY).counts.kv_hit_rate for session in sessions] == [0, 1, 0]
@@ -180,7 +156,7 @@ def test_sessions_share_blocks_within_a_namespace_only(engine: Engine, method: M
 
 
 def test_reset_deletes_everything_but_the_context(engine: Engine) -> None:
-    for method in (*METHODS, *APPENDING):
+    for method in (*METHODS, *samples.APPENDING):
         session = open_session(engine, method())
         first = next(episode(session, 1))
         session.reset()
@@ -190,13 +166,13 @@ def test_reset_deletes_everything_but_the_context(engine: Engine) -> None:
         goes_on = method().construction.capabilities.keeps_cache
         prefix_rows = again.counts.prefix_tokens if goes_on else 0  # complete blocks of the context
         context = 0 if method is full or goes_on else len(CONTEXT)
-        assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context * LAYERS
+        assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context * samples.LAYERS
         assert first.counts.fresh_tokens - again.counts.fresh_tokens == context + prefix_rows
 
 
 @pytest.mark.parametrize(
     ("method", "hit", "encoded", "invalid"),
-    [(full, 0, 0, 0), (reuse, 8, 5, 4), (keep, 8, 5, 4), (prefix, 4, 0, 6), (sparsex, 8, 0, 4)],
+    [(full, 0, 0, 0), (reuse, 8, 5, 4), (samples.keep, 8, 5, 4), (samples.prefix, 4, 0, 6), (samples.sparsex, 8, 0, 4)],
 )
 def test_counts_after_one_change(engine: Engine, method: Any, hit: int, encoded: int, invalid: int) -> None:
     session = open_session(engine, method())
@@ -207,9 +183,9 @@ def test_counts_after_one_change(engine: Engine, method: Any, hit: int, encoded:
     session.advance()
     session.store.put("mug_1", "object", "mug mug_1 in cabinet_1\n")
     counts = session.prefill("q", QUERY).counts
-    assert (counts.layers, counts.memory_tokens) == (LAYERS, 13)
+    assert (counts.layers, counts.memory_tokens) == (samples.LAYERS, 13)
     assert counts.prompt_tokens == len(CONTEXT) + 13 + len(QUERY) and counts.hit_tokens == hit
-    assert counts.encoded_token_layers == encoded * LAYERS and counts.invalidated_tokens == invalid
+    assert counts.encoded_token_layers == encoded * samples.LAYERS and counts.invalidated_tokens == invalid
     context = len(CONTEXT) if method is full else 0
     assert counts.fresh_tokens == context + 13 - hit + len(QUERY)
 
@@ -221,17 +197,19 @@ def test_ratios_of_the_methods(engine: Engine) -> None:
     assert last[full].counts.recomputed_ratio == 0.0  # all rows are fresh
     assert last[full].counts.fresh_tokens == last[full].counts.prompt_tokens
     assert last[reuse].counts.recomputed_ratio == 0.0
-    assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens and ratio[reuse] < ratio[keep] < 0.6
-    assert 0.2 < last[keep].counts.recomputed_ratio < 0.4
-    assert last[reuse].counts.loaded_bytes > last[keep].counts.loaded_bytes > 0 == last[full].counts.loaded_bytes
-    trace = last[keep].trace
+    assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens and ratio[reuse] < ratio[samples.keep] < 0.6
+    assert 0.2 < last[samples.keep].counts.recomputed_ratio < 0.4
+    assert (
+        last[reuse].counts.loaded_bytes > last[samples.keep].counts.loaded_bytes > 0 == last[full].counts.loaded_bytes
+    )
+    trace = last[samples.keep].trace
     assert trace.active_rows == sorted(trace.active_rows, reverse=True)
-    falls = [layer for layer in range(LAYERS - 1) if trace.active_rows[layer + 1] < trace.active_rows[layer]]
+    falls = [layer for layer in range(samples.LAYERS - 1) if trace.active_rows[layer + 1] < trace.active_rows[layer]]
     assert [hops.layer for hops in trace.hops] == falls != []
 
 
 def test_units_report_hits_and_places(engine: Engine) -> None:
-    session = open_session(engine, keep())
+    session = open_session(engine, samples.keep())
     steps = list(episode(session, 9))
     assert steps[0].cold and not any(prefill.cold for prefill in steps[1:])
     assert not any(unit.hit for unit in steps[0].units)
@@ -260,7 +238,7 @@ def test_parts_of_the_time_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(owner, name, slowly)
 
-    session = open_session(engine, keep())
+    session = open_session(engine, samples.keep())
     slow(session.store.graph, "update", "update", 1)
     slow(HashedNgrams, "encode", "embed", 2)
     slow(engine, "encode", "encode", 3)
@@ -292,7 +270,7 @@ def test_context_policies_have_separate_blocks(engine: Engine) -> None:
     assert not close(logits[0], logits[1], 1e-3) and not close(logits[1], logits[2], 1e-3)
 
 
-@pytest.mark.parametrize("method", [reuse, prefix])
+@pytest.mark.parametrize("method", [reuse, samples.prefix])
 def test_a_reset_may_keep_the_blocks(engine: Engine, method: Any) -> None:
     session = open_session(engine, method())
     for keeps in (True, False):
@@ -307,7 +285,7 @@ def test_a_reset_may_keep_the_blocks(engine: Engine, method: Any) -> None:
         session.reset()
 
 
-@pytest.mark.parametrize("method", [*METHODS, *APPENDING])
+@pytest.mark.parametrize("method", [*METHODS, *samples.APPENDING])
 def test_a_temporary_prompt_changes_no_row_and_no_counter(engine: Engine, method: Any) -> None:
     sessions = [open_session(engine, method()) for _ in range(2)]
     for place in ("hand", "table", "floor", "floor"):
@@ -357,7 +335,7 @@ def test_candidates_and_answers_take_positions(engine: Engine) -> None:
         session.generate(prefill, 1)
 
 
-@pytest.mark.parametrize("method", [reuse, keep])
+@pytest.mark.parametrize("method", [reuse, samples.keep])
 def test_segments_that_fit_no_prompt_are_not_encoded(engine: Engine, method: Callable[[], MemoryMethod]) -> None:
     storage = Ram()
     session = open_session(engine, replace(method(), retrieval=All(), storage=storage))
@@ -373,7 +351,7 @@ def test_segments_that_fit_no_prompt_are_not_encoded(engine: Engine, method: Cal
 
 
 def test_empty_memory_and_bad_settings(engine: Engine) -> None:
-    for method in (*METHODS, *APPENDING):
+    for method in (*METHODS, *samples.APPENDING):
         prefill = open_session(engine, method()).prefill("q", QUERY)
         assert close(prefill.logits, plain(engine, prefill))
         assert prefill.counts.kv_hit_rate == prefill.counts.recomputed_ratio == 0
@@ -396,7 +374,7 @@ def test_the_best_candidate_is_the_generated_token(engine: Engine) -> None:
 
 
 def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
-    session, limit = furnished(engine, streaming()), engine.info.max_positions
+    session, limit = furnished(engine, samples.streaming()), engine.info.max_positions
     for _ in range(3):
         prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
         session.append_turn(QUERY)
@@ -410,7 +388,7 @@ def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
 def test_blocks_of_the_history_are_not_deleted_when_unused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """MemArt's history is never sent again: only the storage's budget may evict it."""
     monkeypatch.setattr("memory.kv_cache.block_store.UNUSED", 4)
-    session = furnished(engine, replace(memart(), retrieval=Latent(top_k=2)))
+    session = furnished(engine, replace(samples.memart(), retrieval=Latent(top_k=2)))
     for _ in range(12):
         session.prefill("next", QUERY)
         session.append_turn(encode_text("wait\n"))
@@ -422,7 +400,7 @@ def test_blocks_of_the_history_are_not_deleted_when_unused(engine: Engine, monke
 def test_a_block_may_expire_during_a_prefill(engine: Engine) -> None:
     ticks = count()
     storage = Tiers([Ram()], ttl_seconds=2.0, clock=lambda: 0.01 * next(ticks))  # time passes during a prefill
-    session = furnished(engine, replace(memart(), retrieval=Latent(top_k=6, layers="each"), storage=storage))
+    session = furnished(engine, replace(samples.memart(), retrieval=Latent(top_k=6, layers="each"), storage=storage))
     for _ in range(12):
         session.prefill("put mug_1 in cabinet_2", QUERY)
         session.append_turn(encode_text("open cabinet_1\n"))
@@ -430,7 +408,7 @@ def test_a_block_may_expire_during_a_prefill(engine: Engine) -> None:
 
 
 def test_text_in_front_stays_when_a_transcript_restarts(engine: Engine) -> None:
-    session, front, again = furnished(engine, turns()), encode_text("look for mug_1\n"), [*QUERY, *QUERY]
+    session, front, again = furnished(engine, samples.turns()), encode_text("look for mug_1\n"), [*QUERY, *QUERY]
     restarted = False
     while not restarted:
         ids = session.prefill("mug", QUERY, restart=lambda: again, front_ids=front).layout.token_ids.tolist()

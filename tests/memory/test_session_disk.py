@@ -32,20 +32,8 @@ from memory.stages import Capabilities, Loading, Probe, Storage
 from memory.storage.disk import Disk
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
-from tests.memory.sessions import (
-    CONTEXT,
-    LAYERS,
-    QUERY,
-    blocks,
-    close,
-    furnished,
-    keep,
-    memart,
-    plain,
-    prefix,
-    reuse,
-    sparsex,
-)
+from tests.memory import sessions as samples
+from tests.memory.sessions import CONTEXT, LAYERS, QUERY, close, furnished, keep, reuse
 from tests.memory.storage.disks import flip, only_file
 
 LOADINGS: list[type[Loading]] = [Serial, NextLayer, LayerBalanced]
@@ -54,7 +42,6 @@ CABINETS = 40  # with as many objects, to fill several pages
 
 @pytest.fixture(scope="module", params=["inline", "thread"])
 def engine_by(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Engine]:
-    """Engine whose slices are moved inline or by a thread."""
     with TransformersEngine(engine.model, request.param) as engine:
         yield engine
 
@@ -62,7 +49,6 @@ def engine_by(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Engine
 def first_prompt(
     engine: Engine, method: MemoryMethod, storage: Storage, **settings: object
 ) -> tuple[MemorySession, Prefill]:
-    """Return a new session with its first prompt."""
     knobs = {"budget": 2 * CABINETS, **settings}
     session = furnished(engine, replace(method, storage=storage), CABINETS, CABINETS, **knobs)
     return session, session.prefill("mug_1", QUERY)
@@ -135,14 +121,16 @@ def test_tiers_stream_after_a_restart_and_keep_blocks_that_were_read(engine_by: 
     again = session.prefill("mug_1", QUERY)
     assert tiers.stats()["promoted"] == tiers.stats()["tier0_blocks"] == len({unit.identity for unit in again.units})
     assert torch.equal(again.logits, expected.logits)
+    session.reset()
+    assert tiers.stats()["blocks"] == 0, "a reset deletes blocks on the disk too"
 
 
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("loading", LOADINGS[1:])
 @pytest.mark.parametrize("method", [
     keep(),
-    blocks(),
-    sparsex(),
+    samples.blocks(),
+    samples.sparsex(),
     replace(reuse(), recompute=ValueDeviation(0.4)),
     replace(reuse(), recompute=FirstTokens(k=2)),
     replace(reuse(), retrieval=Latent(top_k=8)),
@@ -163,7 +151,7 @@ def test_restart_logits(
 
 @pytest.mark.parametrize("choice", ["all", "each"])
 def test_harvested_blocks_are_read_from_the_file(engine_by: Engine, choice: str, tmp_path: Path) -> None:
-    method, disk = replace(memart(), retrieval=Latent(top_k=6, layers=choice)), Disk(tmp_path)
+    method, disk = replace(samples.memart(), retrieval=Latent(top_k=6, layers=choice)), Disk(tmp_path)
     on_disk, in_memory = (furnished(engine_by, replace(method, storage=storage)) for storage in (disk, Ram()))
     for _ in range(4):
         disk.flush()
@@ -222,7 +210,6 @@ def test_damage_in_a_prefill_does_not_change_the_logits(
 
 
 def check_counts(actual: Prefill, expected: Prefill, encoded: int) -> None:
-    """Check the counts when ``encoded`` tokens were lost, some at several places, and all others served."""
     counts, truth, losses = actual.counts, expected.counts, sum(unit.tokens for unit in actual.units if not unit.hit)
     assert counts.hit_tokens == truth.memory_tokens - losses == truth.hit_tokens - losses
     assert counts.encoded_token_layers == (encoded + len(CONTEXT)) * LAYERS
@@ -282,9 +269,11 @@ def test_a_storage_that_serves_damage_again_raises(engine: Engine, tmp_path: Pat
         first_prompt(engine, reuse(), Stubborn(tmp_path))
 
 
-@pytest.mark.parametrize("method", [prefix, sparsex])
+@pytest.mark.parametrize("method", [samples.prefix, samples.sparsex])
 def test_a_damaged_prefix_is_shortened(engine: Engine, method: Callable[[], MemoryMethod], tmp_path: Path) -> None:
     expected = filled(engine, method(), tmp_path)
+    restored = first_prompt(engine, method(), Disk(tmp_path))[1]
+    assert 0 <= expected.counts.hit_tokens - restored.counts.hit_tokens < 4, "all complete blocks"
     path = only_file(tmp_path)
     file = open_blocks(path)
     step = sum(span.end - span.begin for span in file._head.spans.values()) // 2 // file.blocks
@@ -293,4 +282,4 @@ def test_a_damaged_prefix_is_shortened(engine: Engine, method: Callable[[], Memo
     disk = Disk(tmp_path)
     _, actual = first_prompt(engine, method(), disk)
     assert disk.stats()["corrupt"] > 0 and actual.counts.hit_tokens < expected.counts.hit_tokens
-    assert close(actual.logits, plain(engine, actual))
+    assert close(actual.logits, samples.plain(engine, actual))

@@ -8,7 +8,7 @@ import multiprocessing
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,7 +24,6 @@ from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files import block_file as blockfile
 from memory.files.agent_files import agent_path, open_agent
-from memory.kv_cache.quantized import QuantizedCache
 from tests.memory.agents.coders import coder_of, tokenizer_of
 from tests.memory.agents.reference import pausing
 from tests.waiting import PATIENCE
@@ -35,8 +34,6 @@ PROBE = "\nlook at table_1\ngo to"
 
 @dataclass(frozen=True)
 class Life:
-    """Sizes of the agents' turns."""
-
     agents: tuple[str, ...] = ("kitchen", "garden", "cellar", "roof")
     lines: int = 0  # in an agent's first turn
     more: int = 30  # lines that no later turn reaches
@@ -61,22 +58,12 @@ def digest(logits: torch.Tensor) -> str:
     return hashlib.sha256(logits.numpy().tobytes()).hexdigest()
 
 
-def name_of(ids: Sequence[int]) -> str:
-    return hashlib.sha256(repr(list(ids)).encode()).hexdigest()
-
-
-def probe(engine: Engine, cache: QuantizedCache, ids: Sequence[int]) -> str:
-    return digest(engine.extend(cache.fork(), ids).logits)
-
-
 @dataclass(frozen=True)
 class State:
-    """State of an agent that is about to be stored."""
-
     agent: str
-    rows: str  # digest of its token ids
+    ids: list[int]
     text: str
-    logits: str
+    logits: str  # digest
 
 
 def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], pipe: Connection) -> None:
@@ -100,7 +87,8 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], pipe: Conne
         token_text = prompt.token_text.first(len(prompt.token_text.ids))
         token_text.extend(generated, memories.coder)
         texts[agent] = token_text.text
-        pipe.send(State(agent, name_of(token_text.ids), token_text.text, probe(engine, prompt.cache, ids)))
+        logits = engine.extend(prompt.cache.fork(), ids).logits
+        pipe.send(State(agent, list(token_text.ids), token_text.text, digest(logits)))
         memories.finish(prompt, generated)
 
 
@@ -122,18 +110,18 @@ class Parent:
         child.start()
         sender.close()
         assert receiver.poll(PATIENCE) and receiver.recv() is None
-        began, whole = time.monotonic(), int(turns)
+        began, whole, states = time.monotonic(), int(turns), []
         for _ in range(whole):
             assert receiver.poll(PATIENCE)
-            self._note(receiver.recv())
+            states.append(receiver.recv())
         time.sleep((turns - whole) * ((time.monotonic() - began) / whole if whole else 0.05))
         child.kill()
         child.join()
-        for state in remaining(receiver):
-            self._note(state)
-
-    def _note(self, state: State) -> None:
-        self.announced[state.agent].append(state)
+        with suppress(EOFError, OSError):  # the last message may be cut off
+            while True:
+                states.append(receiver.recv())
+        for state in states:
+            self.announced[state.agent].append(state)
 
     def check(self) -> tuple[int, int]:
         """Read all files back; return the number of agents with rows and of damaged files."""
@@ -162,53 +150,30 @@ class Parent:
             assert prompt.cache.tokens == ids
             logits = digest(self.engine.extend(prompt.cache, prompt.new).logits)
         states = self.announced[agent]
-        numbers = [i for i, state in enumerate(states) if (state.rows, state.logits) == (name_of(ids), logits)]
+        numbers = [i for i, state in enumerate(states) if (state.ids, state.logits) == (ids, logits)]
         assert numbers and states[numbers[-1]].text == text, f"{agent} has a state that was never announced"
         assert numbers[-1] >= self.newest.get(agent, 0), f"{agent} has an older state than before"
         self.newest[agent], self.texts[agent] = numbers[-1], text
         return True
 
 
-def remaining(connection: Connection) -> Iterator[State]:
-    """Yield the complete messages; the last one may be cut off."""
-    while True:
-        try:
-            yield connection.recv()
-        except (EOFError, OSError):
-            return
+LARGE = Life(("attic", "kitchen"), lines=200, more=6, whole=2048, longest=7800, host_bytes=None, pause=0.02)
+RUNS = {"often": (Life(), 200, 1000, (0, 8)), "while large blocks are written": (LARGE, 60, 20, (2, 20))}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_two_hundred_times_while_agents_grow(tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
+@pytest.mark.parametrize(("life", "times", "step", "turns"), RUNS.values(), ids=RUNS)
+def test_killed_while_agents_grow(life: Life, times: int, step: int, turns: tuple[int, int], tmp_path: Path) -> None:
+    """Blocks are extended while they are written: 1,800 rows in one extent with room for another 250."""
     chance, leftovers, warm = random.Random(3), 0, 0
     with make_engine() as engine:
-        parent = Parent(folder, engine)
-        for number in range(200):
-            parent.run(1000 * number, chance.uniform(0, 8))
-            leftovers += len(list(folder.glob(".*.partial")))
-            restored, broken = parent.check()
-            warm += restored
-            assert broken == 0, "only complete files are renamed into place"
-    assert sum(map(len, parent.announced.values())) > 500 and warm > 600
-    assert leftovers > 20, "some kills must interrupt a write"
-    assert all(number > 20 for number in parent.newest.values())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
-    """Each turn extends blocks that are being written: 1,800 rows in one extent with room for another 250."""
-    rooms = ("attic", "kitchen")
-    life = Life(rooms, lines=200, more=6, whole=2048, longest=7800, host_bytes=None, pause=0.02)
-    chance, warm = random.Random(7), 0
-    with make_engine() as engine:
         parent = Parent(tmp_path / "rows", engine, life)
-        for number in range(60):
-            parent.run(20 * number, chance.uniform(2, 20))
+        for number in range(times):
+            parent.run(step * number, chance.uniform(*turns))
+            leftovers += len(list(parent.folder.glob(".*.partial")))
             restored, broken = parent.check()
             warm += restored
-            assert broken == 0, "the file must hold the finished turn"
-    assert warm > 60 and all(number > 20 for number in parent.newest.values())
-    assert len(parent.newest) == len(rooms)
+            assert broken == 0, "only complete files of finished turns are renamed into place"
+    assert warm > (len(life.agents) - 1) * times and parent.newest.keys() == set(life.agents)
+    assert all(number > 20 for number in parent.newest.values()) and leftovers > 20, "some kills must interrupt a write"

@@ -19,7 +19,7 @@ from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.reference import Make, ReferenceMemories, answer, cold, lines, say
-from tests.memory.storage.disks import full_disk
+from tests.memory.storage.disks import flipped, full_disk
 
 
 @pytest.fixture
@@ -43,11 +43,8 @@ def test_every_flipped_bit_and_every_cut_is_detected(make: Make, path: Path, tim
         say(memories, "a", text)
     raw, chance = path.read_bytes(), random.Random(5)
     for number in range(times):
-        copy = bytearray(raw[: chance.randrange(len(raw))] if number % 2 else raw)
-        if number % 2 == 0:
-            bit = chance.randrange(8 * len(raw))
-            copy[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(copy)
+        cut = raw[: chance.randrange(len(raw))]
+        path.write_bytes(cut if number % 2 else flipped(raw, chance.randrange(8 * len(raw))))
         check_damaged(make, path, text)
     path.write_bytes(raw)
     assert make().open("a", text).origin == "warm"

@@ -14,15 +14,15 @@ from memory.engine.base import ChunkSchedule, Engine
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
 from memory.engine.transformers.append import ChunkedPrefill
-from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
-from tests.laws.prompts import relative
-from tests.memory.agents.reference import EXACT, Make, ReferenceMemories, ReferenceRows, answer, cold, lines, say
+from memory.kv_cache.quantized import BLOCK, PAGE
+from tests.memory.agents.reference import Make, ReferenceMemories, ReferenceRows, answer, cold, lines, say
+from tests.memory.kv_cache.pairs import tensors_in
 
 
 def test_an_agent_has_one_open_prompt_at_a_time(make: Make) -> None:
     memories = make()
     prompt = memories.open("a", lines(4))
+    assert memories.stats()["agents"] == 0
     with pytest.raises(ConfigError, match="'a' has a prompt under way: finish or abandon it"):
         memories.open("a", lines(4))
     memories.open("b", lines(4))
@@ -178,13 +178,6 @@ def test_reused_rows_equal_dense_rows_of_the_same_passes(size: int, reference: R
     assert kinds == ["miss", "exact", "extend", "extend", "extend", "extend", "diverge", "miss"]
 
 
-def test_the_first_prompt_is_a_miss(make: Make) -> None:
-    memories = make()
-    prompt = memories.open("a", lines(4))
-    assert (prompt.kind, prompt.origin, prompt.reused) == ("miss", "cold", 0)
-    assert len(prompt.new) == len(prompt.token_text.ids) and memories.stats()["agents"] == 0
-
-
 def test_equal_passes_give_equal_bits(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     first, second = lines(40), lines(50, 1)
     memories = make(exact="recompute")
@@ -192,30 +185,6 @@ def test_equal_passes_give_equal_bits(make: Make, engine: Engine, coder: Tokeniz
         prompt, logits = say(memories, "a", text)
         assert (prompt.kind, prompt.reused, prompt.origin) == (kind, 0, "cold")
         assert torch.equal(logits, cold(engine, coder, text))
-
-
-def test_extending_at_the_end_of_a_page_equals_one_pass(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    """Both runs read the same rows packed; only the order of sums differs."""
-    memories, text = make(), ""
-    while len(coder.encode(text).ids) < 2 * PAGE:
-        text += "a\n"
-    assert len(coder.encode(text).ids) == 2 * PAGE
-    say(memories, "a", text)
-    for more in (text + lines(10), text + lines(10) + lines(30)):
-        say(memories, "b", text)
-        prompt, logits = say(memories, "b", more)
-        assert prompt.reused == 2 * PAGE and relative(logits, cold(engine, coder, more)) < EXACT
-        memories.forget("b")
-
-
-def test_logits_over_packed_rows_are_near_the_plain_forward(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
-    text, errors = lines(150), []
-    for bits in (4, 8):
-        memories = make(format=PackFormat(bits), folder=None)
-        say(memories, "a", text[:2000])
-        _, logits = say(memories, "a", text)
-        errors.append(relative(logits, engine.forward_plain(torch.tensor(coder.encode(text).ids))[-1:]))
-    assert errors[1] < 0.05 and errors[1] < errors[0] < 0.5
 
 
 def test_start_tokens_precede_the_text(make: Make, engine: Engine) -> None:
@@ -284,7 +253,7 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
     memories, text = make(), lines(200, 5)
     memories.share("house", text)
     rows = memories._shared["house", engine.model_key].cache
-    before = [x.clone() for x in tensors(rows)]
+    before = [x.clone() for x in tensors_in(rows.extents)]
     lonely, chance = make(folder=None), random.Random(0)
     for turn in range(6):
         for agent in ("a", "b", "c"):
@@ -293,23 +262,15 @@ def test_shared_rows_never_change_and_are_visible_to_declared_agents_only(make: 
                 say(lonely, agent, text)
             more = text[: len(text) - chance.randrange(40)] + lines(1 + 9 * turn, turn * ord(agent))
             assert torch.equal(say(memories, agent, more)[1], say(lonely, agent, more)[1])
-    assert all(torch.equal(a, b) for a, b in zip(before, tensors(rows), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors_in(rows.extents), strict=True))
     assert rows.next_position == len(memories.coder.encode(text).ids)
-    shared = extents(rows)
-    private = [extents(memories._host[agent, engine.model_key].cache) - shared for agent in "abc"]
-    assert not any(a & b for a, b in combinations(private, 2))
+    caches = [memories._host[agent, engine.model_key].cache for agent in "abc"]
+    shared, *private = ({extent.k.codes.data_ptr() for extent in cache.extents} for cache in (rows, *caches))
+    assert not any((a & b) - shared for a, b in combinations(private, 2))
     stranger = memories.open("d", text)
     assert (stranger.origin, stranger.reused) == ("cold", 0)
     with pytest.raises(ConfigError, match="nothing is shared as 'garden'; shared is: house"):
         memories.begin_with("d", "garden")
-
-
-def tensors(cache: QuantizedCache) -> list[torch.Tensor]:
-    return [x for extent in cache.extents for side in (extent.k, extent.v) for x in side.tensors]
-
-
-def extents(cache: QuantizedCache) -> set[int]:
-    return {extent.k.codes.data_ptr() for extent in cache.extents}
 
 
 def test_an_agent_without_matching_rows_begins_with_the_shared_ones(make: Make) -> None:

@@ -18,6 +18,7 @@ from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.files import block_file as blockhead
 from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.files.conftest import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
+from tests.memory.storage.disks import flipped
 
 
 def test_written_values_are_read_back(path: Path) -> None:
@@ -188,6 +189,12 @@ def test_damage_is_detected_when_its_block_is_verified(path: Path, name: str) ->
         with pytest.raises(CorruptError, match=r"a\.safetensors is damaged in block 2 of 5: delete it"):
             file.verify(first, last)
     file.verify(3, 4)
+    change(path, place_of(path, "tail", 0), 1)
+    file = open_blocks(path)
+    file.verify(0, 2)
+    assert file.extra("one") == 3.5, "extra tensors have their own checksum"
+    with pytest.raises(CorruptError, match="'tail'"):
+        file.extra("tail")
 
 
 def test_a_block_is_verified_once(path: Path) -> None:
@@ -203,34 +210,6 @@ def test_a_block_is_verified_once(path: Path) -> None:
     file.extra("tail")
     with pytest.raises(CorruptError, match="block 1 of 5"):
         open_blocks(path).verify()
-
-
-def test_exchanged_blocks_are_detected(path: Path) -> None:
-    write_blocks(path, rows(), {})
-    raw = bytearray(path.read_bytes())
-    for name in rows():
-        first, second, third = (place_of(path, name, block) for block in (1, 2, 3))
-        raw[first:second], raw[second:third] = raw[second:third], raw[first:second]
-    path.write_bytes(raw)
-    for block in (1, 2):
-        with pytest.raises(CorruptError, match=f"block {block} of 5"):
-            open_blocks(path).verify(block, block + 1)
-
-
-def test_equal_blocks_have_unequal_checksums(path: Path) -> None:
-    write_blocks(path, {"k": torch.zeros(4, 8)}, {})
-    head, _ = blockhead.Head.decode(path.read_bytes(), path)
-    assert len(set(head.blocks)) == 4
-
-
-def test_extra_tensors_have_their_own_checksum(path: Path) -> None:
-    write_blocks(path, rows(), {}, TAIL)
-    change(path, place_of(path, "tail", 0), 1)
-    file = open_blocks(path)
-    assert_holds(file, rows())
-    assert file.extra("one") == 3.5
-    with pytest.raises(CorruptError, match="'tail'"):
-        file.extra("tail")
 
 
 def test_two_threads_verify_two_runs(path: Path) -> None:
@@ -249,12 +228,6 @@ def damaged(path: Path, raw: bytes) -> None:
     path.write_bytes(raw)
     with pytest.raises(CorruptError, match="delete it"):
         check_all(path)
-
-
-def flipped(raw: bytes, bit: int) -> bytes:
-    copy = bytearray(raw)
-    copy[bit // 8] ^= 1 << bit % 8
-    return bytes(copy)
 
 
 @pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from memory.engine.base import ChunkSchedule, Engine
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PAGE, QuantizedCache
+from memory.kv_cache.quantized import PAGE, Extent, QuantizedCache
 from memory.kv_cache.quantized_file import header_of, restore, tensors_of
 from tests.laws.prompts import relative, tokens
 from tests.references.packed import Dense
@@ -72,7 +72,9 @@ class Pair:
         keep = torch.rand(self.cache.length, generator=torch.Generator().manual_seed(self.step)) > share
         keep[-1:] = True  # a turn over no rows would have no logits
         self.dense.drop(self.cache.positions[~keep])
+        exact = min([self.cache.exact, *self.cache.positions[~keep].tolist()])
         self.cache.drop(keep)
+        assert self.cache.exact == exact
         self.check_counters()
 
     def fork(self) -> Pair:
@@ -99,6 +101,10 @@ class Pair:
 def bits_of(cache: QuantizedCache) -> list[torch.Tensor]:
     layers = range(cache.spec.layers)
     return [*(cache.keys(layer) for layer in layers), *(cache.values(layer) for layer in layers)]
+
+
+def tensors_in(extents: Iterable[Extent]) -> list[torch.Tensor]:
+    return [x for extent in extents for side in (extent.k, extent.v) for x in side.tensors]
 
 
 def same(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:

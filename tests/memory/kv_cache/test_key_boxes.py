@@ -21,7 +21,7 @@ def keys_of(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float64)
 
 
 def index_of(keys: list[torch.Tensor], layers: tuple[int, ...] = (0, 1)) -> KeyBoxIndex:
-    index = KeyBoxIndex(layers, KV_HEADS, DIM, keys[0].dtype)
+    index = KeyBoxIndex(layers, keys[0].shape[1], keys[0].shape[3], keys[0].dtype)
     index.append(KeyBoxes.around(keys, layers))
     return index
 
@@ -96,17 +96,14 @@ def test_ties_go_to_the_earlier_block(normalise: str, aggregate: str) -> None:
 
 def test_scores_that_underflow_in_a_softmax_are_still_ranked() -> None:
     """In float32 the softmax of -2000 is 0, and the block must still precede that of -3000."""
-    keys = [torch.full((1, 1, 1, 1), value) for value in (-3000.0, 0.0, -2000.0, -4000.0)]
-    index = KeyBoxIndex((0,), 1, 1)
-    index.append(KeyBoxes.around(keys, (0,)))
+    index = index_of([torch.full((1, 1, 1, 1), value) for value in (-3000.0, 0.0, -2000.0, -4000.0)], (0,))
     assert Latent(top_k=3).choose([torch.ones(1, 1, 1)], index) == [0, 1, 2]
     assert Latent(top_k=2).choose([torch.ones(1, 1, 1)], index) == [1, 2]
 
 
 def test_a_token_budget_is_filled_with_the_best_blocks_that_fit() -> None:
     keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0), (2, 2.0))]
-    index = KeyBoxIndex((0,), 1, 1)
-    index.append(KeyBoxes.around(keys, (0,)))
+    index = index_of(keys, (0,))
     for room, selection in ((4, [1]), (6, [1, 3]), (9, [1, 2]), (8, [1, 3]), (2, [3]), (14, [0, 1, 2, 3]), (1, [])):
         stage = Latent(top_k=room, unit="tokens")
         assert stage.choose([torch.ones(1, 1, 1)], index) == selection
@@ -116,8 +113,7 @@ def test_a_token_budget_is_filled_with_the_best_blocks_that_fit() -> None:
 
 def test_every_copy_of_a_block_counts_towards_the_budget() -> None:
     keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0))]
-    index = KeyBoxIndex((0,), 1, 1)
-    index.append(KeyBoxes.around(keys, (0,)))
+    index = index_of(keys, (0,))
     index.copies = [2, 3, 1]
     for unit, top_k, selection in (
         ("blocks", 2, [1, 1]), ("blocks", 5, [0, 1, 1, 1, 2]), ("blocks", 6, [0, 0, 1, 1, 1, 2]),
@@ -133,9 +129,7 @@ def test_every_copy_of_a_block_counts_towards_the_budget() -> None:
 
 def test_max_follows_one_token_and_sum_all_tokens() -> None:
     """Six tokens match the second block weakly; one token matches the first block strongly."""
-    keys = [torch.tensor([[[[4.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])]
-    index = KeyBoxIndex((0,), 1, 2)
-    index.append(KeyBoxes.around(keys, (0,)))
+    index = index_of([torch.tensor([[[[4.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])], (0,))
     query = torch.tensor([[[2.0, 0.0], *[[0.0, 2.0]] * 6]])
     assert Latent(top_k=1, aggregate="max").choose([query], index) == [0]
     assert Latent(top_k=1, aggregate="sum").choose([query], index) == [1]

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from keep_agent.errors import CapacityError, ConfigError
+from memory.construction.segments import Segments
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.pinned_blocks import PinnedPool
@@ -14,7 +14,7 @@ from memory.prompt.report import StepTimer
 from memory.retrieval.all import All
 from tests.memory.houses import encode_text
 from tests.memory.layouts import block
-from tests.memory.sessions import CONTEXT, QUERY, close, keep, open_session, plain, sparsex
+from tests.memory.sessions import CONTEXT, QUERY, close, keep, maker, open_session, plain
 from tests.references.isolated import full_reuse
 
 SIZE = block(4).nbytes
@@ -38,15 +38,6 @@ def contained(pool: PinnedPool) -> str:
 
 def never() -> KVBlock:
     raise AssertionError("it was there")
-
-
-def test_blocks_stay_without_references() -> None:
-    pool = PinnedPool(10 * SIZE)
-    pin(pool, "a", "b")
-    use(pool, "a", "a", "b")
-    assert contained(pool) == "ab"
-    stats = pool.stats()
-    assert (stats.entries, stats.bytes, stats.hits, stats.utilisation) == (2, 2 * SIZE, 3, 0.2)
 
 
 def test_the_least_used_are_evicted_above_the_watermark() -> None:
@@ -130,8 +121,7 @@ def furnish(session: object, texts: list[str] = TEXTS) -> None:
         session.store.put(f"fact_{number}", "object", text)
 
 
-def method() -> object:
-    return replace(sparsex(), retrieval=All())
+method = maker("sparsex", construction=Segments(block_size=4), retrieval=All())
 
 
 def test_pinned_knowledge_survives_a_reset_and_serves_every_session(engine: Engine) -> None:
@@ -205,13 +195,3 @@ def test_a_method_without_lookup_by_tokens_refuses_to_pin(engine: Engine) -> Non
         session.pin(KNOWN[0])
     with pytest.raises(ConfigError, match="use construction Segments"):
         session.is_pinned(KNOWN[0])
-
-
-def test_pinned_blocks_equal_the_engines_encoding(engine: Engine) -> None:
-    shared = method()
-    open_session(engine, shared).pin(KNOWN[0])
-    session = open_session(engine, shared)
-    furnish(session, TEXTS[:1])
-    (placement,) = session.prefill("q", QUERY).layout.placements
-    (truth,) = engine.encode([(engine.encode([(None, CONTEXT)])[0], KNOWN[0])])
-    assert torch.equal(placement.block.k, truth.k) and placement.exact

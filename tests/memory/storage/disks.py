@@ -16,11 +16,16 @@ from memory.storage.disk import Disk
 
 
 def block(
-    name: str, tokens: int = 5, version: int = 0, dtype: torch.dtype = torch.float32, namespace: str | None = None
+    name: str,
+    tokens: int = 5,
+    version: int = 0,
+    dtype: torch.dtype = torch.float32,
+    namespace: str | None = None,
+    shape: tuple[int, int, int] = (3, 2, 8),
 ) -> KVBlock:
-    """Make a block of three layers whose numbers depend on name, version and row."""
+    """Make a block of ``shape`` (layers, kv_heads, head_dim) whose numbers depend on name, version and row."""
     generator = torch.Generator().manual_seed(1000 * version + sum(name.encode()))
-    k, v = torch.randn(2, 3, 2, tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
+    k, v = torch.randn(2, *shape[:2], tokens, shape[2], generator=generator, dtype=torch.float64).to(dtype)
     return KVBlock(name, k, v, namespace=name[:1] if namespace is None else namespace, created=float(version))
 
 
@@ -65,9 +70,15 @@ def only_file(folder: Path) -> Path:
     return path
 
 
-def flip(path: Path, place: int) -> None:
-    """Change one bit in a new file of the same name, so that existing mappings do not change."""
-    raw = bytearray(path.read_bytes())
-    raw[place // 8] ^= 1 << place % 8
+def flipped(raw: bytes, bit: int) -> bytes:
+    return raw[: bit // 8] + bytes([raw[bit // 8] ^ 1 << bit % 8]) + raw[bit // 8 + 1 :]
+
+
+def rewrite(path: Path, raw: bytes) -> None:
+    """Write a new file of the same name, so that existing mappings do not change."""
     path.unlink()
     path.write_bytes(raw)
+
+
+def flip(path: Path, place: int) -> None:
+    rewrite(path, flipped(path.read_bytes(), place))

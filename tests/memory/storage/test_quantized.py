@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.engine.base import Engine
-from memory.kv_cache.block import KVBlock
 from memory.kv_cache.block_store import identity
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
@@ -65,6 +64,9 @@ def test_layers_limits_and_counts() -> None:
     unlimited = Ram(budget_bytes=None)
     unlimited.put(disks.block("big", 100))
     assert unlimited.contains("big")
+    packed = Quantized(budget_bytes=0)
+    packed.put(disks.block("a"))
+    assert packed.stats()["rejected"] == 1 and not packed.entries() and packed.get("a") is None
 
 
 def test_identity_depends_on_every_part() -> None:
@@ -79,12 +81,6 @@ def test_identity_depends_on_every_part() -> None:
 
 ALONG = get_args(Along)
 SHAPES = [(2, 2, 16), (3, 1, 80), (1, 6, 32), (2, 3, 4), (1, 1, 5)]
-
-
-def block(tokens: int, layers: int = 2, kv_heads: int = 2, head_dim: int = 16, seed: int = 0) -> KVBlock:
-    generator = torch.Generator().manual_seed(seed)
-    k, v = torch.randn(2, layers, kv_heads, tokens, head_dim, generator=generator)
-    return KVBlock(f"{tokens} {seed}", k, v)
 
 
 @pytest.fixture
@@ -105,7 +101,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [0, 1, 7, 8, 20, 64, 77])
 def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: int, bound: float, keys: Along) -> None:
-    storage, put = Quantized(bits=bits, group=8, keys=keys), block(tokens, *shape)
+    storage, put = Quantized(bits=bits, group=8, keys=keys), disks.block("a", tokens, shape=shape)
     storage.put(put)
     stored = storage.get(put.identity)
     assert stored.tokens == tokens and stored.k.shape == tuple(put.k.shape)
@@ -127,7 +123,7 @@ def test_rounding_is_within_bounds(tokens: int, shape: tuple[int, ...], bits: in
 def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, bits: int) -> None:
     tokens, edges = sample
     (a, b), (c, d) = sorted(edges[:2]), sorted(edges[2:])
-    x = block(tokens, seed=tokens).k
+    x = disks.block(str(tokens), tokens).k
     rows = PackedRows.of(x, Quantized(bits=bits, group=8, keys=keys).format, keys)
     whole = rows[:]
     assert torch.equal(rows[:, :, a:b], whole[:, :, a:b]) and torch.equal(rows[1, :, a:b], whole[1, :, a:b])
@@ -141,21 +137,21 @@ def test_a_part_is_the_same_numbers(sample: tuple[int, list[int]], keys: Along, 
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.29), (8, 0.54)])
 @pytest.mark.parametrize("keys", ALONG)
 def test_the_budget_counts_packed_bytes(bits: int, share: float, keys: Along) -> None:
-    half = [replace(b, k=b.k.half(), v=b.v.half()) for b in (block(64, kv_heads=4, seed=n) for n in range(8))]
-    full = sum(b.nbytes for b in half)
+    half = [disks.block(name, 64, dtype=torch.float16, shape=(2, 4, 16)) for name in "abcdefghij"]
+    full = sum(b.nbytes for b in half[:8])
     storage = Quantized(bits=bits, keys=keys, budget_bytes=int(share * full))
-    for row in half:
+    for row in half[:8]:
         storage.put(row)
     assert storage.stats()["blocks"] == 8 and storage.stats()["bytes"] <= share * full
-    for seed in (8, 9):
-        storage.put(replace(block(64, kv_heads=4, seed=seed), identity=str(seed)))
+    for row in half[8:]:
+        storage.put(row)
     assert storage.stats()["evicted"] == 2 and not storage.contains(half[0].identity)
 
 
 def test_packing_by_channel_isolates_large_channels() -> None:
     errors = {}
     for tokens in (64, 77, 9):
-        x = block(tokens).k
+        x = disks.block("a", tokens, shape=(2, 2, 16)).k
         x[:, :, :, 3] += 40
         for keys in ALONG:
             rows = PackedRows.of(x, Quantized(group=16, keys=keys).format, keys)
@@ -167,19 +163,10 @@ def test_packing_by_channel_isolates_large_channels() -> None:
 
 def test_a_packed_block_is_not_packed_again() -> None:
     first, second = Quantized(), Quantized(bits=8)
-    first.put(block(9))
-    rests = first.get("9 0")
+    first.put(disks.block("a"))
+    rests = first.get("a")
     second.put(rests)
-    assert second.get("9 0") is rests
-
-
-def test_a_block_above_the_budget_is_rejected() -> None:
-    ram, packed = Ram(budget_bytes=3 * 4096), Quantized(budget_bytes=0)
-    ram.put(block(16))
-    packed.put(block(16))
-    assert ram.stats()["rejected"] == 0 and packed.stats()["rejected"] == 1
-    assert not packed.contains("16 0") and packed.get("16 0") is None
-    assert [entry.key for entry in ram.entries()] == ["16 0"] and not packed.entries()
+    assert second.get("a") is rests
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
@@ -202,7 +189,7 @@ def test_active_rows_are_not_unpacked(
 
 
 def test_boxes_and_views_of_packed_blocks(unpacked: list) -> None:
-    storage, put = Quantized(bits=8, group=8), block(24)
+    storage, put = Quantized(bits=8, group=8), disks.block("a", 24)
     storage.put(put)
     stored = storage.get(put.identity)
     boxes = KeyBoxes.around([stored.k], [1])

@@ -64,7 +64,6 @@ def keys_at(tiers: Tiers, level: int) -> list[str]:
 
 
 def consistent(tiers: Tiers) -> None:
-    """Check the ledgers against the stored blocks and the budgets."""
     for tier in tiers.tiers:
         stored = [tier.peek(entry.key).entry for entry in tier.ledger]
         assert stored == tier.entries() == list(tier.ledger)
