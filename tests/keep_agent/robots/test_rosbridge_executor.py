@@ -22,7 +22,6 @@ from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge.skill_clients import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import QUICK, Gate, ScriptPlanner, in_background, limited, limits
-from tests.keep_agent.robots.ros import free_port
 
 WAVE = ("wave",)
 SERVICE = {"kind": "service", "name": "/do", "type": "a/Do"}
@@ -189,12 +188,6 @@ def test_service_carries_out_a_skill(robot: StandIn, bridge: Bridge, skill: str)
     assert perform(bridge, skill=skill, fields=fields, **SERVICE) == Outcome(skill == "wave", "a reason")
 
 
-def test_response_of_a_service_without_a_flag_is_a_success(robot: StandIn, bridge: Bridge) -> None:
-    robot.services["/do"] = lambda args: {}
-    assert perform(bridge, fields=Fields(ok=None), **SERVICE) == Outcome(True)
-    assert "no field 'success'" in perform(bridge, **SERVICE).message
-
-
 def test_failed_cancellation_by_a_service_is_logged(
     robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,28 +218,11 @@ def test_service_that_cannot_be_cancelled_hangs(robot: StandIn, bridge: Bridge) 
     assert (report.stop, report.hanging) == ("skill_hangs", "wave")
 
 
-def test_skills_come_from_a_topic(robot: StandIn, bridge: Bridge) -> None:
-    executor = RosbridgeExecutor(bridge, "/skills", timeout=WAIT)
-    robot.publish("/skills", {"data": "no JSON"}, latch=True)
-    robot.publish("/skills", {"data": json.dumps(["nod", "bow"])}, latch=True)
-    assert executor.skills() == ("nod", "bow")
-
-
 def test_robot_without_skills_is_an_error(robot: StandIn, bridge: Bridge) -> None:
     executor = RosbridgeExecutor(bridge, "/skills", timeout=0.05)
     with pytest.raises(RobotTimeout, match="did not name its skills"):
         executor.skills()
     assert session_of(executor).run("greet").stop == "executor_error"
-
-
-def test_invalid_facts_are_dropped(robot: StandIn, bridge: Bridge) -> None:
-    executor = RosbridgeExecutor(bridge, WAVE)
-    robot.subscribed("/facts")
-    for data in ("nonsense", json.dumps([{"no": "id"}]), json.dumps({"id": "cup_2", "states": ["dirty"]})):
-        robot.publish("/facts", {"data": data})
-    wait_for_facts(executor)
-    [cup] = executor.observe()
-    assert (cup.id, cup.states) == ("cup_2", ("dirty",))
 
 
 def test_lost_connection_ends_the_task_and_later_cancels_the_skill(robot: StandIn, bridge: Bridge) -> None:
@@ -312,12 +288,6 @@ def test_lost_connection_drops_skills(robot: StandIn, bridge: Bridge) -> None:
     robot.subscribed("/facts")  # roslibpy has reconnected
     assert not robot._goals
     assert executor.execute("wave", str).ok
-
-
-def test_missing_rosbridge_is_an_error() -> None:
-    port = free_port()
-    with pytest.raises(ConnectionLost, match=f"no rosbridge answers at 127.0.0.1:{port} within 0.2 s"):
-        Bridge("127.0.0.1", port, timeout=0.2)
 
 
 @pytest.mark.parametrize(("choices", "text"), [({"kind": "magic"}, "magic"), ({"kind": "service"}, "type")])

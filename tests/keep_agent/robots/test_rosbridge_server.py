@@ -168,15 +168,6 @@ def test_report_without_a_valid_flag_counts_as_a_failure(robot: StandIn, serve: 
     assert planner.reports == [failed(answer["report"])]
 
 
-def test_plan_is_refused_during_a_task(robot: StandIn, serve: Serve) -> None:
-    server, _, body = waving(serve, robot)
-    answer = robot.call("/keep_agent/plan", GREET)
-    assert (answer["ok"], answer["report"][:12]) == (False, "a task is on")
-    server.close()
-    assert result(robot, "first")[0] == ABORTED
-    assert not body.running
-
-
 def test_services_are_advertised_after_a_reconnection(robot: StandIn, serve: Serve) -> None:
     serve(["wave"])
     robot.until(lambda: robot.advertised.count("/keep_agent/plan") == 1)
@@ -206,7 +197,7 @@ def test_goal_sent_during_close_does_not_move_the_robot(robot: StandIn, serve: S
     robot.listeners[f"{ACTION}/result"] = lambda message: goal(robot, "second")
     server.close()
     assert result(robot, "first")[0] == ABORTED
-    assert body.executed == ["wave"]
+    assert body.executed == ["wave"] and not body.running
 
 
 def test_every_heartbeat_has_the_goals_that_have_begun(robot: StandIn, serve: Serve) -> None:
@@ -250,15 +241,6 @@ def test_waiting_and_later_goals_of_a_closed_server_are_rejected(robot: StandIn,
         assert status == REJECTED and "send the goal again" in values["report"]
 
 
-@pytest.mark.parametrize("message", [{"goal_id": {"id": "x"}}, {"goal": {"task": "wave"}}, {"goal": 3, "goal_id": 3}])
-def test_invalid_goal_is_ignored(robot: StandIn, serve: Serve, message: dict) -> None:
-    serve()
-    robot.subscribed(f"{ACTION}/goal")
-    robot.publish(f"{ACTION}/goal", message)
-    goal(robot, "good", "greet")
-    assert result(robot, "good")[0] == SUCCEEDED
-
-
 def command(port: int, *options: Any) -> list[str]:
     program = [sys.executable, "-m", "keep_agent.robots.rosbridge_server", "--host", "127.0.0.1", "--port", str(port)]
     return [*program, *SCRIPTED, *map(str, options)]
@@ -277,4 +259,5 @@ def test_command_serves_and_ends(robot: StandIn, tmp_path: Path) -> None:
 
 def test_command_reports_a_missing_rosbridge() -> None:
     # the time limit for a connection is roslibpy's: a port that refuses takes as long as a silent one
-    assert "no rosbridge answers" in refusal(command(free_port(), "--timeout", 0.3))
+    port = free_port()
+    assert f"no rosbridge answers at 127.0.0.1:{port} within 0.3 s" in refusal(command(port, "--timeout", 0.3))

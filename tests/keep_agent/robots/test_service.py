@@ -84,8 +84,12 @@ def test_second_task_or_plan_is_refused_during_a_task() -> None:
     service, _, robot = service_of(["wave"], wave=robots.until_cancelled)
     task = robots.later(lambda: service.run("greet"))
     assert robot.started.wait(WAIT)
-    assert service.run("another").stop == "busy"
-    assert not service.plan("greet", SKILLS).ok
+    busy, refused = service.run("another"), service.plan("greet", SKILLS)
+    assert (
+        (busy.stop, refused.ok) == ("busy", False)
+        and "a task is on" in busy.message
+        and "a task is on" in refused.report
+    )
     service.stop("enough")
     assert task.result(WAIT).stop == "stopped"
 
@@ -102,10 +106,13 @@ def test_goal_cancelled_before_it_began_does_nothing() -> None:
 def test_facts_as_json_join_those_of_the_robot() -> None:
     service, planner, _ = service_of((), [fact(1)])
     service.facts(json.dumps([{"id": "cup_2", "place": "sink_1", "states": ["dirty"]}]))
+    service.facts('{"id": "fridge_1", "category": "receptacle"}')
     service.facts("nonsense")
     service.run("greet")
     [facts] = planner.facts
-    assert [(fact.id, fact.type, fact.states) for fact in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
+    cup, fridge = ("cup_2", "cup", "object", ("dirty",)), ("fridge_1", "fridge", "receptacle", ())
+    values = [(fact.id, fact.type, fact.category, fact.states) for fact in facts]
+    assert values == [cup, fridge, ("mug_1", "mug", "object", ())]
 
 
 def test_failure_without_a_reason_has_a_feedback_text() -> None:
@@ -283,8 +290,3 @@ def test_closed_service_refuses_calls() -> None:
 def test_invalid_facts_are_refused(text: str) -> None:
     with pytest.raises(DataError):
         read_facts(text)
-
-
-def test_single_fact_needs_no_array() -> None:
-    [fridge] = read_facts('{"id": "fridge_1", "category": "receptacle", "states": ["open"]}')
-    assert (fridge.type, fridge.category, fridge.states) == ("fridge", "receptacle", ("open",))

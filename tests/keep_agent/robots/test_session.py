@@ -31,23 +31,6 @@ def test_task_is_observed_planned_executed_and_reported() -> None:
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-def test_planner_observes_changes_during_a_skill() -> None:
-    observed = Event()
-
-    def change_and_wait(robot: ScriptRobot) -> Outcome:
-        robot.facts = [fact(2)]
-        return Outcome(observed.wait(WAIT))
-
-    def watch(event: object) -> None:
-        if isinstance(event, Observed) and event.skill == "wave":
-            observed.set()
-
-    report, planner, _ = greet(["wave"], wave=change_and_wait, watch=watch)
-    assert report.steps[0].outcome.ok, "the skill ended only because the planner had observed"
-    assert planner.names == ["plan", "observe", "report", "plan", "report"]
-    assert not planner.overlaps
-
-
 @pytest.mark.parametrize(
     ("skill", "outcome"), [("wave", NO_ARM), ("fly", failed("'fly' cannot be done now"))], ids=["failed", "impossible"]
 )
@@ -72,16 +55,6 @@ def test_step_limit_ends_the_task() -> None:
     assert planner.count("plan", "report", "finish") == [3, 3, 1]
 
 
-def test_second_task_at_the_same_time_is_refused() -> None:
-    session, _, robot = scripted(["wave"], wave=robots.until_cancelled)
-    running = robots.in_background(session)
-    assert robot.started.wait(WAIT)
-    with pytest.raises(RobotError, match="a task is on"):
-        session.run("another")
-    session.stop()
-    assert running.result(WAIT).stop == "stopped"
-
-
 def test_planner_timeout_ends_the_task() -> None:
     think = Gate()
     session, planner, _ = scripted([think], limits=limits(answer=0.05))
@@ -95,22 +68,17 @@ def test_planner_timeout_ends_the_task() -> None:
     assert not planner.overlaps
 
 
-@pytest.mark.parametrize("method", ["plan", "report", "observe"])
-def test_planner_error_ends_the_task_with_its_text(method: str) -> None:
-    report, planner, _ = greet(["wave"], [fact(1)], hooks={method: robots.fail})
-    assert (report.stop, report.success) == ("planner_error", False)
-    assert "ZeroDivisionError: broken" in report.message
-    assert planner.count("finish") == (method != "observe")
-
-
-@pytest.mark.parametrize("method", ["skills", "observe", "execute"])
-def test_robot_error_ends_the_task_with_its_text(method: str) -> None:
-    session, planner, robot = scripted(["wave"])
-    setattr(robot, method, robots.fail)
+@pytest.mark.parametrize("method", ["plan", "report", "observe", "robot.skills", "robot.observe", "robot.execute"])
+def test_error_ends_the_task_with_its_text(method: str) -> None:
+    session, planner, robot = scripted(["wave"], [fact(1)], hooks={method: robots.fail})
+    part, _, call = method.rpartition(".")
+    if part:
+        setattr(robot, call, robots.fail)
     report = session.run("greet")
-    assert (report.stop, report.success) == ("executor_error", False)
-    assert "broken" in report.message
-    assert planner.count("report") == planner.count("plan")
+    assert (report.stop, report.success) == ("executor_error" if part else "planner_error", False)
+    assert "ZeroDivisionError: broken" in report.message
+    assert planner.count("finish") == (call not in ("skills", "observe"))
+    assert not part or planner.count("report") == planner.count("plan")
 
 
 def test_facts_after_a_planner_error_are_observed_in_the_next_task() -> None:
@@ -129,21 +97,11 @@ def test_judge_decides_the_outcome() -> None:
     assert planner.calls[1:] == [("report", verdict), ("finish", False)]
 
 
-def test_error_of_a_watcher_does_not_affect_the_task() -> None:
-    report, _, _ = greet(["wave"], watch=robots.fail)
-    assert report.success
-
-
-@pytest.mark.parametrize("value", [math.inf, 1e9, math.nan])
-def test_limit_above_the_maximum_is_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="limit answer=.* must be above 0, up to 1000000"):
-        Limits(answer=value)
-
-
+@pytest.mark.parametrize("value", [0, math.inf, 1e9, math.nan])
 @pytest.mark.parametrize("name", ["skill", "task", "answer", "cancel", "period", "steps", "failures"])
-def test_limits_are_above_zero(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        Limits(**{name: 0})
+def test_limit_out_of_range_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"limit {name}=.* must be above 0, up to 1000000"):
+        Limits(**{name: value})
 
 
 def test_report_waits_for_an_observation_that_runs_at_the_end_of_a_skill() -> None:

@@ -78,11 +78,16 @@ def test_cancelled_skill_that_does_not_return_ends_the_task_and_blocks_the_next(
     assert robots.in_background(session).result(WAIT).success, "the next task waits until the robot is free"
 
 
-def test_stop_cancels_the_skill_and_gives_the_reason() -> None:
-    session, planner, robot = scripted(["wave", "nod"], wave=robots.until_cancelled)
+def test_stop_cancels_the_skill_and_gives_the_first_reason() -> None:
+    def wave(robot: ScriptRobot) -> Outcome:
+        robots.until_released(robot)
+        return robots.until_cancelled(robot)
+
+    session, planner, robot = scripted(["wave", "nod"], wave=wave)
     running = robots.in_background(session)
     assert robot.started.wait(WAIT)
-    assert session.stop("the cat is in the way")
+    assert session.stop("the cat is in the way") and session.stop("second")
+    robot.release.set()
     report = running.result(WAIT)
     assert (report.stop, report.message, report.success) == ("stopped", "the cat is in the way", False)
     assert (robot.executed, robot.running) == (["wave"], 0)
@@ -240,13 +245,3 @@ def test_skill_cancelled_before_it_begins_never_begins(monkeypatch: pytest.Monke
     assert ran.wait(WAIT) and robot.executed == [] and not robot.cancelled.is_set()
     outcome = failed("took longer than 0.02 s and was cancelled: it did not begin")
     assert (report.hanging, report.steps[0].outcome) == ("", outcome)
-
-
-def test_first_reason_to_stop_counts() -> None:
-    session, _, robot = scripted(["wave"], wave=robots.until_released)
-    running = robots.in_background(session)
-    assert robot.started.wait(WAIT)
-    assert session.stop("first")
-    assert session.stop("second")
-    robot.release.set()
-    assert running.result(WAIT).message == "first"

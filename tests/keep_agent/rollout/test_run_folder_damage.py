@@ -18,11 +18,10 @@ from keep_agent.errors import CapacityError, CorruptError, DataError, StorageErr
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
 from keep_agent.rollout.trace import read_trace
 from keep_agent.viewer.trace_index import TraceIndex
-from tests.keep_agent.rollout.test_run_folder import result
+from tests.keep_agent.rollout.test_run_folder import END, result
 from tests.keep_agent.viewer.traces import step
 from tests.rewriting import as_of_version_0_2
 
-END = "episodes.end"
 Reader = Callable[[Path], object]
 
 
@@ -116,13 +115,12 @@ def test_missing_last_line_of_the_trace_is_an_error(run: Path, reader: Reader) -
 def test_missing_last_episode_is_an_error(run: Path) -> None:
     lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
     (run / EPISODES).write_bytes(b"".join(lines[:-1]))
+    before = (run / TRACE).read_bytes()
     for _ in range(2):  # with and without a summary
-        with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
-            RunFolder.read(run)
-        before = (run / TRACE).read_bytes()
-        with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
-            RunFolder.resume(run)
-        assert (run / TRACE).read_bytes() == before
+        for use in (RunFolder.read, RunFolder.resume):
+            with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
+                use(run)
+            assert (run / TRACE).read_bytes() == before
         (run / SUMMARY).unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from keep_agent.rollout.trace import SCHEMA
 from keep_agent.viewer.runs import Library, Run
+from keep_agent.viewer.trace_index import EpisodeIndex
 
 EVIL = "<img src=x onerror=\"document.title='broken'\"></script><script>document.title='broken'</script>"
 
@@ -58,3 +59,21 @@ def run_of(folder: Path) -> Run:
     """Return the only run below a folder."""
     (run,) = Library(folder).runs()
     return run
+
+
+def first(run: Run) -> EpisodeIndex:
+    return next(iter(run.index.refresh().values()))
+
+
+def append(run: Path, *entries: Any) -> None:
+    """Append entries to the trace of a run, or bytes as they are."""
+    with (run / "trace.jsonl").open("ab") as stream:
+        for entry in entries:
+            stream.write(entry if isinstance(entry, bytes) else json.dumps(entry).encode() + b"\n")
+
+
+def write_hostile(folder: Path) -> Path:
+    """Write a run whose texts are markup."""
+    entry = step(0, EVIL, skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
+    fact = {"id": EVIL, "category": "object", "type": "x", "states": [EVIL]}
+    return write(folder, [opening(EVIL), entry | {"facts": [fact], "scores": [[EVIL, -1.0]]}])
