@@ -1,17 +1,8 @@
-"""Attention over packs: equal results of its implementations, and slots that need no mask."""
-
 import pytest
 import torch
 
-from planners.training.packed_attention import (
-    MATMUL_ROWS,
-    Batch,
-    Pair,
-    _kernel_attention,
-    _matmul_attention,
-    collate,
-    packed_attention,
-)
+from planners.training import packed_attention as attention
+from planners.training.packed_attention import MATMUL_ROWS, Batch, Pair, collate, packed_attention
 from planners.training.packing import IGNORE, Pack, Slot
 
 HEADS, DIM = 2, 8
@@ -39,7 +30,7 @@ def test_matrix_products_equal_the_kernel(scaling: float | None) -> None:
     batch = collate(packs(2, (5, 9, 17), frozenset({"one"})), bos=1, pad=0)
     query, key, value = random_states(batch)
     parts = (divide(query, batch)[1], divide(key, batch), divide(value, batch), batch, scaling)
-    torch.testing.assert_close(_matmul_attention(*parts), _kernel_attention(*parts))
+    torch.testing.assert_close(attention._matmul_attention(*parts), attention._kernel_attention(*parts))
 
 
 def test_bfloat16_on_a_cpu_is_near_float32() -> None:
