@@ -36,12 +36,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     return start
 
 
-def test_goal_is_reached_with_a_result(start: Start) -> None:
-    node, _ = start("nod")
-    goal = node.server.send("greet")
-    assert goal.result.result(WAIT).success and goal.status == "succeeded"
-
-
 def test_cancelled_goal_ends_as_cancelled(start: Start) -> None:
     node, robot = start("wave")
 

@@ -1,5 +1,3 @@
-"""Exports of an episode: a page without a server, and a recording for Rerun."""
-
 from __future__ import annotations
 
 import gzip
@@ -22,7 +20,6 @@ from tests.keep_agent.viewer.traces import EVIL, first, opening, run_of, step, w
 
 
 def content(text: str) -> dict:
-    """Return the data of an exported page."""
     packed = re.search(r'<script type="text/plain" id="steps">(.*?)</script>', text, re.DOTALL)
     assert packed
     return json.loads(gzip.decompress(b64decode(packed[1])))

@@ -1,8 +1,7 @@
-"""JSON routes: answers, and errors with a text."""
-
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from fastapi.testclient import TestClient
 from keep_agent.viewer.json_routes import data_router
 from keep_agent.viewer.runs import Library
 from keep_agent.viewer.step_model import step_view
-from tests.keep_agent.viewer.traces import append, first, opening, run_of, step, write
+from tests.keep_agent.viewer.traces import append, first, opening, prompt, run_of, step, write
 
 
 def client(root: Path) -> TestClient:
@@ -22,19 +21,21 @@ def client(root: Path) -> TestClient:
 
 
 def test_step_is_the_view_of_the_step_model(keep_run: Path) -> None:
-    run = run_of(keep_run)
+    run, http = run_of(keep_run), client(keep_run)
     for key, episode in run.index.refresh().items():
-        answer = client(keep_run).get("/data/step", params={"run": ".", "episode": key, "step": 1})
-        assert answer.json() == json.loads(step_view(run, episode, 1).to_json())
+        for number in range(len(episode.places)):
+            answer = http.get("/data/step", params={"run": ".", "episode": key, "step": number})
+            assert answer.json() == json.loads(json.dumps(asdict(step_view(run, episode, number))))
 
 
 def test_growing_run_is_read_up_to_a_damaged_line(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step()])
     http, query = client(tmp_path), {"run": ".", "episode": "e"}
     assert http.get("/data/episode", params=query).json()["steps"] == 1
-    append(tmp_path, step(1, skill="done"), b'{"v": 1, "ev')
+    append(tmp_path, step(1, skill="done", **prompt()), b'{"v": 1, "ev')
     later = http.get("/data/episode", params={**query, "since": 1}).json()
     assert (later["steps"], [outline["skill"] for outline in later["outlines"]], later["problem"]) == (2, ["done"], "")
+    assert 0 < later["outlines"][0]["computed"] < 1
     assert http.get("/data/episodes").json()[0]["steps"] == 2
     append(tmp_path, b"\n")
     damaged = http.get("/data/episode", params=query).json()

@@ -1,5 +1,3 @@
-"""Library of runs: search and keys, and pictures, which are served from the run's folder only."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
-from keep_agent.viewer.history import History
 from keep_agent.viewer.trace_index import TraceIndex
-from tests.keep_agent.viewer.traces import append, crash, end, opening, prompt, step, write
+from tests.keep_agent.viewer.traces import append, crash, end, history_of, opening, prompt, step, write
 
 TRACE = "trace.jsonl"
 LINES = [json.dumps(entry).encode() + b"\n" for entry in entries(Size(steps=12, layers=3, segments=4))]
@@ -24,7 +23,6 @@ WHOLE = b"".join(LINES)
 
 
 def read(index: TraceIndex) -> dict[str, list[Any]]:
-    """Return all step entries by episode from the index."""
     episodes = index.refresh().items()
     return {key: [index.entry(episode, step) for step in range(len(episode.places))] for key, episode in episodes}
 
@@ -41,16 +39,14 @@ def by_line(path: Path) -> dict[str, list[Any]]:
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
 def test_file_that_grows_in_parts_is_read_whole(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("grows") / TRACE
-    index = TraceIndex(path)
-    at = 0
+    index, at = TraceIndex(path), 0
     for cut in [*sorted(cuts), len(WHOLE)]:
         with path.open("ab") as stream:
             stream.write(WHOLE[at:cut])
         at = cut
         complete = WHOLE[:cut].count(b"\n")
         assert sum(len(steps) for steps in read(index).values()) == sum(b'"step"' in line for line in LINES[:complete])
-    assert read(index) == by_line(path)
-    assert not index.problem
+    assert read(index) == by_line(path) and not index.problem
 
 
 def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,17 +137,12 @@ def replayed(changes: list[tuple[int, str, str | None]], last: int) -> dict[str,
 @given(changes=CHANGES)
 def test_history_equals_a_replay_of_its_changes(changes: list[tuple[int, str, str | None]]) -> None:
     changes.sort(key=lambda change: change[0])
-    history: History[str] = History()
-    for since, id, value in changes:
-        history.add(since, id, value)
+    history = history_of(*changes)
     for number in range(-1, 11):
         assert dict(history.at(number)) == replayed(changes, number)
 
 
 def test_versions_are_the_texts_up_to_a_step() -> None:
-    history: History[str] = History()
-    for number, value in enumerate(["one", None, "two"]):
-        history.add(number, "a", value)
-    assert history.versions(1, "a") == [(0, "one")]
-    assert history.versions(2, "a") == [(0, "one"), (2, "two")]
+    history = history_of((0, "a", "one"), (1, "a", None), (2, "a", "two"))
+    assert history.versions(1, "a") == [(0, "one")] and history.versions(2, "a") == [(0, "one"), (2, "two")]
     assert history.versions(2, "b") == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.rollout.trace import SCHEMA
+from keep_agent.viewer.history import History
 from keep_agent.viewer.runs import Library, Run
 from keep_agent.viewer.trace_index import EpisodeIndex
 
@@ -56,7 +57,6 @@ def write(folder: Path, entries: Iterable[Any]) -> Path:
 
 
 def run_of(folder: Path) -> Run:
-    """Return the only run below a folder."""
     (run,) = Library(folder).runs()
     return run
 
@@ -77,3 +77,11 @@ def write_hostile(folder: Path) -> Path:
     entry = step(0, EVIL, skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
     fact = {"id": EVIL, "category": "object", "type": "x", "states": [EVIL]}
     return write(folder, [opening(EVIL), entry | {"facts": [fact], "scores": [[EVIL, -1.0]]}])
+
+
+def history_of(*changes: tuple[int, str, Any]) -> History[Any]:
+    """Return the history of changes (step, id, value)."""
+    history: History[Any] = History()
+    for change in changes:
+        history.add(*change)
+    return history
