@@ -90,7 +90,6 @@ class PeerResult:
 
     @property
     def sets(self) -> list[list[int]]:
-        """The surviving rows of each layer and KV head."""
         return self.rows.flatten(0, 1).tolist()
 
 
@@ -109,7 +108,6 @@ class Pair:
 
     @cached_property
     def later(self) -> CacheView:
-        """The view after a later turn."""
         return self.spans.view(self.cache, ROWS - QUERY)
 
 
@@ -155,7 +153,6 @@ def rows_of(mask: torch.Tensor) -> list[int]:
 
 
 def best(view: CacheView, budget: int, scores: torch.Tensor) -> list[int]:
-    """Return the rows that survive by ``scores`` (rows,)."""
     return rows_of(keep_best(view, budget, lambda: scores[view.history]))
 
 

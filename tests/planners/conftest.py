@@ -6,6 +6,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from planners.tiny.tokenizer import train_tokenizer
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 from planners.training.run_start import rollout_texts
 
-AGENT = FactRecord("agent", "agent", "agent", "start")
+agent_at = partial(FactRecord, "agent", "agent", "agent")
+AGENT = agent_at("start")
 
 
 def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
@@ -25,28 +27,19 @@ def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
     table = FactRecord("diningtable_1", "receptacle", "diningtable")
     things = [FactRecord(f"mug_{i}", "object", "mug", rng.choice(cabinets).id) for i in range(1, objects + 1)]
     mug = rng.choice(things)
-    place = mug.place.replace("_", " ")
-    name = mug.id.replace("_", " ")
+    place, name = mug.place.replace("_", " "), mug.id.replace("_", " ")
+    mug_at = partial(FactRecord, mug.id, "object", "mug")
     steps = (
-        _step(f"go to {place}", FactRecord("agent", "agent", "agent", mug.place)),
+        _step(f"go to {place}", agent_at(mug.place)),
         _step(f"open {place}", FactRecord(mug.place, "receptacle", "cabinet", states=("open",))),
         StepRecord("open diningtable 1", f"pick up {name}", False, "diningtable 1 cannot be opened", ()),
-        _step(
-            f"pick up {name}",
-            FactRecord(mug.id, "object", "mug", "agent"),
-            FactRecord("agent", "agent", "agent", mug.place, mug.id),
-        ),
-        _step("go to diningtable 1", FactRecord("agent", "agent", "agent", "diningtable_1", mug.id)),
-        _step(
-            f"put {name} in diningtable 1",
-            FactRecord(mug.id, "object", "mug", "diningtable_1"),
-            FactRecord("agent", "agent", "agent", "diningtable_1"),
-        ),
+        _step(f"pick up {name}", mug_at("agent"), agent_at(mug.place, mug.id)),
+        _step("go to diningtable 1", agent_at("diningtable_1", mug.id)),
+        _step(f"put {name} in diningtable 1", mug_at("diningtable_1"), agent_at("diningtable_1")),
         _step("done"),
     )
-    task = TaskRecord(
-        (f"Put {name} on the table.",), (*cabinets, table, *things, AGENT), steps, True, "find mug put diningtable"
-    )
+    facts = (*cabinets, table, *things, AGENT)
+    task = TaskRecord((f"Put {name} on the table.",), facts, steps, True, "find mug put diningtable")
     return Rollout(f"test:{seed}", "grounded", "full", (task,))
 
 

@@ -1,5 +1,3 @@
-"""The KV planner on a tiny random model: its memory segments, prompts and decisions."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -77,7 +75,6 @@ def make(engine: Engine, tokenizer: Tokens) -> Make:
 
 
 def start(planner: KVPlanner) -> KVPlanner:
-    """Give the planner a task and the facts of the house."""
     planner.reset("Get the mug", "grounded")
     planner.observe(FACTS)
     return planner
@@ -118,9 +115,7 @@ def test_golden_prompts_in_the_memory_layout(make: Make, prompt: Prompt) -> None
 
 @pytest.mark.parametrize("layout", ["memory", "append"])
 @pytest.mark.parametrize("message", ["", "  "])
-def test_a_failure_without_a_message_enters_the_prompt_but_not_the_history(
-    make: Make, prompt: Prompt, layout: str, message: str
-) -> None:
+def test_a_silent_failure_enters_the_prompt_only(make: Make, prompt: Prompt, layout: str, message: str) -> None:
     planner = start(make(layout))
     planner.decide(["open cabinet 1"], {})
     planner.feedback("open cabinet 1", False, message)
@@ -143,8 +138,7 @@ def test_a_transcript_only_grows(make: Make, prompt: Prompt) -> None:
         *texts[0][:-1], f"next {first.extra['focus']} open cabinet_1", "failed you are not at cabinet_1",
         "agent at start holding nothing", f"next {second.extra['focus']} go to cabinet_2", AT, "next",
     ]  # fmt: skip
-    assert _joined(texts[2]) == _joined(expected)
-    assert last.prefill.counts.hit_tokens > 0
+    assert _joined(texts[2]) == _joined(expected) and last.prefill.counts.hit_tokens > 0
 
 
 def test_the_turn_of_a_skill_that_the_planner_did_not_choose_has_no_focus(make: Make, prompt: Prompt) -> None:
@@ -161,10 +155,7 @@ def test_a_finished_task_becomes_memory_and_the_next_task_starts(make: Make, pro
     play(planner)
     planner.finish_task(TaskResult("Get the mug", True, 2), "Open it")
     lines = prompt(planner.decide(SKILLS, {}))
-    assert lines[3:5] == [
-        "did go to cabinet_2",
-        "finished get the mug succeeded after 2 steps",
-    ]  # the first skill failed
+    assert lines[3:5] == ["did go to cabinet_2", "finished get the mug succeeded after 2 steps"]  # one skill failed
     assert lines[-3:] == ["task grounded open it", AT, "next"]
 
 
@@ -178,12 +169,8 @@ def test_memory_is_equal_in_both_layouts_and_a_transcript_repeats_no_skill(make:
         planner.finish_task(TaskResult("Get the mug", True, 3), "Open it")
         lines = prompt(planner.decide(SKILLS, {}))
         stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
-    assert (
-        stores[0] == stores[1]
-        and "agent" not in [id for id, _, _ in stores[0]]
-        and ("did_2", "did go to cabinet_2\n", 3) in stores[0]
-    )
-    assert not any(line.startswith("did") for line in lines)
+    assert stores[0] == stores[1] and ("did_2", "did go to cabinet_2\n", 3) in stores[0]
+    assert "agent" not in [id for id, _, _ in stores[0]] and not any(line.startswith("did") for line in lines)
     assert lines[-5].startswith("next") and lines[-5].endswith("done")
     assert lines[-4:] == ["finished get the mug succeeded after 3 steps", "task grounded open it", AT, "next"]
 
@@ -205,8 +192,7 @@ def test_the_most_likely_candidate_is_chosen_repeatably(make: Make, engine: Engi
     decisions = [play(make(reduce=reduce))[2] for reduce in ("sum", "mean", "sum")]
     assert decisions[0].skill == decisions[2].skill == decisions[0].scores[0][0]
     assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
-    ids = decisions[0].prefill.layout.token_ids
-    form = PlainFormat(tokenizer)
+    ids, form = decisions[0].prefill.layout.token_ids, PlainFormat(tokenizer)
     for _ in range(form.focus("grounded")):  # the most likely tokens, one by one
         ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
     assert tokenizer.decode(ids[-form.focus("grounded") :].tolist()) == decisions[0].extra["focus"]
@@ -224,8 +210,6 @@ def test_generated_text_that_is_no_skill_falls_back_to_scoring(make: Make) -> No
 
 
 class DictatedSession:
-    """A session whose model generates the given ids."""
-
     method = SimpleNamespace(layout="memory")
 
     def __init__(self, ids: list[int]) -> None:
@@ -279,18 +263,15 @@ def test_reset_clears_memory_and_task(make: Make, prompt: Prompt) -> None:
     assert prompt(play(planner)[2]) == prompt(first)
 
 
-def test_invalid_settings_are_refused_by_value(make: Make) -> None:
-    with pytest.raises(ConfigError, match="score, generate"):
-        make(policy="guess")
-    with pytest.raises(ConfigError, match="sum, mean"):
-        make(reduce="max")
-    with pytest.raises(ConfigError, match="max_new_tokens=0"):
-        make(max_new_tokens=0)
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [({"policy": "guess"}, "score, generate"), ({"reduce": "max"}, "sum, mean"), ({"max_new_tokens": 0}, "tokens=0")],
+)
+def test_invalid_settings_are_refused_by_value(make: Make, settings: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        make(**settings)
     with pytest.raises(ConfigError, match="no admissible skill"):
-        planner = make()
-        planner.reset("x", "lota")
-        planner.observe(FACTS)
-        planner.decide((), {})
+        start(make()).decide((), {})
 
 
 def test_a_query_shows_the_last_turns_of_a_long_task_and_memory_the_others(make: Make, prompt: Prompt) -> None:
@@ -325,28 +306,18 @@ def test_the_model_writes_the_goal_of_an_instruction_first(make: Make, prompt: P
 
 
 def test_planners_with_a_common_transcript_share_the_goal(make: Make, engine: Engine) -> None:
-    def planner() -> KVPlanner:
-        return make("append", goals=True)
-
-    record = SimpleNamespace(add=lambda *_: None)
-    shadow = Shadow(
-        engine,
-        {"leader": planner(), "follower": (follower := planner())},
-        {"leader": record, "follower": record},
-        common=True,
-    )
+    leader, follower = (make("append", goals=True) for _ in range(2))
+    records = dict.fromkeys(("leader", "follower"), SimpleNamespace(add=lambda *_: None))
+    shadow = Shadow(engine, {"leader": leader, "follower": follower}, records, common=True)
     shadow.reset("Get the mug", "grounded")
     shadow.observe(FACTS)
-    shadow._planners["leader"].goal = "find mug"  # whatever the follower would have written
+    leader.goal = "find mug"  # whatever the follower would have written
     shadow.decide(SKILLS, {})
     assert follower.state.goal == "find mug"
 
 
-def test_the_goal_is_the_greedy_text_after_memory_and_instruction(
-    make: Make, engine: Engine, tokenizer: Tokens
-) -> None:
-    planner = start(make(goals=True))
-    form = PlainFormat(tokenizer, goals=True)
+def test_the_goal_is_the_greedy_text_after_the_instruction(make: Make, engine: Engine, tokenizer: Tokens) -> None:
+    planner, form = start(make(goals=True)), PlainFormat(tokenizer, goals=True)
     lines = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
     ids = torch.cat([ids, torch.tensor(form.goal("grounded", "Get the mug"))])
@@ -395,8 +366,7 @@ def test_archived_turns_of_an_endless_task_are_dropped(make: Make, layout: str) 
     clone._format.query = query
     assert calls == [(1, 11)]
     clone.finish_task(TaskResult("Get the mug", True, 12), None)
-    done = [segment for segment in clone.session.store if segment.category == "history"]
-    assert len(done) == 12
+    assert sum(segment.category == "history" for segment in clone.session.store) == 12
 
 
 def test_a_transaction_that_fails_keeps_the_futile_skills(make: Make) -> None:

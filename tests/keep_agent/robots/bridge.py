@@ -77,7 +77,6 @@ class StandIn:
             self._send(client, {"op": "publish", "topic": topic, "msg": message})
 
     def call(self, service: str, args: dict) -> dict:
-        """Call a client's service and return its response."""
         id = self.request(service, args)
         return self.until(lambda: self._responses.get(id))
 
@@ -93,7 +92,6 @@ class StandIn:
         self.until(lambda: all(self._subscribers[topic] for topic in topics))
 
     def cut(self) -> None:
-        """Break all connections."""
         with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
@@ -223,7 +221,6 @@ class StandIn:
 
 @contextmanager
 def stand_in(port: int = 0) -> Iterator[StandIn]:
-    """Run a simulated rosbridge during the block."""
     bridge = StandIn()
     with serve(bridge.handle, "127.0.0.1", port, process_request=bridge.admit) as server:
         bridge.port = server.socket.getsockname()[1]

@@ -29,7 +29,6 @@ def bridge(robot: StandIn) -> Iterator[Bridge]:
 
 @pytest.fixture
 def serve(bridge: Bridge) -> Iterator[Callable[..., tuple[RosbridgeServer, ScriptPlanner, ScriptRobot]]]:
-    """Start servers of `scripted` planners and robots; close them after the test."""
     servers: list[RosbridgeServer] = []
 
     def start(*values: Any, **options: Any) -> tuple[RosbridgeServer, ScriptPlanner, ScriptRobot]:

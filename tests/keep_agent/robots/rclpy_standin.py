@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partialmethod
 from threading import Event, Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -40,14 +41,12 @@ class Goal:
     def publish_feedback(self, feedback: Any) -> None:
         self.server.touch("feedback")
 
-    def succeed(self) -> None:
-        self.status = "succeeded"
+    def end(self, status: str) -> None:
+        self.status = status
 
-    def abort(self) -> None:
-        self.status = "aborted"
-
-    def canceled(self) -> None:
-        self.status = "canceled"
+    succeed = partialmethod(end, "succeeded")
+    abort = partialmethod(end, "aborted")
+    canceled = partialmethod(end, "canceled")
 
     def _work(self) -> None:
         try:

@@ -90,7 +90,6 @@ class ScriptPlanner:
 
     @property
     def names(self) -> list[str]:
-        """The names of all calls."""
         return [call[0] for call in self.calls]
 
     @property
@@ -212,7 +211,6 @@ service_of = partial(scripted, kind=RobotService)
 
 
 def greet(script: Sequence[Any] = (), *values: Any, **options: Any) -> tuple[TaskReport, ScriptPlanner, ScriptRobot]:
-    """Run a task of `scripted`."""
     session, planner, robot = scripted(script, *values, **options)
     return session.run("greet"), planner, robot
 

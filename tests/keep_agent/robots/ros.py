@@ -26,19 +26,14 @@ SCRIPTED = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
 CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
 
 
-def importable(name: str) -> bool:
-    """Return whether a module of ROS 1 can be imported."""
-    try:
-        ros1(name)
-    except NotInstalled:
-        return False
-    return True
-
-
 def need_ros1(*modules: str, master: bool = False) -> None:
     """Skip a test without ROS 1, ``modules`` and, for ``master``, roscore; fail it in continuous integration."""
-    missing = [name for name in (*NEEDED, *modules) if not importable(name)]
-    missing += ["roscore"] if master and shutil.which("roscore") is None else []
+    missing = ["roscore"] if master and shutil.which("roscore") is None else []
+    for name in (*NEEDED, *modules):
+        try:
+            ros1(name)
+        except NotInstalled:
+            missing.append(name)
     if missing:
         remedy = f"needs ROS 1, {', '.join(missing)} is missing: apt install {' '.join(PACKAGES)}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(remedy)
@@ -113,5 +108,4 @@ def refusal(command: list[str], env: dict[str, str] | None = None) -> str:
 
 
 def client_command(*arguments: str) -> list[str]:
-    """Return the command that runs ``ros_client.py``."""
     return [sys.executable, str(Path(__file__).with_name("ros_client.py")), *arguments]

@@ -54,13 +54,11 @@ class Listener:
 
 
 def do(listener: Listener, name: str, task: str) -> dict:
-    """Send a goal and wait for its result."""
     listener.send(task)
     return listener.outcome()
 
 
 def cancel(listener: Listener, name: str, task: str) -> dict:
-    """Cancel a goal when the robot moves."""
     listener.send(task)
     listener.until_moving()
     listener.action.cancel_goal()
@@ -96,6 +94,11 @@ def late(listener: Listener, name: str, task: str) -> dict:
     return {}
 
 
+def wait(listener: Listener, name: str, task: str) -> dict:
+    listener.until(lambda: any(status["state"] == "executing" for status in listener.statuses))
+    return {}
+
+
 def plan(listener: Listener, name: str, task: str) -> dict:
     """Call the services with valid and invalid requests, and publish facts."""
     for service in ("plan", "report"):
@@ -114,7 +117,7 @@ def main() -> None:
     action, name, task = sys.argv[1:]
     rospy.init_node(f"client_{action}", disable_signals=True, anonymous=True)
     listener = Listener(name)
-    actions = {function.__name__: function for function in (do, cancel, insist, replace, late, plan)}
+    actions = {function.__name__: function for function in (do, cancel, insist, replace, late, wait, plan)}
     result = actions[action](listener, name, task)
     sys.stdout.write(json.dumps(result | {"feedback": listener.feedback, "statuses": listener.statuses}) + "\n")
     rospy.signal_shutdown("done")

@@ -23,8 +23,7 @@ from keep_agent.robots.scripted import ScriptedPlanning
 from keep_agent.robots.task.events import Executed, Feedback, Planned
 from keep_agent.rollout.trace import agent_entry
 
-PIXEL_BASE64 = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-PIXEL = base64.b64decode(PIXEL_BASE64)
+PIXEL = b"\x89PNG\r\n"
 
 
 class Messages:
@@ -57,43 +56,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.iterdir())
 
 
-def test_episode_of_the_planner_is_converted(run: Path, tmp_path: Path) -> None:
-    entries = episode_of(run, "1")
-    out = tmp_path / "new" / "episode.mcap"
-    assert write_episode(entries, out, run) == len(entries)
+def test_command_converts_an_episode_by_its_id(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries, out = episode_of(run, "1"), tmp_path / "new" / "episode.mcap"
+    episode = entries[0]["episode"]
+    monkeypatch.setattr(sys, "argv", ["mcap_log", str(run), "--episode", episode, "--out", str(out)])
+    mcap_log.main()
+    assert f"{len(entries)} entries of {episode}" in capsys.readouterr().err
     messages = Messages(out.read_bytes())
+    assert set(messages.values("/keep/decision", "episode")) == {episode}
     steps = [entry for entry in entries if entry["event"] == "step"]
     for field in ("skill", "ok"):
         assert messages.values("/keep/decision", field) == [step[field] for step in steps]
     assert messages.values("/keep/facts", "facts") == [step["facts"] for step in steps if step["facts"]]
     memory = messages.contents["/keep/memory"][-1]
-    assert memory["tokens"] == len(steps[-1]["token_ids"])
-    assert 0 < memory["hits"] <= memory["tokens"]
+    assert 0 < memory["hits"] <= memory["tokens"] == len(steps[-1]["token_ids"])
     assert steps[0]["instruction"] in messages.values("/keep/log", "message")[0]
     assert all(later - earlier >= 10**9 for earlier, later in pairwise(messages.times["/keep/decision"]))
     assert [file.name for file in out.parent.iterdir()] == [out.name]
 
 
-def test_command_converts_an_episode_by_its_id(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    episode = episode_of(run, "1")[0]["episode"]
-    out = tmp_path / "episode.mcap"
-    monkeypatch.setattr(sys, "argv", ["mcap_log", str(run), "--episode", episode, "--out", str(out)])
-    mcap_log.main()
-    assert episode in capsys.readouterr().err
-    assert set(Messages(out.read_bytes()).values("/keep/decision", "episode")) == {episode}
-
-
 @pytest.mark.parametrize(("episode", "text"), [("unknown", "no episode 'unknown'"), ("7", "it has 2")])
-def test_unknown_episode_is_an_error(run: Path, episode: str, text: str) -> None:
+def test_unknown_episode_or_a_folder_without_a_trace_is_an_error(run: Path, episode: str, text: str) -> None:
     with pytest.raises(DataError, match=text):
         episode_of(run, episode)
-
-
-def test_folder_without_a_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="trace.jsonl"):
-        episode_of(tmp_path)
+        episode_of(run.parent, episode)
 
 
 def test_pictures_and_crashes_are_converted(tmp_path: Path) -> None:
@@ -114,8 +103,7 @@ def test_trace_of_an_agent_begins_with_its_name() -> None:
 
 
 def test_running_session_is_logged(tmp_path: Path) -> None:
-    robot = symbolic()
-    path = tmp_path / "live.mcap"
+    robot, path = symbolic(), tmp_path / "live.mcap"
     with mcap_log.mcap_log(path) as log:
         session = RobotSession(ScriptedPlanning(robot), robot, limits=Limits(period=0.01), watch=log)
         report = session.run(robot.task.instruction)
@@ -124,8 +112,7 @@ def test_running_session_is_logged(tmp_path: Path) -> None:
     texts = messages.values("/keep/log", "message")
     assert (texts[0], texts[-1]) == (report.instruction, str(report))
     facts = [fact for row in messages.values("/keep/facts", "facts") for fact in row]
-    assert any(fact["category"] == "agent" for fact in facts)
-    assert "/keep/memory" not in messages.times
+    assert any(fact["category"] == "agent" for fact in facts) and "/keep/memory" not in messages.times
 
 
 def test_failure_without_a_reason_is_a_warning_with_a_text() -> None:
@@ -168,8 +155,7 @@ def test_events_after_close_are_dropped() -> None:
     data = stream.getvalue()
     log(Feedback("wave", "goes on"))
     log.close()
-    assert stream.getvalue() == data
-    assert len(Messages(data).times["/keep/log"]) == 1
+    assert stream.getvalue() == data and len(Messages(data).times["/keep/log"]) == 1
 
 
 def test_schemas_refuse_an_empty_message() -> None:

@@ -15,6 +15,7 @@ from tests.keep_agent.robots.ros import ROOT, need_ros1
 TEST_ACTION = "int32 goal\n---\nint32 result\n---\nint32 feedback\n"
 EMPTY_FEEDBACK = "int64 a\nint64 b\n---\nint64 sum\n---\n"
 SET_BOOL = "bool data # e.g. for hardware\n---\nbool success\nstring message # informational\n"
+TRIGGER = "---\nbool success\nstring message\n"
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +34,10 @@ def checksums(spec: type) -> dict[str, str]:
 def test_action_equals_that_of_the_compiled_package(name: str, text: str) -> None:
     need_ros1("actionlib.msg")
     generated = checksums(action(f"actionlib/{name}", text))
-    assert generated == checksums(getattr(ros1("actionlib.msg"), f"{name}Action"))
-    assert len(generated) == 7
+    assert generated == checksums(getattr(ros1("actionlib.msg"), f"{name}Action")) and len(generated) == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("SetBool", SET_BOOL), ("Empty", "---\n"), ("Trigger", "---\nbool success\nstring message\n")]
-)
+@pytest.mark.parametrize(("name", "text"), [("SetBool", SET_BOOL), ("Empty", "---\n"), ("Trigger", TRIGGER)])
 def test_service_equals_that_of_the_compiled_package(name: str, text: str) -> None:
     need_ros1("std_srvs.srv")
     compiled, generated = getattr(ros1("std_srvs.srv"), name), service(f"std_srvs/{name}", text)
@@ -74,5 +72,4 @@ def test_debian_packages_come_last_in_the_path() -> None:
     )
     child = subprocess.run([sys.executable, "-c", code, DEBIAN], capture_output=True, text=True, cwd=ROOT, check=True)
     unchanged, count, yaml = child.stdout.split()
-    assert (unchanged, count) == ("True", "1")
-    assert not yaml.startswith(DEBIAN)
+    assert (unchanged, count) == ("True", "1") and not yaml.startswith(DEBIAN)

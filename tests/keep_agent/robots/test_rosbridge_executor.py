@@ -22,7 +22,6 @@ from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge.skill_clients import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import QUICK, Gate, ScriptPlanner, in_background, limited, limits
-from tests.keep_agent.robots.ros import free_port
 
 WAVE = ("wave",)
 SERVICE = {"kind": "service", "name": "/do", "type": "a/Do"}
@@ -50,15 +49,6 @@ def stopped(session: RobotSession, wait: Callable[[], object]) -> TaskReport:
     return running.result(WAIT)
 
 
-def break_connection(robot: StandIn, bridge: Bridge) -> None:
-    """Break the connection, and return when the client has noticed."""
-    loss = Event()
-    bridge.on_lost(loss.set)
-    robot.subscribed("/facts")  # so that the robot knows the connection
-    robot.cut()
-    assert loss.wait(WAIT)
-
-
 def wait_for_facts(executor: RosbridgeExecutor) -> None:
     with executor._news:
         assert executor._news.wait_for(lambda: executor._facts, WAIT)
@@ -72,8 +62,7 @@ def test_ros2_action_carries_out_a_skill(robot: StandIn, bridge: Bridge) -> None
     wait_for_facts(executor)
     session = session_of(executor, watch=events.append)
     report = session.run("greet")
-    assert report.success
-    assert report.steps[0].outcome == Outcome(True, "waved")
+    assert report.success and report.steps[0].outcome == Outcome(True, "waved")
     assert [event.text for event in events if isinstance(event, Feedback)] == ["wave: arm up"]
     [[mug]] = session.planner.facts
     assert (mug.id, mug.type, mug.category, mug.place) == ("mug_1", "mug", "object", "table_1")
@@ -84,6 +73,7 @@ def test_ros2_action_carries_out_a_skill(robot: StandIn, bridge: Bridge) -> None
     [
         ((ABORTED, {"success": False, "report": "no arm"}), failed("no arm")),
         ((ABORTED, {}), failed("the robot says aborted")),
+        ((CANCELED, {"success": False, "report": ""}), failed("the robot says cancelled")),
         ((SUCCEEDED, {"success": False, "report": "fell"}), failed("fell")),
         ((SUCCEEDED, {"success": True}), Outcome(True)),
         (ValueError("no such action type"), failed("no such action type")),
@@ -92,42 +82,17 @@ def test_ros2_action_carries_out_a_skill(robot: StandIn, bridge: Bridge) -> None
         ((None, {"status": SUCCEEDED, "success": True}), Outcome(True)),
         ((None, None), failed("the robot says None")),
         ((ABORTED, "no arm"), failed("no arm")),
+        ((ABORTED, {"success": "?", "report": "no arm"}), failed("no arm")),
     ],
 )
 def test_result_of_a_ros2_action_is_an_outcome(robot: StandIn, bridge: Bridge, end: object, outcome: Outcome) -> None:
-    def act(goal: dict, feedback: object, cancelled: Event) -> tuple[int, dict]:
+    def act(*_: object) -> tuple[int, dict]:
         if isinstance(end, Exception):
             raise end
         return end
 
     robot.actions["/execute_skill"] = act
     assert perform(bridge) == outcome
-
-
-def test_ros2_action_works_after_a_reconnection(robot: StandIn, bridge: Bridge) -> None:
-    """roslibpy would increase the time between its attempts up to an hour."""
-    assert bridge.ros.factory.maxDelay == RETRY < 10
-    robot.actions["/execute_skill"] = wave
-    executor, back = RosbridgeExecutor(bridge, WAVE), Event()
-    break_connection(robot, bridge)
-    bridge.on_ready(lambda: back.set() if bridge.connected else None)
-    assert back.wait(WAIT)
-    assert executor.execute("wave", str) == Outcome(True, "waved")
-
-
-def test_stop_cancels_a_ros2_action(robot: StandIn, bridge: Bridge) -> None:
-    def act(goal: dict, feedback: Callable[[dict], None], cancelled: Event) -> tuple[int, dict]:
-        feedback({"current_status": "arm up"})
-        assert cancelled.wait(WAIT)
-        return CANCELED, {"success": False, "report": ""}
-
-    robot.actions["/execute_skill"] = act
-    moving = Event()
-    executor = RosbridgeExecutor(bridge, WAVE)
-    session = session_of(executor, watch=lambda event: moving.set() if isinstance(event, Feedback) else None)
-    report = stopped(session, lambda: moving.wait(WAIT))
-    assert (report.stop, report.hanging) == ("stopped", "")
-    assert report.steps[0].outcome == failed("the robot says cancelled")
 
 
 def actionlib_robot(
@@ -163,23 +128,19 @@ def actionlib_robot(
         *((odd, {"result": {"success": True}}, failed(f"the robot says {odd!r}")) for odd in ([3], {})),
     ],
 )
-def test_result_of_a_ros1_action_becomes_an_outcome(
-    robot: StandIn, bridge: Bridge, status: Any, result: dict, outcome: Outcome
-) -> None:
+def test_ros1_result_is_an_outcome(robot: StandIn, bridge: Bridge, status: Any, result: dict, outcome: Outcome) -> None:
     feedback: list[str] = []
     assert actionlib_robot(robot, bridge, status, result).execute("wave", feedback.append) == outcome
     assert feedback == ["arm up"]
     goal = robot.messages["/execute_skill/goal"][0]
-    assert goal["goal"] == {"task": "wave"}
-    assert goal["goal_id"]["stamp"]["secs"] > 1_000_000_000
+    assert goal["goal"] == {"task": "wave"} and goal["goal_id"]["stamp"]["secs"] > 1_000_000_000
 
 
 def test_stop_cancels_a_ros1_action(robot: StandIn, bridge: Bridge) -> None:
     result = {"result": {"success": False, "report": "let go"}}
     executor = actionlib_robot(robot, bridge, 2, result, wait_for_cancel=True)
     report = stopped(session_of(executor), lambda: robot.until(lambda: robot.messages["/execute_skill/goal"]))
-    assert report.stop == "stopped"
-    assert report.steps[0].outcome == failed("let go")
+    assert report.stop == "stopped" and report.steps[0].outcome == failed("let go")
 
 
 @pytest.mark.parametrize("skill", ["wave", "nod"])
@@ -187,12 +148,6 @@ def test_service_carries_out_a_skill(robot: StandIn, bridge: Bridge, skill: str)
     robot.services["/do"] = lambda args: {"fine": args["deed"] == "wave", "why": "a reason"}
     fields = Fields(skill="deed", ok="fine", message="why")
     assert perform(bridge, skill=skill, fields=fields, **SERVICE) == Outcome(skill == "wave", "a reason")
-
-
-def test_response_of_a_service_without_a_flag_is_a_success(robot: StandIn, bridge: Bridge) -> None:
-    robot.services["/do"] = lambda args: {}
-    assert perform(bridge, fields=Fields(ok=None), **SERVICE) == Outcome(True)
-    assert "no field 'success'" in perform(bridge, **SERVICE).message
 
 
 def test_failed_cancellation_by_a_service_is_logged(
@@ -225,28 +180,11 @@ def test_service_that_cannot_be_cancelled_hangs(robot: StandIn, bridge: Bridge) 
     assert (report.stop, report.hanging) == ("skill_hangs", "wave")
 
 
-def test_skills_come_from_a_topic(robot: StandIn, bridge: Bridge) -> None:
-    executor = RosbridgeExecutor(bridge, "/skills", timeout=WAIT)
-    robot.publish("/skills", {"data": "no JSON"}, latch=True)
-    robot.publish("/skills", {"data": json.dumps(["nod", "bow"])}, latch=True)
-    assert executor.skills() == ("nod", "bow")
-
-
 def test_robot_without_skills_is_an_error(robot: StandIn, bridge: Bridge) -> None:
     executor = RosbridgeExecutor(bridge, "/skills", timeout=0.05)
     with pytest.raises(RobotTimeout, match="did not name its skills"):
         executor.skills()
     assert session_of(executor).run("greet").stop == "executor_error"
-
-
-def test_invalid_facts_are_dropped(robot: StandIn, bridge: Bridge) -> None:
-    executor = RosbridgeExecutor(bridge, WAVE)
-    robot.subscribed("/facts")
-    for data in ("nonsense", json.dumps([{"no": "id"}]), json.dumps({"id": "cup_2", "states": ["dirty"]})):
-        robot.publish("/facts", {"data": data})
-    wait_for_facts(executor)
-    [cup] = executor.observe()
-    assert (cup.id, cup.states) == ("cup_2", ("dirty",))
 
 
 def test_lost_connection_ends_the_task_and_later_cancels_the_skill(robot: StandIn, bridge: Bridge) -> None:
@@ -299,10 +237,13 @@ def test_skill_without_a_result_counts_as_lost(robot: StandIn, bridge: Bridge, m
 
 def test_lost_connection_drops_skills(robot: StandIn, bridge: Bridge) -> None:
     """roslibpy would send them later, and the robot would move unexpectedly."""
-    executor = RosbridgeExecutor(bridge, WAVE)
+    executor, loss = RosbridgeExecutor(bridge, WAVE), Event()
+    assert bridge.ros.factory.maxDelay == RETRY < 10  # roslibpy would increase the time between attempts up to an hour
+    bridge.on_lost(loss.set)
     robot.subscribed("/facts")
     robot.open.clear()
-    break_connection(robot, bridge)
+    robot.cut()
+    assert loss.wait(WAIT)
     with pytest.raises(ConnectionLost, match="is gone"):
         executor.execute("wave", str)
     with pytest.raises(ConnectionLost, match="is gone"):
@@ -312,12 +253,6 @@ def test_lost_connection_drops_skills(robot: StandIn, bridge: Bridge) -> None:
     robot.subscribed("/facts")  # roslibpy has reconnected
     assert not robot._goals
     assert executor.execute("wave", str).ok
-
-
-def test_missing_rosbridge_is_an_error() -> None:
-    port = free_port()
-    with pytest.raises(ConnectionLost, match=f"no rosbridge answers at 127.0.0.1:{port} within 0.2 s"):
-        Bridge("127.0.0.1", port, timeout=0.2)
 
 
 @pytest.mark.parametrize(("choices", "text"), [({"kind": "magic"}, "magic"), ({"kind": "service"}, "type")])

@@ -1,5 +1,3 @@
-"""Service for all transports: single plans, facts as JSON, the status, and one task at a time."""
-
 from __future__ import annotations
 
 import json
@@ -21,10 +19,6 @@ from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
 OVERTAKEN = failed("something else was begun")
-
-
-def ids(planner: ScriptPlanner) -> list[str]:
-    return [fact.id for facts in planner.facts for fact in facts]
 
 
 def test_plan_without_a_report_counts_as_carried_out() -> None:
@@ -84,8 +78,9 @@ def test_second_task_or_plan_is_refused_during_a_task() -> None:
     service, _, robot = service_of(["wave"], wave=robots.until_cancelled)
     task = robots.later(lambda: service.run("greet"))
     assert robot.started.wait(WAIT)
-    assert service.run("another").stop == "busy"
-    assert not service.plan("greet", SKILLS).ok
+    busy, answer = service.run("another"), service.plan("greet", SKILLS)
+    assert (busy.stop, answer.ok) == ("busy", False)
+    assert all("a task is on" in text for text in (busy.message, answer.report))
     service.stop("enough")
     assert task.result(WAIT).stop == "stopped"
 
@@ -95,25 +90,26 @@ def test_goal_cancelled_before_it_began_does_nothing() -> None:
     statuses = []
     service, _, robot = service_of(["wave"], watch=robots.fail, tell=statuses.append)
     assert service.run("greet", stopped=lambda: True).stop == "stopped"
-    assert robot.executed == []
-    assert json.loads(statuses[-1])["stop"] == "stopped"
+    assert robot.executed == [] and json.loads(statuses[-1])["stop"] == "stopped"
 
 
 def test_facts_as_json_join_those_of_the_robot() -> None:
     service, planner, _ = service_of((), [fact(1)])
     service.facts(json.dumps([{"id": "cup_2", "place": "sink_1", "states": ["dirty"]}]))
+    service.facts('{"id": "fridge_1", "category": "receptacle"}')
     service.facts("nonsense")
     service.run("greet")
     [facts] = planner.facts
-    assert [(fact.id, fact.type, fact.states) for fact in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
+    cup, fridge = ("cup_2", "cup", "object", ("dirty",)), ("fridge_1", "fridge", "receptacle", ())
+    values = [(fact.id, fact.type, fact.category, fact.states) for fact in facts]
+    assert values == [cup, fridge, ("mug_1", "mug", "object", ())]
 
 
 def test_failure_without_a_reason_has_a_feedback_text() -> None:
     service, planner, _ = service_of(["nod"], nod=lambda robot: failed(""))
     feedback = list[str]()
     service.run("greet", feedback.append)
-    assert "nod: failed: it did not work" in feedback
-    assert planner.reports == [failed(""), Outcome(True)]
+    assert "nod: failed: it did not work" in feedback and planner.reports == [failed(""), Outcome(True)]
 
 
 def test_status_follows_the_task() -> None:
@@ -153,7 +149,7 @@ def test_facts_wait_after_a_failed_plan(fault: str) -> None:
     think.open.set()
     assert robots.all_return(service.session)
     assert service.plan("greet", SKILLS).ok
-    assert ids(planner) == ["mug_1"] * (1 + (fault == "error"))
+    assert [fact.id for facts in planner.facts for fact in facts] == ["mug_1"] * (1 + (fault == "error"))
 
 
 def test_waiting_fact_does_not_replace_a_newer_one() -> None:
@@ -229,8 +225,7 @@ def test_plan_is_not_returned_after_a_task_that_ran_since(monkeypatch: pytest.Mo
     assert late.entered.wait(WAIT)
     assert service.run("bow").success
     late.open.set()
-    assert not plan.result(WAIT).ok
-    assert planner.reports[0] == OVERTAKEN
+    assert not plan.result(WAIT).ok and planner.reports[0] == OVERTAKEN
 
 
 def test_closing_ends_a_plan() -> None:
@@ -265,8 +260,7 @@ def test_late_plan_of_another_task_is_not_reported_as_carried_out() -> None:
     planner.hooks.clear()
     service.session.limits = QUICK
     assert service.plan("bow", SKILLS).ok
-    assert planner.reports == [Outcome(True)]
-    assert planner.count("plan") == 2
+    assert planner.reports == [Outcome(True)] and planner.count("plan") == 2
 
 
 def test_closed_service_refuses_calls() -> None:
@@ -277,14 +271,7 @@ def test_closed_service_refuses_calls() -> None:
     assert planner.calls == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "3", '["mug"]', "[{}]", '[{"id": 3}]', '[{"id": "a", "colour": "red"}]', "[" * 100_000]
-)
+@pytest.mark.parametrize("text", ["", "{", "3", '["a"]', "[{}]", '[{"id": 3}]', '[{"id": "a", "b": 1}]', "[" * 100_000])
 def test_invalid_facts_are_refused(text: str) -> None:
     with pytest.raises(DataError):
         read_facts(text)
-
-
-def test_single_fact_needs_no_array() -> None:
-    [fridge] = read_facts('{"id": "fridge_1", "category": "receptacle", "states": ["open"]}')
-    assert (fridge.type, fridge.category, fridge.states) == ("fridge", "receptacle", ("open",))

@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots import Finished, Limits, TaskReport
-from tests.keep_agent.robots.robots import (
-    WAIT,
-    ScriptPlanner,
-    ScriptRobot,
-    all_return,
-    fact,
-    fail,
-    in_background,
-    scripted,
-)
+from tests.keep_agent.robots import robots
+from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, scripted
 from tests.waiting import until
 
 LIMITS = Limits(skill=0.03, task=0.3, answer=0.06, cancel=0.05, period=0.004, steps=6, failures=3)
@@ -45,7 +37,7 @@ def act(deed: str, robot: ScriptRobot, release: Event) -> Outcome:
         case "hang":
             release.wait()
         case "blind":
-            robot.observe = fail
+            robot.observe = robots.fail
         case "slow":
             robot.cancelled.wait(0.01)
     return Outcome(True)
@@ -73,21 +65,18 @@ def test_every_task_ends(deeds: list[str], thoughts: list[str], stop: int | None
         watch=events.append,
     )
     try:
-        future = in_background(session, "greet")
+        future = robots.in_background(session, "greet")
         if stop is not None:
             time.sleep(stop / 1e3)
             session.stop("pressed")
         report = future.result(WAIT)
-        assert isinstance(events[-1], Finished)
-        assert events[-1].report == report
-        assert len(report.steps) <= LIMITS.steps
-        assert report.success == (report.stop == "done")
+        assert isinstance(events[-1], Finished) and events[-1].report == report
+        assert len(report.steps) <= LIMITS.steps and report.success == (report.stop == "done")
         assert report.hanging or not robot.running
         assert planner.count("report") <= planner.count("plan")
     finally:
         release.set()
-    assert all_return(session)
-    assert not robot.running
+    assert robots.all_return(session) and not robot.running
     check_dialogue(planner, report)
 
 
@@ -98,8 +87,7 @@ def check_dialogue(planner: ScriptPlanner, report: TaskReport) -> None:
     end = calls.pop() if calls and calls[-1] == "finish" else ""
     late = report.stop == "planner_timeout" and calls[-1:] == ["report"]  # the report on "done" may be the end
     assert late or bool(end) == bool(calls and not report.success)
-    assert "finish" not in calls
-    assert "report" not in calls[:1]
+    assert "finish" not in calls and "report" not in calls[:1]
     assert all(pair != ("report", "report") for pair in pairwise(calls))
     assert planner.count("report") == planner.decisions
     assert planner.decisions >= planner.count("plan") - 1, "a planner that failed is not called again"

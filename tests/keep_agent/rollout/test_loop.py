@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.scene import Episode
+from envs.alfred.scene import Episode, Task
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.spec import load_episodes as load_apartments
 from keep_agent.config.factory import demonstration, expert_oracle, make_planner
@@ -77,10 +77,9 @@ def test_expert_succeeds_in_the_steps_of_the_demonstration(skills: str, observab
 
 
 def test_early_done_and_step_limit_are_different_stops() -> None:
-    result, _ = play(Scripted("done"), episode(MUG), world())
-    assert [(task.stop, task.success, task.steps) for task in result.tasks] == [("done", False, 1)]
-    result, _ = play(Scripted(*["go to cabinet 1"] * 3), episode(MUG), world(max_steps=3))
-    assert [(task.stop, task.success, task.steps) for task in result.tasks] == [("max_steps", False, 3)]
+    for stop, skills in (("done", ["done"]), ("max_steps", ["go to cabinet 1"] * 3)):
+        result, _ = play(Scripted(*skills), episode(MUG), world(max_steps=3))
+        assert [(task.stop, task.success, task.steps) for task in result.tasks] == [(stop, False, len(skills))]
 
 
 def test_planner_receives_facts_feedback_and_ends_in_order() -> None:
@@ -88,9 +87,8 @@ def test_planner_receives_facts_feedback_and_ends_in_order() -> None:
     _, entries = play(planner, episode(MUG, APPLE), world())
     first, failure, changed, done, finished, *_ = planner.calls
     assert {"mug_1", "cabinet_1", "agent"} <= set(first)
-    assert failure[0] == "open countertop 1" and failure[1] is False and failure[2]
-    assert changed == []
-    assert done[:2] == ("done", True)
+    assert failure[:2] == ("open countertop 1", False) and failure[2]
+    assert (changed, done[:2]) == ([], ("done", True))
     assert finished == (TaskResult(MUG.instruction, False, 2), APPLE.instruction)
     assert planner.calls[-1] == (TaskResult(APPLE.instruction, False, 1), None)
     step = next(entry for entry in entries if entry["event"] == "step")
@@ -123,15 +121,13 @@ class Forgetful(ExpertPlanner):
         raise RuntimeError("nothing to write with")
 
 
-def test_crash_after_the_last_task_fails_it() -> None:
-    result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG), world())
-    assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
-
-
-def test_crash_between_tasks_counts_no_conditions_of_the_next_task() -> None:
-    result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG, APPLE), world())
-    assert [(task.met, task.total, task.steps, task.stop) for task in result.tasks][1:] == [(0, 1, 0, "crash")]
-    assert result.tasks[0].success
+@pytest.mark.parametrize("tasks", [(MUG,), (MUG, APPLE)])
+def test_crash_at_the_end_of_a_task_fails_the_next_one_or_the_last(tasks: tuple[Task, ...]) -> None:
+    result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(*tasks), world())
+    *done, crash = result.tasks
+    assert (crash.stop, crash.success) == ("crash", False) and result.crashed
+    assert [task.success for task in done] == [True] * (len(tasks) - 1)
+    assert not done or (crash.met, crash.total, crash.steps) == (0, 1, 0), "no conditions of the next task count"
 
 
 @pytest.mark.parametrize("error", [ModelError("logits are not finite"), KeyboardInterrupt()], ids=repr)
@@ -145,13 +141,18 @@ def test_model_error_and_interrupt_are_raised(error: BaseException) -> None:
     assert caught.value is error
 
 
-def test_data_error_of_the_reset_is_raised() -> None:
+def test_data_error_of_the_reset_is_raised_and_an_episode_error_fails_the_episode() -> None:
     class Broken(AlfredEnv):
-        def reset(self, **options: Any) -> Any:
-            raise DataError("traj_data.json is truncated")
+        def reset(self, **_: Any) -> Any:
+            raise error
 
+    env, error = Broken(episodes=[episode(MUG)]), DataError("traj_data.json is truncated")
     with pytest.raises(DataError, match="truncated"):
-        play(Scripted(), episode(MUG), Broken(episodes=[episode(MUG)]))
+        play(Scripted(), episode(MUG), env)
+    error = EpisodeError("it does not answer")
+    result, entries = play_pictured(env, Frames("e"))
+    assert [(task.stop, task.met, task.total) for task in result.tasks] == [("crash", 0, 1)] * 2
+    assert result.error.endswith("it does not answer") and [entry["event"] for entry in entries] == ["episode", "crash"]
 
 
 def test_random_planner_depends_on_its_seed_alone() -> None:
@@ -159,8 +160,7 @@ def test_random_planner_depends_on_its_seed_alone() -> None:
         _, entries = play(RandomPlanner(seed), episode(MUG), world())
         return [entry["skill"] for entry in entries if entry["event"] == "step"]
 
-    assert skills(1) == skills(1)
-    assert skills(1) != skills(2)
+    assert skills(1) == skills(1) != skills(2)
 
 
 def play_pictured(env: gymnasium.Env, frames: Frames | None, *skills: str) -> tuple[EpisodeResult, list]:
@@ -211,13 +211,3 @@ def test_notes_of_the_world_are_in_the_first_entry(notes: Any) -> None:
     _, entries = play_pictured(Pictured(world(), notes=notes), None, "done", "done")
     assert entries[0].get("notes") == (notes or None) and not any("notes" in entry for entry in entries[1:])
     assert json.loads(json.dumps(entries)) == entries
-
-
-def test_episode_error_of_the_reset_fails_the_episode() -> None:
-    class Down(AlfredEnv):
-        def reset(self, **_: Any) -> Any:
-            raise EpisodeError("it does not answer")
-
-    result, entries = play_pictured(Down(episodes=[episode(MUG)]), Frames("e"))
-    assert [(task.stop, task.met, task.total) for task in result.tasks] == [("crash", 0, 1)] * 2
-    assert result.error.endswith("it does not answer") and [entry["event"] for entry in entries] == ["episode", "crash"]

@@ -18,11 +18,11 @@ from keep_agent.errors import CapacityError, CorruptError, DataError, StorageErr
 from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
 from keep_agent.rollout.trace import read_trace
 from keep_agent.viewer.trace_index import TraceIndex
-from tests.keep_agent.rollout.test_run_folder import result
+from tests.keep_agent.rollout.test_frames import frames_of, on_disk
+from tests.keep_agent.rollout.test_run_folder import END, result
 from tests.keep_agent.viewer.traces import step
 from tests.rewriting import as_of_version_0_2
 
-END = "episodes.end"
 Reader = Callable[[Path], object]
 
 
@@ -31,7 +31,6 @@ def entries(index: int) -> list[dict[str, Any]]:
 
 
 def finished(path: Path, episodes: int = 3) -> Path:
-    """Make a finished run."""
     folder = RunFolder.create(path, {"planner": {"name": "keep"}})
     for index in range(episodes):
         folder.commit(result(index), entries(index))
@@ -116,13 +115,12 @@ def test_missing_last_line_of_the_trace_is_an_error(run: Path, reader: Reader) -
 def test_missing_last_episode_is_an_error(run: Path) -> None:
     lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
     (run / EPISODES).write_bytes(b"".join(lines[:-1]))
+    before = (run / TRACE).read_bytes()
     for _ in range(2):  # with and without a summary
-        with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
-            RunFolder.read(run)
-        before = (run / TRACE).read_bytes()
-        with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
-            RunFolder.resume(run)
-        assert (run / TRACE).read_bytes() == before
+        for use in (RunFolder.read, RunFolder.resume):
+            with pytest.raises(CorruptError, match=r"lacks its last lines, 3 to 3, as episodes\.end says"):
+                use(run)
+            assert (run / TRACE).read_bytes() == before
         (run / SUMMARY).unlink(missing_ok=True)
 
 
@@ -193,11 +191,10 @@ def test_config_without_its_checksum_or_run_name_is_refused(run: Path) -> None:
                 reader(run)
 
 
-def test_run_killed_at_any_write_keeps_its_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_killed_at_any_write_keeps_commits_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is copied before each change of its files; a kill may leave any of these states."""
     copies: list[tuple[Path, int]] = []
-    run = RunFolder.create(tmp_path / "run", {})
-    committed = 0
+    run, committed = RunFolder.create(tmp_path / "run", {}), 0
 
     def copying(change: Callable[..., Any]) -> Callable[..., Any]:
         def copy_and_change(*arguments: Any, **options: Any) -> Any:
@@ -209,16 +206,19 @@ def test_run_killed_at_any_write_keeps_its_commits(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         for name in ("write", "fsync", "truncate", "ftruncate"):
             patch.setattr(os, name, copying(getattr(os, name)))
-        patch.setattr(Path, "replace", copying(Path.replace))
+        for name in ("mkdir", "rename", "replace"):
+            patch.setattr(Path, name, copying(getattr(Path, name)))
         for index in range(2):
-            run.commit(result(index), entries(index))
+            run.commit(result(index), entries(index), frames_of(f"e{index}"))
             committed += 1
         run.write_summary({"success_rate": 1.0})
     assert len(copies) > 8
     for copy, least in copies:
         with RunFolder.resume(copy) as folder:
-            assert least <= len(folder.results) <= 2
-            assert len(list(read_trace(copy / TRACE))) == 2 * len(folder.results)
+            number = len(folder.results)
+            assert least <= number <= 2 and len(list(read_trace(copy / TRACE))) == 2 * number
+            assert on_disk(copy) == {f"frames/e{e}/000{step}.png": step for e in range(number) for step in range(3)}
+            assert not list(copy.rglob("*.partial"))
 
 
 def test_bytes_without_a_commit_mark_are_cut_off_with_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,8 +235,7 @@ def test_run_of_an_older_version_continues_without_checksums(run: Path, caplog: 
     with RunFolder.resume(run) as folder:
         assert "was made by a version without checksums" in caplog.text
         folder.commit(result(3), entries(3))
-    assert "sum" not in (run / TRACE).read_text()
-    assert len(list(read_trace(run / TRACE))) == 8
+    assert "sum" not in (run / TRACE).read_text() and len(list(read_trace(run / TRACE))) == 8
     lines = (run / TRACE).read_bytes().splitlines(keepends=True)
     (run / TRACE).write_bytes(lines[0] + b"{" + b"".join(lines[1:]))
     with pytest.raises(DataError, match=r"trace\.jsonl:2 is not JSON"):

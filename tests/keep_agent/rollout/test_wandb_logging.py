@@ -81,7 +81,6 @@ def settings(mode: str) -> dict[str, Any]:
 
 
 def log_run(folder: Path, config: dict[str, Any], summary: dict[str, Any]) -> list[Any]:
-    """Log an offline run of `RESULTS`; return its records."""
     log = open_log(settings("offline"), config, folder)
     for episode in RESULTS:
         log.episode(episode)
@@ -100,8 +99,7 @@ def test_offline_log_has_config_metrics_summary_table_and_artifact(tmp_path: Pat
     assert {key: saved_config[key] for key in config} == config
     rows = [row for row in (values(row.item) for row in of_kind(log, "history")) if "episode/success" in row]
     metrics = [(row["episode/index"], row["episode/success"], row["episode/ttft_ms"]) for row in rows]
-    assert metrics == [(0, 1.0, 10.0), (1, 0.0, 10.0)]
-    assert summary_of(log)["success_rate"] == 0.5
+    assert metrics == [(0, 1.0, 10.0), (1, 0.0, 10.0)] and summary_of(log)["success_rate"] == 0.5
     assert "trace" in [artifact.type for artifact in of_kind(log, "artifact")]
     (file,) = tmp_path.glob("wandb/offline-run-*/files/media/table/tables/episodes*.json")
     table = json.loads(file.read_text())
@@ -133,7 +131,6 @@ def test_resumed_run_keeps_its_id(tmp_path: Path) -> None:
 
 
 def test_disabled_mode_writes_no_files_and_unknown_modes_are_refused(tmp_path: Path) -> None:
-    assert isinstance(open_log(settings("disabled"), {}, tmp_path), NoLog)
-    assert not list(tmp_path.iterdir())
+    assert isinstance(open_log(settings("disabled"), {}, tmp_path), NoLog) and not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="wizard"):
         open_log(settings("wizard"), {}, tmp_path)

@@ -1,5 +1,3 @@
-"""Access to ``keep-agent view``: programs and pages of this machine only."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

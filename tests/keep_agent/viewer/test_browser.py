@@ -18,7 +18,7 @@ from keep_agent.viewer.export.html import write_html
 from keep_agent.viewer.trace_index import EpisodeIndex
 from tests import waiting
 from tests.keep_agent.viewer.conftest import play
-from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
+from tests.keep_agent.viewer.traces import EVIL, append, first, opening, run_of, step, write, write_hostile
 
 selenium = pytest.importorskip("selenium")
 from selenium.webdriver import ActionChains  # noqa: E402
@@ -48,9 +48,7 @@ def runs(keep_run: Path, random_run: Path, tmp_path_factory: pytest.TempPathFact
     shutil.copytree(keep_run, root / "keep")
     shutil.copytree(play("cacheblend", root.parent / "blend"), root / "cacheblend")
     shutil.copytree(random_run, root / "random")
-    evil = step(skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
-    fact = {"id": EVIL, "category": "object", "type": "x", "states": [EVIL]}
-    write(root / "evil", [opening(EVIL), evil | {"episode": EVIL, "facts": [fact], "scores": [[EVIL, -1.0]]}])
+    write_hostile(root / "evil")
     return root
 
 
@@ -88,7 +86,7 @@ def press(driver: WebDriver, key: str) -> None:
 
 
 def first_episode(run: Path) -> EpisodeIndex:
-    return next(iter(run_of(run).index.refresh().values()))
+    return first(run_of(run))
 
 
 def page(address: str, run: str, root: Path, **options: object) -> str:
@@ -139,7 +137,7 @@ def test_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) 
 
 def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str, runs: Path) -> None:
     run = run_of(runs / "keep")
-    episode = next(iter(run.index.refresh().values()))
+    episode = first(run)
     last = len(episode.places) - 1
     open_page(chrome, page(address, "keep", runs))
     for key, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
@@ -149,10 +147,9 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
         assert run.index.entry(episode, number)["instruction"] == text(chrome, ".keep-viewer .instruction")
     ActionChains(chrome).key_down(Keys.SHIFT).send_keys(Keys.ARROW_LEFT).key_up(Keys.SHIFT).perform()
     at_step(chrome, max(0, last - 10))
-    press(chrome, Keys.HOME)
-    at_step(chrome, 0)
-    press(chrome, Keys.ARROW_LEFT)
-    at_step(chrome, 0)
+    for key in (Keys.HOME, Keys.ARROW_LEFT):
+        press(chrome, key)
+        at_step(chrome, 0)
     move = "const slider = arguments[0]; slider.value = 2; slider.dispatchEvent(new Event('input'))"
     chrome.execute_script(move, find(chrome, ".track-box input"))
     at_step(chrome, 2)
@@ -176,7 +173,7 @@ def test_address_names_the_visible_step(chrome: WebDriver, address: str, runs: P
 
 def test_click_on_a_block_shows_its_text_and_ranks(chrome: WebDriver, address: str, runs: Path) -> None:
     run = run_of(runs / "keep")
-    episode = next(iter(run.index.refresh().values()))
+    episode = first(run)
     number, entry = next(
         (number, entry)
         for number in range(len(episode.places))
@@ -208,8 +205,7 @@ def test_deep_link_opens_its_step_also_after_a_reload(chrome: WebDriver, address
     chrome.refresh()
     until(chrome, lambda: text(chrome, ".keep-viewer .action"), "a step")
     at_step(chrome, 3)
-    assert text(chrome, ".keep-viewer header.step") == header
-    assert query(chrome)["segment"] == "did_1"
+    assert text(chrome, ".keep-viewer header.step") == header and query(chrome)["segment"] == "did_1"
 
 
 def test_step_is_redrawn_for_another_width_only(chrome: WebDriver, address: str, runs: Path) -> None:
@@ -217,12 +213,11 @@ def test_step_is_redrawn_for_another_width_only(chrome: WebDriver, address: str,
     before = find(chrome, ".layers-panel svg")
     chrome.execute_script("document.querySelector('.track-box').style.height = '99px'")
     framed(chrome)
-    assert script(chrome, "document.querySelector('.layers-panel svg')") == before
+    assert find(chrome, ".layers-panel svg") == before
     chrome.execute_script("document.querySelector('.keep-viewer').style.width = '900px'")
     framed(chrome)
     redrawn = find(chrome, ".layers-panel svg")
-    assert redrawn != before
-    assert int(redrawn.get_attribute("width")) < 900
+    assert redrawn != before and int(redrawn.get_attribute("width")) < 900
 
 
 def test_two_runs_move_together_with_marked_differences(chrome: WebDriver, address: str, runs: Path) -> None:
@@ -264,30 +259,25 @@ def test_pages_load_from_their_server_only(chrome: WebDriver, address: str, runs
     origin = "{0.scheme}://{0.netloc}/".format(urlsplit(address))
     messages = [json.loads(line["message"])["message"] for line in chrome.get_log("performance")]
     urls = [item["params"]["request"]["url"] for item in messages if item["method"] == "Network.requestWillBeSent"]
-    assert len(urls) > 10
-    assert [url for url in urls if not url.startswith((origin, "data:", "blob:"))] == []
+    assert len(urls) > 10 and [url for url in urls if not url.startswith((origin, "data:", "blob:"))] == []
     check_log(chrome)
 
 
 def test_hostile_texts_are_no_markup(chrome: WebDriver, address: str, runs: Path, tmp_path: Path) -> None:
     run = run_of(runs / "evil")
     file = write_html(run, run.index.episode(EVIL), tmp_path / "evil.html")
-    for url in (f"{address}/episode?run=evil&episode={quote(EVIL)}", file.as_uri()):
-        open_page(chrome, url)
-        assert EVIL in text(chrome, ".keep-viewer .action")
-        assert EVIL in text(chrome, ".keep-viewer .tree")
-        assert EVIL in text(chrome, ".keep-viewer .memory")
-        assert script(chrome, "document.querySelectorAll('img[src=x]').length") == 0
-        assert chrome.title != "broken"
-    chrome.get(f"{address}/")
-    until(chrome, lambda: EVIL in text(chrome, ".keep-episodes"), "the list")
-    assert script(chrome, "document.querySelectorAll('img[src=x]').length") == 0
-    assert chrome.title != "broken"
+    viewer = [".keep-viewer .action", ".keep-viewer .tree", ".keep-viewer .memory"]
+    page = f"{address}/episode?run=evil&episode={quote(EVIL)}"
+    for url, selectors in ((page, viewer), (file.as_uri(), viewer), (f"{address}/", [".keep-episodes"])):
+        chrome.get(url)
+        until(chrome, lambda selectors=selectors: all(EVIL in text(chrome, part) for part in selectors), "the texts")
+        framed(chrome)
+        assert count(chrome, "img[src=x]") == 0 and chrome.title != "broken"
 
 
 def test_export_opens_from_a_file_with_its_keys(chrome: WebDriver, runs: Path, tmp_path: Path) -> None:
     run = run_of(runs / "random")
-    episode = next(iter(run.index.refresh().values()))
+    episode = first(run)
     open_page(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
     assert chrome.current_url.startswith("file://")
     press(chrome, Keys.END)
@@ -310,11 +300,6 @@ def test_growing_run_is_followed(chrome: WebDriver, address: str, runs: Path) ->
     at_step(chrome, 2)
     until(chrome, lambda: "take a rest" in text(chrome, ".action"), "the new step")
     shutil.rmtree(run)
-
-
-def append(run: Path, entry: dict) -> None:
-    with (run / "trace.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(entry) + "\n")
 
 
 def test_missing_episode_is_an_error_on_the_page(chrome: WebDriver, address: str) -> None:

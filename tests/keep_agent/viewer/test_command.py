@@ -1,5 +1,3 @@
-"""Command ``keep-agent view``: refused options, and written files."""
-
 from __future__ import annotations
 
 import sys
@@ -21,17 +19,17 @@ def test_public_host_is_refused(host: str, tmp_path: Path) -> None:
         main([str(tmp_path), "--host", host], Console())
 
 
-def test_missing_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no folder"):
-        main([str(tmp_path / "nowhere")], Console())
+@pytest.mark.parametrize(("folder", "text"), [("nowhere", "is no folder"), (".", "no run under")])
+def test_missing_run_is_an_error(folder: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=text):
+        main([str(tmp_path / folder)], Console())
 
 
 def test_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "run", [opening(), step(), opening("f"), step(0, "f")])
+    write(tmp_path / "run" / "deep", [opening(), step(), opening("f"), step(0, "f")])
     file = tmp_path / "out" / "page.html"
     main([str(tmp_path / "run"), "--html", str(file), "--episode", "f"], Console(width=200))
-    assert "<title>f" in file.read_text(encoding="utf-8")
-    assert str(file) in capsys.readouterr().out
+    assert "<title>f" in file.read_text(encoding="utf-8") and str(file) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", [".", ""])

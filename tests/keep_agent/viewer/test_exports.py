@@ -1,5 +1,3 @@
-"""Exports of an episode: a page without a server, and a recording for Rerun."""
-
 from __future__ import annotations
 
 import gzip
@@ -17,28 +15,21 @@ import pytest
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.viewer.export.html import page, write_html
 from keep_agent.viewer.export.rrd import COLOURS, heat_map, write_rrd
-from keep_agent.viewer.runs import Run
 from keep_agent.viewer.step_model import step_view
-from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
+from tests.keep_agent.viewer.traces import EVIL, first, opening, run_of, step, write, write_hostile
 
 
 def content(text: str) -> dict:
-    """Return the data of an exported page."""
     packed = re.search(r'<script type="text/plain" id="steps">(.*?)</script>', text, re.DOTALL)
     assert packed
     return json.loads(gzip.decompress(b64decode(packed[1])))
-
-
-def first(run: Run):
-    return next(iter(run.index.refresh().values()))
 
 
 def test_page_holds_every_step(keep_run: Path, tmp_path: Path) -> None:
     run = run_of(keep_run)
     exported = content(write_html(run, first(run), tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
     views = [step_view(run, first(run), number).to_json() for number in range(len(first(run).places))]
-    assert exported["steps"] == views
-    assert len(exported["overview"]["outlines"]) == len(views)
+    assert exported["steps"] == views and len(exported["overview"]["outlines"]) == len(views)
 
 
 def test_page_holds_its_pictures(random_run: Path) -> None:
@@ -61,11 +52,9 @@ def test_page_loads_nothing_else(keep_run: Path) -> None:
 
 
 def test_texts_of_a_run_are_no_markup(tmp_path: Path) -> None:
-    evil = step(skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
-    run = run_of(write(tmp_path / "run", [opening(EVIL), evil | {"episode": EVIL}]))
+    run = run_of(write_hostile(tmp_path))
     text = page(run, first(run))
-    assert EVIL not in text
-    assert "<img" not in text
+    assert EVIL not in text and "<img" not in text
     assert content(text)["overview"]["episode"] == EVIL
 
 
@@ -95,8 +84,7 @@ def test_failed_recording_keeps_the_older_file(random_run: Path, tmp_path: Path)
     path.write_bytes(b"older")
     with pytest.raises(DataError):
         write_rrd(run, cut, path)
-    assert path.read_bytes() == b"older"
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"older" and list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_rerun_is_an_error(synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

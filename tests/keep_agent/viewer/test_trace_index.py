@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.rollout.trace import read_trace
-from keep_agent.viewer.history import History
 from keep_agent.viewer.trace_index import TraceIndex
-from tests.keep_agent.viewer.traces import crash, end, opening, prompt, step, write
+from tests.keep_agent.viewer.traces import append, crash, end, history_of, opening, prompt, step, write
 
 TRACE = "trace.jsonl"
 LINES = [json.dumps(entry).encode() + b"\n" for entry in entries(Size(steps=12, layers=3, segments=4))]
@@ -24,7 +23,6 @@ WHOLE = b"".join(LINES)
 
 
 def read(index: TraceIndex) -> dict[str, list[Any]]:
-    """Return all step entries by episode from the index."""
     episodes = index.refresh().items()
     return {key: [index.entry(episode, step) for step in range(len(episode.places))] for key, episode in episodes}
 
@@ -41,22 +39,14 @@ def by_line(path: Path) -> dict[str, list[Any]]:
 @given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
 def test_file_that_grows_in_parts_is_read_whole(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("grows") / TRACE
-    index = TraceIndex(path)
-    at = 0
+    index, at = TraceIndex(path), 0
     for cut in [*sorted(cuts), len(WHOLE)]:
         with path.open("ab") as stream:
             stream.write(WHOLE[at:cut])
         at = cut
         complete = WHOLE[:cut].count(b"\n")
         assert sum(len(steps) for steps in read(index).values()) == sum(b'"step"' in line for line in LINES[:complete])
-    assert read(index) == by_line(path)
-    assert not index.problem
-
-
-def test_recorded_run_reads_line_by_line(keep_run: Path) -> None:
-    index = TraceIndex(keep_run / TRACE)
-    assert read(index) == by_line(keep_run / TRACE)
-    assert all(read(index).values())
+    assert read(index) == by_line(path) and not index.problem
 
 
 def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,23 +56,9 @@ def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(index, "_take", lambda place, entry: numbers.append(place.number))
     index.refresh()
     assert numbers == []
-    with (synthetic / TRACE).open("a") as stream:
-        stream.write(json.dumps(step(99, "long-1")) + "\n")
+    append(synthetic, step(99, "long-1"))
     index.refresh()
     assert len(numbers) == 1
-
-
-def test_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
-    run = write(tmp_path, [opening(), step()])
-    index = TraceIndex(run / TRACE)
-    line = json.dumps(step(1, message="über")).encode()
-    with (run / TRACE).open("ab") as stream:
-        stream.write(line[:-9])
-        stream.flush()
-        assert len(index.episode("e").places) == 1
-        stream.write(line[-9:] + b"\n")
-    assert len(index.episode("e").places) == 2
-    assert not index.problem
 
 
 def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -121,23 +97,13 @@ def test_replaced_or_shorter_file_is_read_from_its_beginning(tmp_path: Path) -> 
 )
 def test_reading_stops_at_an_invalid_line(line: str, text: str, tmp_path: Path) -> None:
     run = write(tmp_path, [opening(), step()])
-    with (run / TRACE).open("ab") as stream:
-        stream.write(line.encode("utf-8", "surrogateescape") + b"\n" + json.dumps(step(2)).encode() + b"\n")
+    append(run, line.encode("utf-8", "surrogateescape") + b"\n", step(2))
     index = TraceIndex(run / TRACE)
     assert len(index.refresh()["e"].places) == 1, "lines before it are kept"
     with pytest.raises(DataError, match=text):
         raise DataError(index.problem)
     index.refresh()
     assert len(index.episode("e").places) == 1, "lines after it are ignored"
-
-
-def test_unknown_episode_or_step_is_an_error(tmp_path: Path) -> None:
-    index = TraceIndex(write(tmp_path, [opening(), step()]) / TRACE)
-    with pytest.raises(DataError, match="no episode 'x'"):
-        index.episode("x")
-    for number in (-1, 1):
-        with pytest.raises(DataError, match=f"has 1 steps, none has number {number}"):
-            index.entry(index.episode("e"), number)
 
 
 def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
@@ -171,17 +137,12 @@ def replayed(changes: list[tuple[int, str, str | None]], last: int) -> dict[str,
 @given(changes=CHANGES)
 def test_history_equals_a_replay_of_its_changes(changes: list[tuple[int, str, str | None]]) -> None:
     changes.sort(key=lambda change: change[0])
-    history: History[str] = History()
-    for since, id, value in changes:
-        history.add(since, id, value)
+    history = history_of(*changes)
     for number in range(-1, 11):
         assert dict(history.at(number)) == replayed(changes, number)
 
 
 def test_versions_are_the_texts_up_to_a_step() -> None:
-    history: History[str] = History()
-    for number, value in enumerate(["one", None, "two"]):
-        history.add(number, "a", value)
-    assert history.versions(1, "a") == [(0, "one")]
-    assert history.versions(2, "a") == [(0, "one"), (2, "two")]
+    history = history_of((0, "a", "one"), (1, "a", None), (2, "a", "two"))
+    assert history.versions(1, "a") == [(0, "one")] and history.versions(2, "a") == [(0, "one"), (2, "two")]
     assert history.versions(2, "b") == []

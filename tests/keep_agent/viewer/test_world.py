@@ -1,5 +1,3 @@
-"""Containment tree of the facts up to a step."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -7,13 +5,11 @@ from typing import Any
 from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.history import History
 from keep_agent.viewer.world import World, world
+from tests.keep_agent.viewer.traces import history_of
 
 
-def history_of(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
-    history: History[Entry] = History()
-    for step, fact in facts:
-        history.add(step, fact["id"], None if fact.get("gone") else fact)
-    return history
+def facts_of(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
+    return history_of(*((step, fact["id"], None if fact.get("gone") else fact) for step, fact in facts))
 
 
 def fact(id: str, place: str = "", category: str = "object", **fields: Any) -> dict[str, Any]:
@@ -29,15 +25,14 @@ ROBOT = fact("agent", "fridge_1", "agent", holds="egg_1", sees=["milk_1"])
 
 
 def test_things_are_below_their_places() -> None:
-    history = history_of((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
+    history = facts_of((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
     assert lines(world(history, 0)) == [("kitchen_1", 0), ("fridge_1", 1), ("milk_1", 2), ("shelf_1", 0)]
     kitchen, fridge, *_ = world(history, 0).things
-    assert (kitchen.category, kitchen.step) == ("", -1)
-    assert fridge.states == ("closed",)
+    assert (kitchen.category, kitchen.step) == ("", -1) and fridge.states == ("closed",)
 
 
 def test_agent_has_a_place_and_the_things_in_its_hands_have_none() -> None:
-    history = history_of((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
+    history = facts_of((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
     view = world(history, 1)
     assert (view.agent, view.holds) == ("fridge_1", ("egg_1",))
     assert "egg_1" not in [thing.id for thing in view.things]
@@ -46,19 +41,17 @@ def test_agent_has_a_place_and_the_things_in_its_hands_have_none() -> None:
 
 
 def test_world_at_an_earlier_step() -> None:
-    history = history_of(
-        (0, FRIDGE), (0, fact("egg_1", "fridge_1")), (2, fact("egg_1", "table_1")), (3, {**fact("egg_1"), "gone": True})
-    )
-    assert ("egg_1", 2) in lines(world(history, 1))
-    assert ("egg_1", 1) in lines(world(history, 2))
+    eggs = [(0, fact("egg_1", "fridge_1")), (2, fact("egg_1", "table_1")), (3, fact("egg_1", gone=True))]
+    history = facts_of((0, FRIDGE), *eggs)
+    assert ("egg_1", 2) in lines(world(history, 1)) and ("egg_1", 1) in lines(world(history, 2))
     assert "egg_1" not in dict(lines(world(history, 3)))
     assert [thing.step for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
 
 
 def test_cycle_of_places_is_cut() -> None:
-    history = history_of((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
+    history = facts_of((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
     assert sorted(dict(lines(world(history, 0)))) == ["a", "b", "c"]
 
 
 def test_world_without_facts_is_empty() -> None:
-    assert world(history_of(), 0) == World((), "", ())
+    assert world(facts_of(), 0) == World((), "", ())

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.rollout.trace import SCHEMA
+from keep_agent.viewer.history import History
 from keep_agent.viewer.runs import Library, Run
+from keep_agent.viewer.trace_index import EpisodeIndex
 
 EVIL = "<img src=x onerror=\"document.title='broken'\"></script><script>document.title='broken'</script>"
 
@@ -55,6 +57,31 @@ def write(folder: Path, entries: Iterable[Any]) -> Path:
 
 
 def run_of(folder: Path) -> Run:
-    """Return the only run below a folder."""
     (run,) = Library(folder).runs()
     return run
+
+
+def first(run: Run) -> EpisodeIndex:
+    return next(iter(run.index.refresh().values()))
+
+
+def append(run: Path, *entries: Any) -> None:
+    """Append entries to the trace of a run, or bytes as they are."""
+    with (run / "trace.jsonl").open("ab") as stream:
+        for entry in entries:
+            stream.write(entry if isinstance(entry, bytes) else json.dumps(entry).encode() + b"\n")
+
+
+def write_hostile(folder: Path) -> Path:
+    """Write a run whose texts are markup."""
+    entry = step(0, EVIL, skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
+    fact = {"id": EVIL, "category": "object", "type": "x", "states": [EVIL]}
+    return write(folder, [opening(EVIL), entry | {"facts": [fact], "scores": [[EVIL, -1.0]]}])
+
+
+def history_of(*changes: tuple[int, str, Any]) -> History[Any]:
+    """Return the history of changes (step, id, value)."""
+    history: History[Any] = History()
+    for change in changes:
+        history.add(*change)
+    return history

@@ -1,9 +1,7 @@
-"""Prompt formats: golden texts, and ids of parts that do not depend on their neighbours."""
-
 from __future__ import annotations
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast as Tokens
 
 from keep_agent.errors import ConfigError, ModelError
 from planners.prompts.formats import Example, LotaFormat, PlainFormat, Splicer, make_format
@@ -14,36 +12,34 @@ TURNS = [Turn("find a mug"), Turn("open the Fridge", False, "Cannot find Fridge 
 
 
 @pytest.fixture(scope="module")
-def tiny() -> PreTrainedTokenizerFast:
+def tiny() -> Tokens:
     names = [f"{kind}_{number}" for kind in ("mug", "cabinet") for number in range(1, 22)]
     texts = ["task lota grounded next failed find a mug open the fridge put cabinet cannot to pick up\n"] * 5
     inner = train_tokenizer(texts, names, 400)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
+    return Tokens(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
 
 
-def test_golden_plain_query(tiny: PreTrainedTokenizerFast) -> None:
+def test_golden_plain_query(tiny: Tokens) -> None:
     text = tiny.decode(PlainFormat(tiny).query("lota", "Open the\nFridge", TURNS))
-    assert text == (
-        "task lota open the fridge \n next find a mug \n next open the fridge \n"
-        " failed cannot find fridge to open \n next"
-    )
+    turns = "next find a mug \n next open the fridge \n failed cannot find fridge to open"
+    assert text == f"task lota open the fridge \n {turns} \n next"
 
 
-def test_the_agents_own_line_precedes_the_cue(tiny: PreTrainedTokenizerFast) -> None:
+def test_the_agents_own_line_precedes_the_cue(tiny: Tokens) -> None:
     form, agent_line = PlainFormat(tiny), "mug cabinet_2\n"
     query = tiny.decode(form.query("lota", "Find a mug", TURNS[:1], agent_line))
     assert query == "task lota find a mug \n next find a mug \n mug cabinet_2 \n next"
     assert tiny.decode(form.cue(2, agent_line)) == "mug cabinet_2 \n next"
 
 
-def test_a_focus_precedes_an_instance_level_skill(tiny: PreTrainedTokenizerFast) -> None:
+def test_a_focus_precedes_an_instance_level_skill(tiny: Tokens) -> None:
     form = PlainFormat(tiny)
     assert (form.focus("lota"), form.focus("grounded")) == (0, 3)
     focus = form.line("mug mug_1 cabinet_2")
     assert tiny.decode(form.answer(Turn("open the cabinet 2"), focus)) == "mug mug_1 cabinet_2 open the cabinet_2 \n"
 
 
-def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
+def test_golden_lota_prompt(chat: Tokens) -> None:
     form = LotaFormat(chat, [Example("Get a mug.", ("find a mug", "pick up the mug", "done"))])
     context, query = chat.decode(form.context()), chat.decode(form.query("lota", "Cool a mug", TURNS))
     assert context.startswith("<|im_start|>user\nYou control a robot in a household.")
@@ -52,23 +48,16 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
         "Human: cool a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,"
         " 2. open the Fridge (this action failed: cannot find fridge to open), 3."
     )
-    assert chat.decode(form.candidate("find a mug")) == " find a mug,"
-    assert chat.decode(form.query("lota", "Cool a mug", [], "at start\n")).startswith(
-        "at start\nHuman: cool a mug<|im_"
-    )
-    assert chat.decode(form.cue(2, "at start\n")) == "\nat start\n 2."
-    assert form.focus("grounded") == 0
+    assert chat.decode(form.candidate("find a mug")) == " find a mug," and form.focus("grounded") == 0
 
 
-def test_a_failure_without_a_message_is_stated_in_every_format(
-    tiny: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
-) -> None:
+def test_a_failure_without_a_message_is_stated_in_every_format(tiny: Tokens, chat: Tokens) -> None:
     silent = Turn("open the Fridge", ok=False)
     assert chat.decode(LotaFormat(chat).answer(silent)) == " open the Fridge (this action failed: it did not work),"
     assert "failed it did not work" in tiny.decode(PlainFormat(tiny).answer(silent))
 
 
-def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:
+def test_golden_lota_transcript_of_two_tasks(chat: Tokens) -> None:
     form = LotaFormat(chat)
     ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
     ids += form.opening("lota", "Cool it", later=True) + form.cue(1)
@@ -78,12 +67,11 @@ def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> N
     )
 
 
-def test_instances_are_single_tokens_and_words_have_one_id_everywhere(tiny: PreTrainedTokenizerFast) -> None:
+def test_instances_are_single_tokens_and_words_have_one_id_everywhere(tiny: Tokens) -> None:
     form = PlainFormat(tiny)
     assert form.line("mug mug_21\n")[1] == tiny.convert_tokens_to_ids("mug_21")
     assert form.candidate("put mug 2 in cabinet 21")[1] == tiny.convert_tokens_to_ids("mug_2")
-    assert form.line("mug\n")[0] == form.line("a mug\n")[1]
-    assert form.context() == [tiny.bos_token_id]
+    assert form.line("mug\n")[0] == form.line("a mug\n")[1] and form.context() == [tiny.bos_token_id]
 
 
 @pytest.mark.parametrize("name", ["tiny", "chat"])
@@ -96,7 +84,7 @@ def test_every_line_ends_with_its_own_newline_token(name: str, request: pytest.F
 
 
 @pytest.mark.parametrize("name", ["default", "lota"])
-def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: PreTrainedTokenizerFast) -> None:
+def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: Tokens) -> None:
     form = make_format(name, chat)
     appended = form.opening("lota", "cool a mug")
     for number, turn in enumerate(TURNS, 1):
@@ -104,23 +92,22 @@ def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: Pre
     assert appended + form.cue(3) == form.query("lota", "cool a mug", TURNS)
 
 
-def test_the_agents_own_line_is_a_separate_line(chat: PreTrainedTokenizerFast) -> None:
+def test_the_agents_own_line_is_a_separate_line(chat: Tokens) -> None:
     form, agent_line = make_format("lota", chat), "agent at fridge_1\n"
     text = chat.decode([*form.opening("lota", "cool a mug", agent_line), *form.cue(1), *form.answer(TURNS[0])])
-    assert text.startswith(f"{agent_line}Human: cool a mug")
-    assert text.endswith(f"Robot: 1. {TURNS[0].skill},")
+    assert text.startswith(f"{agent_line}Human: cool a mug") and text.endswith(f"Robot: 1. {TURNS[0].skill},")
     opening = form.opening("lota", "cool a mug", agent_line)
     assert form.query("lota", "cool a mug", [], agent_line) == [*opening, *form.cue(1)]
     assert chat.decode(form.cue(2, agent_line)) == f"\n{agent_line} 2."
 
 
-def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> None:
+def test_no_candidate_is_a_prefix_of_another(tiny: Tokens) -> None:
     form = PlainFormat(tiny)
     short, long = form.candidate("find a mug"), form.candidate("find a mug cabinet")
     assert long[: len(short)] != short
 
 
-def test_a_start_token_can_be_named_for_a_tokenizer_without_one(chat: PreTrainedTokenizerFast) -> None:
+def test_a_start_token_can_be_named_for_a_tokenizer_without_one(chat: Tokens) -> None:
     assert make_format("default", chat).context() == []
     start = chat.convert_tokens_to_ids("<|im_end|>")
     assert make_format("default", chat, start="<|im_end|>").context() == [start]
@@ -130,14 +117,14 @@ def test_a_start_token_can_be_named_for_a_tokenizer_without_one(chat: PreTrained
         make_format("default", chat, start="<s>")
 
 
-def test_refusals_name_the_remedy(tiny: PreTrainedTokenizerFast) -> None:
+def test_refusals_name_the_remedy(tiny: Tokens) -> None:
     with pytest.raises(ConfigError, match="prompt=default"):
         make_format("lota", tiny)
     with pytest.raises(ConfigError, match="default, lota"):
         make_format("haiku", tiny)
 
 
-def test_a_tokenizer_without_a_newline_token_is_refused(tiny: PreTrainedTokenizerFast) -> None:
+def test_a_tokenizer_without_a_newline_token_is_refused(tiny: Tokens) -> None:
     class NoNewline:
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             return [1, 2]

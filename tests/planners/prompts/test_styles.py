@@ -1,5 +1,3 @@
-"""Prompt styles: the lines of facts."""
-
 from __future__ import annotations
 
 import pytest
@@ -11,6 +9,7 @@ from planners.training.rollout_files import FactRecord
 CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed", "unseen"))
 OPEN_CABINET = FactRecord("cabinet_1", "receptacle", "cabinet", states=("open",))
 MUG = FactRecord("mug_1", "object", "mug", "cabinet_1", states=("clean",))
+REMOVED = FactRecord("mug_1", "object", "mug", gone=True)
 MUG_IN_HAND = FactRecord("mug_1", "object", "mug", "agent")
 AGENT = FactRecord("agent", "agent", "agent", "cabinet_1", "mug_1")
 
@@ -21,26 +20,20 @@ def texts(edits: list[Edit]) -> list[str | None]:
 
 def test_plain_lines_are_self_contained_and_rewritten() -> None:
     style = make_style("plain")
-    assert texts(style.edits([CABINET, AGENT])) == [
-        "unseen cabinet cabinet_1 closed\n",
-        "agent at cabinet_1 holding mug_1\n",
-    ]
+    lines = ["unseen cabinet cabinet_1 closed\n", "agent at cabinet_1 holding mug_1\n"]
+    assert texts(style.edits([CABINET, AGENT])) == lines
     assert style.edits([MUG]) == [Edit("mug_1", "object", "mug mug_1 cabinet_1 clean\n")]
     assert style.edits([MUG_IN_HAND])[0] == Edit("mug_1", "object", "mug mug_1 hand\n")
-    removed = FactRecord("mug_1", "object", "mug", gone=True)
-    assert style.edits([removed]) == [Edit("mug_1", "object", None)]
-    assert make_style("plain", "append").edits([removed]) == [Edit("mug_1", "object", "mug mug_1 gone\n")]
+    assert style.edits([REMOVED]) == [Edit("mug_1", "object", None)]
+    assert make_style("plain", "append").edits([REMOVED]) == [Edit("mug_1", "object", "mug mug_1 gone\n")]
 
 
 def test_linked_members_follow_their_header() -> None:
     style = make_style("linked")
-    shelf = FactRecord("shelf_1", "receptacle", "shelf")
-    book = FactRecord("book_1", "object", "book", "shelf_1")
+    shelf, book = FactRecord("shelf_1", "receptacle", "shelf"), FactRecord("book_1", "object", "book", "shelf_1")
     edits = style.edits([OPEN_CABINET, shelf, MUG, book])
-    assert texts(edits) == [
-        "cabinet cabinet_1 open\n", "there mug mug_1 clean\n", "shelf shelf_1\n", "there book book_1\n",
-    ]  # fmt: skip
-    assert edits[1].parent == "cabinet_1"
+    lines = ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n", "shelf shelf_1\n", "there book book_1\n"]
+    assert texts(edits) == lines and edits[1].parent == "cabinet_1"
 
 
 def test_linked_changes_are_new_lines_and_first_lines_stay() -> None:
@@ -49,8 +42,7 @@ def test_linked_changes_are_new_lines_and_first_lines_stay() -> None:
     assert style.edits([MUG_IN_HAND]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n", "mug_1")]
     closed = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed",))
     assert style.edits([closed]) == [Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n", "cabinet_1")]
-    removed = FactRecord("mug_1", "object", "mug", gone=True)
-    assert texts(style.edits([removed])) == ["now mug mug_1 gone\n"]
+    assert texts(style.edits([REMOVED])) == ["now mug mug_1 gone\n"]
 
 
 def test_a_linked_header_is_rewritten_at_the_first_sight_of_its_content() -> None:

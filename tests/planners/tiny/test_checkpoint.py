@@ -19,14 +19,8 @@ from safetensors.torch import load_file
 
 from keep_agent.errors import CapacityError, DataError, ModelError, StorageError
 from memory.engine.models.load import load_model
-from planners.tiny.checkpoint import (
-    STATE_CHECKSUMS,
-    SUMS,
-    latest_checkpoint,
-    load_planner,
-    new_checkpoint,
-    write_planner,
-)
+from planners.tiny import checkpoint as checkpoints
+from planners.tiny.checkpoint import SUMS, latest_checkpoint, load_planner, new_checkpoint, write_planner
 from planners.tiny.growth import deepen
 from planners.tiny.shape import HISTORY
 from planners.training.forward import forward
@@ -60,8 +54,7 @@ def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, folder: Path, call: int) -> Callable[[], int]:
     """Stop at the ``call``-th change of the disk; return a function that counts the changes."""
-    counter = itertools.count(1)
-    number = 0
+    counter, number = itertools.count(1), 0
 
     def before(real: Callable[..., Any]) -> Callable[..., Any]:
         def stopping(*arguments: Any, **more: Any) -> Any:
@@ -89,9 +82,7 @@ def test_a_checkpoint_is_one_folder_with_links_to_its_files(tiny_model: Path, tm
 
 
 @pytest.mark.parametrize("begins", ["empty", "versions", "files", "copy"])
-def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(
-    tiny_model: Path, tmp_path: Path, begins: str
-) -> None:
+def test_a_killed_writer_leaves_the_old_checkpoint_or_a_new_one(tiny_model: Path, tmp_path: Path, begins: str) -> None:
     """Kill at every change of the disk: in a new folder, one with versions, one without, and a copy of one."""
     steps = set()
     for call in itertools.count(1):
@@ -127,25 +118,23 @@ def _begin(folder: Path, source: Path, begins: str) -> dict[str, bytes]:
     first = folder if begins == "versions" else folder.with_name(f"{folder.name} first")
     write(first, source, 1)
     if begins == "files":  # as older releases wrote them
-        for name in FILES - {STATE_CHECKSUMS}:
+        for name in FILES - {checkpoints.STATE_CHECKSUMS}:
             shutil.copy(first / name, folder / name)
     if begins == "copy":
         shutil.copytree(first, folder, dirs_exist_ok=True)
     return contents(folder)
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_one(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, real = write(tmp_path, tiny_model, 1), os.fsync
+
+    def full(number: int) -> None:
+        if not next(counter):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
     for call in range(1, len(FILES) + 1):
-        counter = itertools.count(1)
-
-        def full(number: int, counter: itertools.count = counter, call: int = call) -> None:
-            if next(counter) == call:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            real(number)
-
+        counter = itertools.count(1 - call)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(CapacityError, match="no room for"):
@@ -153,9 +142,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(
         assert contents(tmp_path) == old
 
 
-def test_a_file_system_without_links_is_named(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_links_is_named(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 

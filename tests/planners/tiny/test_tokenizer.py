@@ -1,5 +1,3 @@
-"""Tokenizer of planner-tiny: words without spaces, names as single tokens, and a reproducible training."""
-
 from __future__ import annotations
 
 import random

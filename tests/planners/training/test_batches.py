@@ -1,5 +1,3 @@
-"""The feed of the trainer: mixed settings, batches of the required size, and errors of its thread."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -22,7 +20,6 @@ Make = Callable[..., Rollout]
 
 @pytest.fixture
 def files(tmp_path: Path, make_rollout: Make) -> list[Path]:
-    """Write one file per setting, as eval.dataset does."""
     for skills in ("grounded", "lota"):
         rollouts = (replace(make_rollout(seed), skills=skills) for seed in range(1000))
         write_rollouts(tmp_path / f"{skills}.jsonl.gz", rollouts)
@@ -43,8 +40,7 @@ def test_settings_are_mixed_although_each_file_holds_only_one(files: list[Path])
 
 def test_equal_seeds_give_equal_rollouts(files: list[Path]) -> None:
     first, second = (list(islice(shuffled(files, seed=5), 50)) for _ in range(2))
-    assert first == second
-    assert first != list(islice(shuffled(files, seed=6), 50))
+    assert first == second and first != list(islice(shuffled(files, seed=6), 50))
 
 
 def test_batches_have_the_required_size_and_all_kinds_occur(files: list[Path], tokenizer: Tokenizer) -> None:

@@ -1,5 +1,3 @@
-"""Extension of a planner by the words of another world: old ids and logits stay."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
 from planners.training.trainer import Trainer
 from tests.planners.training.test_train import SMALL
 
+Make = Callable[..., Rollout]
 TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * FREQUENT
 NAMES = ["zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12", "mug_2"]
 OLD = "task grounded put a mug on the countertop\nmug mug_2 countertop_1 hot\nnext go to countertop_1\n"
@@ -31,6 +30,7 @@ def ids(text: str, tokenizer) -> list[int]:
 def test_new_words_and_names_are_single_tokens_and_old_texts_keep_their_ids() -> None:
     _, tokenizer, _ = load_planner(BUNDLED)
     before, size = ids(OLD, tokenizer), tokenizer.get_vocab_size()
+    assert extend_tokenizer(tokenizer, TEXTS[: FREQUENT // 2], ()) == {}, "a rare word stays in pieces"
     new = extend_tokenizer(tokenizer, TEXTS, NAMES)
     assert set(new) == {"zyzzogeton", "zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12"}
     assert all(len(pieces) > 1 and max(pieces) < size for pieces in new.values())
@@ -41,11 +41,6 @@ def test_new_words_and_names_are_single_tokens_and_old_texts_keep_their_ids() ->
         tokenizer.token_to_id(name) for name in ("zyzzogeton_1", "zyzzogeton_12", "zyzzogeton")
     ]
     assert extend_tokenizer(tokenizer, TEXTS, NAMES) == {}
-
-
-def test_a_rare_word_stays_in_pieces() -> None:
-    _, tokenizer, _ = load_planner(BUNDLED)
-    assert extend_tokenizer(tokenizer, TEXTS[: FREQUENT // 2], ()) == {}
 
 
 @torch.no_grad()
@@ -60,9 +55,8 @@ def test_a_widened_model_keeps_its_logits() -> None:
     new = extend_tokenizer(tokenizer, TEXTS, names)
     widen(plain, tokenizer, new)
     after = plain(prompt).logits
-    assert torch.equal(
-        after[..., : min(map(tokenizer.token_to_id, new))], before[..., : min(map(tokenizer.token_to_id, new))]
-    )
+    old = min(map(tokenizer.token_to_id, new))
+    assert torch.equal(after[..., :old], before[..., :old])
     weight = plain.get_input_embeddings().weight
     assert plain.lm_head.weight is weight and len(weight) == plain.config.vocab_size >= tokenizer.get_vocab_size()
     fresh = weight[[tokenizer.token_to_id(name) for name in names[:50]]]
@@ -71,14 +65,11 @@ def test_a_widened_model_keeps_its_logits() -> None:
     assert fresh.norm(dim=-1).mean() == pytest.approx(weight[:1000].norm(dim=-1).mean().item(), rel=0.5)
 
 
-def test_the_trainer_extends_the_planner_it_starts_from_but_not_a_resumed_run(
-    tmp_path: Path, make_rollout: Callable[..., Rollout]
-) -> None:
+def test_a_new_run_extends_its_planner_and_a_resumed_one_does_not(tmp_path: Path, make_rollout: Make) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
+    for folder, rollout in ((first, make_rollout), (second, lambda seed: elsewhere(make_rollout(seed)))):
         folder.mkdir()
-    write_rollouts(first / "a.jsonl.gz", (make_rollout(seed) for seed in range(300)))
-    write_rollouts(second / "a.jsonl.gz", (elsewhere(make_rollout(seed)) for seed in range(300)))
+        write_rollouts(folder / "a.jsonl.gz", (rollout(seed) for seed in range(300)))
 
     def trainer(data: Path, out: str, *more: str) -> Trainer:
         options = ["--data", str(data), "--out", str(tmp_path / out), "--minutes", "1", "--steps", "1", *SMALL, *more]
@@ -101,7 +92,6 @@ def test_the_trainer_extends_the_planner_it_starts_from_but_not_a_resumed_run(
 
 
 def elsewhere(rollout: Rollout) -> Rollout:
-    """Add a thing to a house that the other world does not have."""
     thing = FactRecord("zyzzogeton_1", "receptacle", "zyzzogeton", states=("closed",))
     first, *rest = rollout.tasks
     return replace(rollout, tasks=(replace(first, facts=(*first.facts, thing)), *rest))

@@ -1,5 +1,3 @@
-"""Lessons: written and read unchanged, drawn whole or in part, packed without a memory, each once per round."""
-
 from __future__ import annotations
 
 import gzip
@@ -34,8 +32,7 @@ def test_lessons_are_read_as_written(tmp_path: Path) -> None:
 def test_a_draw_is_the_task_or_some_neighbouring_steps() -> None:
     rng = random.Random(0)
     draws = {MUG.draw(rng) for _ in range(300)}
-    assert (MUG.text, MUG.goal) in draws
-    assert ("walk to the desk take the mug", "go desk find mug") in draws
+    assert (MUG.text, MUG.goal) in draws and ("walk to the desk take the mug", "go desk find mug") in draws
     assert ("walk to the desk leave it on the bed", "go desk put bed") not in draws
     assert len(draws) == 7  # the task, three steps, two pairs, all three
     assert Lesson("x", "find x", ()).draw(rng) == ("x", "find x")

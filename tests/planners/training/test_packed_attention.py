@@ -1,5 +1,3 @@
-"""Attention over packs: equal results of its implementations, and slots that need no mask."""
-
 import pytest
 import torch
 

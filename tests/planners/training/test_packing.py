@@ -38,8 +38,7 @@ def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Toke
     (last,) = (slot for slot in pack.slots if read(tokenizer, targets(slot)).split()[-1] == "done")
     text = read(tokenizer, last.ids)
     mug = next(name for name in last.hidden if name.startswith("mug"))
-    assert last.hidden <= memory
-    assert f"mug {mug} diningtable_1" in text
+    assert last.hidden <= memory and f"mug {mug} diningtable_1" in text
     assert "agent at diningtable_1 holding nothing" in text
 
 
@@ -50,9 +49,7 @@ def test_a_repeated_pick_label_after_a_wrong_turn_counts_once(make_rollout: Make
     assert _picks(replace(task, steps=(wrong, wrong, *task.steps))) == 1
 
 
-def test_labels_are_the_experts_choice_where_the_rollout_was_perturbed(
-    tokenizer: Tokenizer, make_rollout: Make
-) -> None:
+def test_labels_are_the_experts_choice_where_a_rollout_was_perturbed(tokenizer: Tokenizer, make_rollout: Make) -> None:
     rollout = make_rollout(1)
     wrong = next(step for step in rollout.tasks[0].steps if step.skill != step.label)
     label = wrong.label.replace("mug ", "mug_")
@@ -131,8 +128,7 @@ def test_goals_in_the_house_follow_its_memory(tokenizer: Tokenizer, make_rollout
 
 def test_goals_are_targets_and_part_of_later_queries(tokenizer: Tokenizer, make_rollout: Make) -> None:
     (pack,) = packs_of(tokenizer, make_rollout(1), "plain", plans=3)
-    assert pack.memory == ()
-    assert read(tokenizer, targets(pack.slots[0])).strip() == GOAL
+    assert pack.memory == () and read(tokenizer, targets(pack.slots[0])).strip() == GOAL
     (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=1, steps=99, probes=0)
     *steps, trajectory = sorted(pack.slots, key=lambda slot: slot.kind)
     for slot in steps:
@@ -141,9 +137,7 @@ def test_goals_are_targets_and_part_of_later_queries(tokenizer: Tokenizer, make_
     assert read(tokenizer, targets(trajectory)).split("\n")[0].strip() == GOAL
 
 
-def test_the_focus_names_the_target_of_a_step_as_far_as_the_agent_knows_it(
-    tokenizer: Tokenizer, make_rollout: Make
-) -> None:
+def test_the_focus_names_the_target_of_a_step_as_far_as_it_is_known(tokenizer: Tokenizer, make_rollout: Make) -> None:
     rollout = make_rollout(1)
     task = rollout.tasks[0]
     mug = next(fact for fact in task.facts if fact.type == "mug" and fact.id in task.steps[3].skill.replace(" ", "_"))
@@ -208,10 +202,7 @@ def test_packs_of_long_tasks_have_history_lines_in_the_tail(tokenizer: Tokenizer
     walk = [replace(task.steps[0], facts=())] * (PROGRESS + 2)
     long = replace(rollout, tasks=(replace(task, steps=(*walk, task.steps[-1])),))
     (pack,) = packs_of(tokenizer, long, "plain", trajectories=0, steps=99, probes=0)
-    last = max(
-        read(tokenizer, slot.ids).replace("\n ", "\n") for slot in pack.slots if "did" in read(tokenizer, slot.ids)
-    )
+    last = max(text.replace("\n ", "\n") for slot in pack.slots if "did" in (text := read(tokenizer, slot.ids)))
     skill = task.steps[0].skill.replace("cabinet ", "cabinet_")
-    lines = last.split("\n")
-    assert [line.strip() for line in lines].count(f"next {skill}") >= PROGRESS
-    assert 1 <= sum(line.strip().startswith("did") for line in lines) <= 2
+    lines = [line.strip() for line in last.split("\n")]
+    assert lines.count(f"next {skill}") >= PROGRESS and 1 <= sum(line.startswith("did") for line in lines) <= 2

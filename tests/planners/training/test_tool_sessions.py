@@ -1,5 +1,3 @@
-"""Session files: recorded turns, and chats with tool calls."""
-
 from __future__ import annotations
 
 import gzip
@@ -34,6 +32,12 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
+def session_of(file: Path, chat: dict) -> ToolSession:
+    file.write_text(json.dumps(chat))
+    (session,) = read_sessions(file, encode)
+    return session
+
+
 def test_sessions_are_read_as_written(tmp_path: Path) -> None:
     turns = ToolTurn((1, 2, 3), 2, ("mug_1",), 1, True), ToolTurn((4,), 1, ())
     session = ToolSession("one", turns)
@@ -45,12 +49,9 @@ def test_sessions_are_read_as_written(tmp_path: Path) -> None:
 
 
 def test_a_turn_of_a_chat_ends_before_an_action(tmp_path: Path) -> None:
-    file = tmp_path / "chat.jsonl"
-    file.write_text(json.dumps(CHAT))
-    (session,) = read_sessions(file, encode)
+    session = session_of(tmp_path / "chat.jsonl", CHAT)
     first, second = session.turns
-    assert session.name == "chat-1"
-    assert bytes(first.ids).decode() == "system: help\nuser: weather in Rome?\n"
+    assert session.name == "chat-1" and bytes(first.ids).decode() == "system: help\nuser: weather in Rome?\n"
     assert bytes(first.ids[-first.query :]).decode() == "user: weather in Rome?\n"
     assert first.instruction == first.query and first.begins
     assert first.arguments == ("Rome", "1", "two")
@@ -60,11 +61,10 @@ def test_a_turn_of_a_chat_ends_before_an_action(tmp_path: Path) -> None:
 
 
 def test_the_query_span_of_a_turn_without_actionable_messages_is_its_last_tokens(tmp_path: Path) -> None:
-    file = tmp_path / "chat.jsonl"
     system = {"role": "system", "content": "you are a robot in a house with a mug"}
     asks = {"role": "assistant", "tool_calls": [call("go", "{}")]}
-    file.write_text(json.dumps({"messages": [system, asks, asks, {"role": "tool", "content": "there"}, asks]}))
-    (session,) = read_sessions(file, encode)
+    messages = [system, asks, asks, {"role": "tool", "content": "there"}, asks]
+    session = session_of(tmp_path / "chat.jsonl", {"messages": messages})
     assert [min(turn.query, 32) for turn in session.turns] == [32, len(session.turns[1].ids), len("tool: there\n")]
 
 

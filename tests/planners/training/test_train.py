@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from keep_agent.errors import ConfigError, DataError, ModelError
+from keep_agent.errors import ConfigError, KeepError, ModelError
 from memory.engine.models.load import load_model
 from memory.files.checksums import CHECKSUMS
 from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
 from planners.tiny.shape import Shape, lock
 from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.training.forward import faster_precision, forward
+from planners.training.forward import forward
 from planners.training.induction_init import seed_induction
 from planners.training.options import OPTIMIZERS
 from planners.training.packed_attention import collate
@@ -32,6 +32,7 @@ from planners.training.trainer import Trainer, train
 
 Make = Callable[..., Rollout]
 Check = Callable[..., None]
+SLOW = pytest.mark.slow
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
 
 
@@ -49,17 +50,30 @@ def arguments(data: Path, out: Path, steps: int, *more: str) -> argparse.Namespa
     return parser().parse_args(["--data", str(data), "--out", str(out), *limits, *SMALL, *more])
 
 
-@pytest.mark.parametrize(
-    "optimizer", [OPTIMIZERS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in OPTIMIZERS[1:])]
-)
+@pytest.fixture
+def trained(data: Path, tmp_path: Path) -> Trainer:
+    """Train for three steps in the folder ``run``."""
+    trainer = Trainer(arguments(data, tmp_path / "run", 3))
+    trainer.run()
+    return trainer
+
+
+def _train_and_write(team: Team, args: argparse.Namespace) -> None:
+    trainer = Trainer(args, team)
+    trainer.run()
+    Path(args.out).mkdir(exist_ok=True)  # the leading process may still be saving
+    (Path(args.out) / f"sum{team.rank}").write_text(repr([p.double().sum().item() for p in trainer.model.parameters()]))
+    trainer.close()
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS[0], *(pytest.param(kind, marks=SLOW) for kind in OPTIMIZERS[1:])])
 def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     finished = Trainer(arguments(data, out, 60, "--optimizer", optimizer, "--report", "0"))
     finished.run()
     first = json.loads((out / "training.json").read_text())
     losses = [row["loss"] for row in first["progress"]["curve"]]
-    assert len(losses) == first["progress"]["step"] == 60
-    assert sum(losses[-15:]) < 0.95 * sum(losses[:15])
+    assert len(losses) == first["progress"]["step"] == 60 and sum(losses[-15:]) < 0.95 * sum(losses[:15])
     resumed = Trainer(arguments(data, out, 3, "--optimizer", optimizer))
     before, after = finished.optimizers.state(), resumed.optimizers.state()
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
@@ -67,11 +81,10 @@ def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, d
     assert json.loads((out / "config.json").read_text())[SAYS_GOALS]
     resumed.run()
     second = json.loads((out / "training.json").read_text())["progress"]
-    assert second["step"] > first["progress"]["step"]
-    assert second["seconds"] > first["progress"]["seconds"]
+    assert all(second[part] > first["progress"][part] for part in ("step", "seconds"))
 
 
-@pytest.mark.slow
+@SLOW
 def test_processes_that_train_together_have_equal_weights(data: Path, tmp_path: Path) -> None:
     """Two processes take half of the batches each; the weights that each one writes are equal."""
     sums = []
@@ -79,33 +92,18 @@ def test_processes_that_train_together_have_equal_weights(data: Path, tmp_path: 
         args = arguments(data, out := tmp_path / str(size), 4, "--accumulate", "2", "--threads", "1")
         assert in_parallel(size, _train_and_write, args) == 0
         sums.append([(out / f"sum{rank}").read_text() for rank in range(size)])
-        history = json.loads((out / "training.json").read_text())["progress"]
-        assert history["step"] == 4
+        assert json.loads((out / "training.json").read_text())["progress"]["step"] == 4
     assert len(set(sums[1])) == 1 and sums[0] != sums[1]
     assert in_parallel(2, train, arguments(tmp_path / "nothing", tmp_path / "run", 1)) == 2
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("decay", ["0", "0.9"])
 def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> None:
     """With a clock each, their learning rates and then their weights would differ."""
-    args = arguments(
-        data, tmp_path / "run", -1, "--minutes", "0.1", "--decay", decay, "--threads", "1", "--accumulate", "2"
-    )
-    assert in_parallel(2, _train_and_write, args) == 0
+    limits = ["--minutes", "0.1", "--decay", decay, "--threads", "1", "--accumulate", "2"]
+    assert in_parallel(2, _train_and_write, arguments(data, tmp_path / "run", -1, *limits)) == 0
     assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--deepen 4", r"--deepen 4 is for a new run with --init, .* has 2 layers: leave it out"),
-        ("--device cuda:99", r"--device='cuda:99' cannot be used here .*; use auto, cpu or cuda"),
-    ],
-)
-def test_an_impossible_option_is_refused(data: Path, tmp_path: Path, option: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Trainer(arguments(data, tmp_path / "run", 1, *option.split()))
 
 
 def test_every_number_has_a_range() -> None:
@@ -131,15 +129,13 @@ def test_every_number_has_a_range() -> None:
         ("--lr nan", "--lr nan is no learning rate"),
         ("--out FILE", "--out FILE cannot be a folder, since FILE is none; name another place"),
         ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is none"),
-        ("--data nowhere", "no .*rollout files in 'nowhere'; write some with"),
+        ("--data nowhere", "no .*rollout files in 'nowhere'; write some with .*eval.dataset"),
         ("--data FILE", "FILE is a file; name the folder that holds it"),
         ("--init nowhere", "--init nowhere is no planner's folder, which has a training.json; name one"),
         ("--init FILE", "--init FILE is no planner's folder"),
     ],
 )
-def test_a_mistyped_option_is_refused_before_torch_is_loaded(
-    option: str, message: str, data: Path, check_refusal: Check
-) -> None:
+def test_a_mistyped_option_loads_no_torch(option: str, message: str, data: Path, check_refusal: Check) -> None:
     check_refusal(main, "planners.training.trainer", ["--data", str(data), *option.split()], message)
 
 
@@ -159,52 +155,33 @@ def test_a_run_folder_in_use_by_another_process_is_refused(
     assert f"another process is at work in {tmp_path / 'run'}" in capsys.readouterr().err
 
 
-def _train_and_write(team: Team, args: argparse.Namespace) -> None:
-    trainer = Trainer(args, team)
-    trainer.run()
-    Path(args.out).mkdir(exist_ok=True)  # the leading process may still be saving
-    (Path(args.out) / f"sum{team.rank}").write_text(repr([p.double().sum().item() for p in trainer.model.parameters()]))
-    trainer.close()
-
-
-def test_the_precision_is_a_supported_one() -> None:
-    assert faster_precision("cpu") in (torch.bfloat16, torch.float32)
-    assert faster_precision("cuda") is torch.bfloat16
-
-
+@pytest.mark.usefixtures("trained")
 def test_another_optimiser_loads_the_state_that_it_shares(data: Path, tmp_path: Path) -> None:
-    Trainer(arguments(data, tmp_path / "run", 3)).run()
     trainer = Trainer(arguments(data, tmp_path / "run", 3, "--optimizer", "muon"))
-    assert any("embed_tokens" in key for key in trainer.optimizers.state())
-    assert not any("q_proj.weight" in key for key in trainer.optimizers.state())
+    keys = str([*trainer.optimizers.state()])
+    assert "embed_tokens" in keys and "q_proj.weight" not in keys
     trainer.run()
     assert "model.layers.0.self_attn.q_proj.weight.momentum_buffer" in trainer.optimizers.state()
 
 
-def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    trainer = Trainer(arguments(data, out, 3))
-    trainer.run()
-    plain = Qwen2ForCausalLM.from_pretrained(out, dtype=torch.float32)
-    packed, tokenizer, _ = load_planner(out)
+def test_the_saved_folder_is_a_plain_hugging_face_model(trained: Trainer, tmp_path: Path) -> None:
+    plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32)
+    packed, tokenizer, _ = load_planner(tmp_path / "run")
     for (name, a), (_, b) in zip(plain.named_parameters(), packed.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    assert tokenizer.get_vocab() == trainer.tokenizer.get_vocab()
+    assert tokenizer.get_vocab() == trained.tokenizer.get_vocab()
 
 
 @pytest.mark.parametrize("trajectories", [1, 2])
+@pytest.mark.usefixtures("trained")
 def test_packed_attention_equals_the_plain_model(data: Path, tmp_path: Path, trajectories: int) -> None:
     """A trajectory slot gives the same states as the same tokens in one sequence; a single one is computed as one."""
-    trainer = Trainer(arguments(data, tmp_path / "run", 3))
-    trainer.run()
     packed, tokenizer, _ = load_planner(tmp_path / "run")
     packed.eval()
     plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32).eval()
     rollout = next(read_rollouts(data / "a.jsonl.gz"))
-    packer = Packer(
-        lambda text: tokenizer.encode(text).ids, Mix(trajectories=trajectories, steps=0, probes=trajectories - 1)
-    )
-    (pack,) = packer.packs(rollout, "linked")
+    mix = Mix(trajectories=trajectories, steps=0, probes=trajectories - 1)
+    (pack,) = Packer(lambda text: tokenizer.encode(text).ids, mix).packs(rollout, "linked")
     bos = tokenizer.token_to_id(BOS)
     batch = collate([pack], bos, tokenizer.token_to_id(PAD), torch.float32)
     assert batch.causal == (trajectories == 1)
@@ -232,8 +209,7 @@ def test_the_seeded_model_attends_to_fixed_offsets() -> None:
     model.set_attn_implementation("eager")
     weights = model(torch.arange(20)[None], output_attentions=True).attentions[0][0]
     for head, offset in enumerate((1, 2, 3)):
-        assert weights[head, 10].argmax() == 10 - offset
-        assert weights[head, 10, 10 - offset] > 0.5
+        assert weights[head, 10].argmax() == 10 - offset and weights[head, 10, 10 - offset] > 0.5
 
 
 def test_labels_are_shifted_by_one(data: Path, tmp_path: Path) -> None:
@@ -243,28 +219,15 @@ def test_labels_are_shifted_by_one(data: Path, tmp_path: Path) -> None:
     assert torch.equal(batch.ids.flatten()[rows + 1], labels)
 
 
-def test_missing_and_broken_files_are_named(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="eval.dataset"):
-        Trainer(arguments(tmp_path / "nothing", tmp_path / "run", 1))
-    broken = data / "a.jsonl.gz"
-    broken.write_bytes(broken.read_bytes()[:2000])
-    with pytest.raises(DataError, match="a.jsonl.gz"):
-        list(read_rollouts(broken))
-
-
-def test_damaged_weights_are_refused(data: Path, tmp_path: Path) -> None:
+def test_corrupt_weights_are_refused(trained: Trainer, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Trainer(arguments(data, out, 3)).run()
-    load_model(out)
     raw = bytearray((out / WEIGHTS).read_bytes())
     raw[-100] ^= 1
-    (out / WEIGHTS).write_bytes(bytes(raw))
-    with pytest.raises(ModelError, match="SHA-256"):
-        load_model(out)
-    (out / WEIGHTS).write_bytes(b"not weights")
-    for load in (load_planner, lambda out: Trainer(arguments(data, out, 3))):
-        with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
-            load(out)
+    for content in (bytes(raw), b"not weights"):
+        (out / WEIGHTS).write_bytes(content)
+        for use in (load_model, load_planner, lambda folder: Trainer(arguments(data, folder, 3))):
+            with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
+                use(out)
     (out / "checkpoints" / "latest" / CHECKSUMS).unlink()
     with pytest.raises(ModelError, match=r"cannot load .*model\.safetensors .*; restore it"):
         load_planner(out)
@@ -313,22 +276,32 @@ def test_the_published_weights_are_the_running_mean(data: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (
-            ("--init", "planners/planner_tiny"),
-            "--init planners/planner_tiny is for a new run, and .* holds one that did not start from the weights",
-        ),
-        (("--hidden", "48"), "--hidden 48 is for a new model, and the one in .* has 96: leave it out"),
-        (("--vocab", "900"), "--vocab 900 is for a new model, and the one in .* has 600: leave it out"),
+        ("--init planners/planner_tiny", "is for a new run, and .* holds one that did not start from the weights"),
+        ("--deepen 4", "is for a new run with --init, .* has 2 layers: leave it out"),
+        ("--hidden 48", "is for a new model, and the one in .* has 96: leave it out"),
+        ("--vocab 900", "is for a new model, and the one in .* has 600: leave it out"),
     ],
 )
-def test_options_of_a_new_model_are_refused_for_another_shape(
-    option: tuple[str, ...], message: str, data: Path, tmp_path: Path
-) -> None:
+def test_options_of_another_shape_are_refused(option: str, message: str, data: Path, tmp_path: Path) -> None:
     """An ignored option would be recorded in training.json as the shape of the model."""
     Trainer(arguments(data, tmp_path / "run", 1)).run()
-    with pytest.raises(ConfigError, match=message):
-        Trainer(arguments(data, tmp_path / "run", 1, *option))
+    with pytest.raises(ConfigError, match=f"{option} {message}"):
+        Trainer(arguments(data, tmp_path / "run", 1, *option.split()))
     paths = ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "1", "--steps", "1"]
     Trainer(parser().parse_args(paths)).run()  # without options of the shape
     calls = json.loads((tmp_path / "run" / "training.json").read_text())["calls"]
     assert [(call["args"]["hidden"], call["args"]["vocab"]) for call in calls] == [(96, 600)] * 2
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "device", "message"),
+    [
+        ("missing", "cpu", "eval.dataset"),
+        ("", "cuda:99", r"--device='cuda:99' cannot be used here .*; use auto, cpu or"),
+    ],
+)
+def test_missing_rollouts_and_devices_are_refused(
+    data: Path, tmp_path: Path, rollouts: str, device: str, message: str
+) -> None:
+    with pytest.raises(KeepError, match=message):
+        Trainer(arguments(data / rollouts, tmp_path / "run", 1, "--device", device))
