@@ -26,17 +26,11 @@ SNACK = goal(on_apple_coffeetable=1, on_plate_coffeetable=1)
 
 
 def test_every_kind_of_predicate_is_parsed() -> None:
-    counts = {
-        "inside_plate_dishwasher": 2, "turnOn_dishwasher": 1, "holds_book": 1, "sit_sofa": 1, "on_pie_dishwasher": 3,
-    }  # fmt: skip
-    parsed = goal(**counts)
-    assert parsed == (
-        Predicate("inside", "plate", "dishwasher", 2), Predicate("turnOn", "", "dishwasher", 1),
-        Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "dishwasher", 3),
+    """A switch and a seat have the count one; class names of the older simulator are replaced."""
+    assert goal(inside_plate_stove=2, turnOn_stove=3, holds_book=1, sit_sofa=2, on_pie_stove=3) == (
+        Predicate("inside", "plate", "stove", 2), Predicate("turnOn", "", "stove", 1),
+        Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "stove", 3),
     )  # fmt: skip
-
-
-def test_class_names_of_the_older_simulator_are_replaced() -> None:
     assert goal(inside_wine_kitchencabinets=1) == goal(inside_wine_kitchencabinet=1)
 
 
@@ -59,10 +53,6 @@ def test_predicates_with_count_zero_are_left_out() -> None:
     for counts in ({}, {"on_apple_sofa": 0}):
         with pytest.raises(DataError, match="a goal without predicates cannot be reached"):
             goal(**counts)
-
-
-def test_a_switch_and_a_seat_have_the_count_one() -> None:
-    assert [predicate.count for predicate in goal(turnOn_tv=3, sit_sofa=2)] == [1, 1]
 
 
 @pytest.mark.parametrize(
