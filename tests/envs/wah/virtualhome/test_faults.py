@@ -7,6 +7,8 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -92,19 +94,16 @@ def clock_from_fault(server: FakeSimulator) -> LateClock:
     return LateClock(3, lambda: len(server.faults) < faults)
 
 
-def set_clocks(patch: pytest.MonkeyPatch, whole: Callable[[], Clock], tries: Callable[[], Clock]) -> None:
-    """Set the clock of the next call and those of its tries."""
-    clocks: list[Clock] = []
-
-    def clock(_: float) -> Clock:
-        clocks.append(tries() if clocks else whole())
-        return clocks[-1]
-
-    patch.setattr(transport, "Clock", clock)
-
-
 def long_clock() -> Clock:
     return Clock(PATIENCE)
+
+
+def set_clocks(
+    patch: pytest.MonkeyPatch, whole: Callable[[], Clock] = long_clock, tries: Callable[[], Clock] = long_clock
+) -> None:
+    """Set the clock of the next call and those of its tries."""
+    makers = chain([whole], repeat(tries))
+    patch.setattr(transport, "Clock", lambda _: next(makers)())
 
 
 @pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
@@ -114,10 +113,10 @@ def test_lasting_faults_end_with_a_timeout(
     """A busy simulator is retried until the deadline, a silent one a few times for idempotent actions."""
     busy = fault == "busy"
     server.faults.extend([fault] * (1_000_000 if busy else TRIES))
-    whole, tries = (
-        (lambda: RequestClock(server), long_clock) if busy else (long_clock, lambda: clock_from_fault(server))
-    )
-    set_clocks(monkeypatch, whole, tries)
+    if busy:
+        set_clocks(monkeypatch, whole=lambda: RequestClock(server))
+    else:
+        set_clocks(monkeypatch, tries=lambda: clock_from_fault(server))
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(http(server)))
     expect_numbers(caught.value, server, call)
@@ -152,15 +151,12 @@ def test_a_dead_server(home: ToyHome, short_pauses: None, call: str) -> None:
 def test_a_server_that_dies_during_a_request(server: FakeSimulator) -> None:
     server.faults.append("hang")
 
-    def kill() -> None:
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(CALLS["render_script"], Simulator(http(server)))
         until(lambda: server.requests)  # earlier there would be no connection
         server.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(SimulatorGone, match="may have been executed"):
-        CALLS["render_script"](Simulator(http(server)))
-    killer.join()
+        with pytest.raises(SimulatorGone, match="may have been executed"):
+            call.result()
 
 
 def test_a_server_that_never_accepts() -> None:
@@ -177,7 +173,7 @@ def test_a_server_that_never_accepts() -> None:
 
 def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is larger than all buffers."""
-    set_clocks(monkeypatch, long_clock, lambda: LateClock(2))
+    set_clocks(monkeypatch, tries=lambda: LateClock(2))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}"))
         with pytest.raises(SimulatorTimeout, match="may have been executed"):
@@ -191,7 +187,7 @@ def test_one_fault_is_overcome(
     server.faults.append(fault)
     client = http(server)
     if fault in ("hang", "drip"):
-        set_clocks(monkeypatch, long_clock, lambda: clock_from_fault(server) if server.faults else long_clock())
+        set_clocks(monkeypatch, tries=lambda: clock_from_fault(server) if server.faults else long_clock())
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, server.actions()) == (1, ["environment_graph"] * 2)
 
@@ -219,33 +215,32 @@ def test_two_clients_of_one_simulator(
 ) -> None:
     """The second one gets the status busy, and waits."""
     home.gate.clear()
-    first = threading.Thread(target=Simulator(http(server)).environment_graph)
-    first.start()
-    until(server.lock.locked)  # the request is running, not only received
-    with monkeypatch.context() as patch, pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
-        set_clocks(patch, lambda: RequestClock(server), long_clock)
-        Simulator(http(server)).check()
-    client = http(server)
-    second = threading.Thread(target=Simulator(client).check)
-    second.start()
-    until(lambda: client.repeats)
-    home.gate.set()
-    second.join()
-    first.join()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(Simulator(http(server)).environment_graph)
+        until(server.lock.locked)  # the request is running, not only received
+        with monkeypatch.context() as patch, pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
+            set_clocks(patch, whole=lambda: RequestClock(server))
+            Simulator(http(server)).check()
+        client = http(server)
+        second = pool.submit(Simulator(client).check)
+        until(lambda: client.repeats)
+        home.gate.set()
+        second.result()
+        assert first.result() == home.graph()
 
 
 def test_two_threads_of_one_client(server: FakeSimulator, home: ToyHome) -> None:
     """One request at a time; the wait for the other thread counts towards the deadline."""
     simulator = Simulator(http(server))
     home.gate.clear()
-    first = threading.Thread(target=simulator.environment_graph)
-    first.start()
-    until(lambda: server.requests)
-    opener = threading.Timer(0.2, home.gate.set)
-    opener.start()
-    simulator.check()
-    assert server.actions() == ["environment_graph", "idle"]
-    first.join()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(simulator.environment_graph)
+        until(lambda: server.requests)
+        opener = threading.Timer(0.2, home.gate.set)
+        opener.start()
+        simulator.check()
+        assert server.actions() == ["environment_graph", "idle"]
+        assert first.result() == home.graph()
     opener.join()
 
 
