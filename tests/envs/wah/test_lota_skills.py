@@ -133,9 +133,6 @@ SCRIPTS: dict[str, tuple[Any, ...]] = {
     "sitting down": (
         "both", "find a sofa; sit on the sofa", {"character_1": "INSIDE livingroom_1, SITTING sofa_1"}
     ),
-    "standing up": (
-        "both", "find a sofa; sit on the sofa; find a coffee table", {"character_1": "INSIDE livingroom_1"}
-    ),
     "a find leads to the last instance": ("lota", "find an apple; at fridge_1; find a plate; at kitchencabinet_1", {}),
     "a thing is put down at the last instance of the last found class": (
         "lota", f"{CUPCAKE}; find a kitchen cabinet; walk kitchencabinet_1; put down the cupcake -> the kitchen "

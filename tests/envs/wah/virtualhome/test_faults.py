@@ -192,8 +192,9 @@ def test_one_fault_is_overcome(
     assert (client.repeats, server.actions()) == (1, ["environment_graph"] * 2)
 
 
-def test_every_action_is_retried_on_a_busy_simulator(server: FakeSimulator, home: ToyHome) -> None:
-    simulator = Simulator(http(server))
+def test_every_action_is_retried_on_a_busy_simulator(
+    server: FakeSimulator, simulator: Simulator, home: ToyHome
+) -> None:
     simulator.add_character()
     server.faults.extend(["busy", "busy"])
     assert simulator.render_script([LINE])
@@ -201,8 +202,9 @@ def test_every_action_is_retried_on_a_busy_simulator(server: FakeSimulator, home
 
 
 @pytest.mark.parametrize("fault", ["half", "wrong_id", "no_success", "bad_json"])
-def test_an_executed_action_is_never_repeated(server: FakeSimulator, home: ToyHome, fault: str) -> None:
-    simulator = Simulator(http(server))
+def test_an_executed_action_is_never_repeated(
+    server: FakeSimulator, simulator: Simulator, home: ToyHome, fault: str
+) -> None:
     simulator.add_character()
     server.faults.append(fault)
     with pytest.raises(SimulatorError, match="may have been executed"):
@@ -229,9 +231,8 @@ def test_two_clients_of_one_simulator(
         assert first.result() == home.graph()
 
 
-def test_two_threads_of_one_client(server: FakeSimulator, home: ToyHome) -> None:
+def test_two_threads_of_one_client(server: FakeSimulator, simulator: Simulator, home: ToyHome) -> None:
     """One request at a time; the wait for the other thread counts towards the deadline."""
-    simulator = Simulator(http(server))
     home.gate.clear()
     with ThreadPoolExecutor() as pool:
         first = pool.submit(simulator.environment_graph)
@@ -244,24 +245,21 @@ def test_two_threads_of_one_client(server: FakeSimulator, home: ToyHome) -> None
     opener.join()
 
 
-def test_the_limit_of_an_answer(server: FakeSimulator, home: ToyHome) -> None:
+def test_the_limit_of_an_answer(server: FakeSimulator, simulator: Simulator, home: ToyHome) -> None:
     home.extra = [{"id": 2000, "text": "x" * (LIMIT // 2)}]
-    assert Simulator(http(server)).environment_graph() == home.graph()
+    assert simulator.environment_graph() == home.graph()
     home.extra = [{"id": 2000, "text": "x" * LIMIT}]
     with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
-        Simulator(http(server)).environment_graph()
-
-
-def test_a_chunk_without_end(server: FakeSimulator) -> None:
-    """A chunk of size -1 is an endless one for http.client."""
+        simulator.environment_graph()
+    # a chunk of size -1 is an endless one for http.client
     server.raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n" + b" " * (8 * LIMIT)
     server.faults.append("raw")
     with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
-        Simulator(http(server)).check()
+        simulator.check()
 
 
-def test_damaged_replies_end_in_a_result_or_a_simulator_error(server: FakeSimulator) -> None:
-    random, simulator = Random(0), Simulator(http(server))
+def test_damaged_replies_end_in_a_result_or_a_simulator_error(server: FakeSimulator, simulator: Simulator) -> None:
+    random = Random(0)
     body = b'{"id": "ID", "success": true, "message": "[\\"\xc3\xa9\\"]", "value": 0, "message_list": null}'
     reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     reply += b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 17, body)  # an id has 19 digits

@@ -85,14 +85,14 @@ def test_ids_are_not_compared(path: Path) -> None:
         simulator.check()
 
 
-@pytest.mark.parametrize(("count", "damaged"), [*((count, count + 1) for count in range(6)), (12, 6)])
+@pytest.mark.parametrize(("count", "words"), [*((n, f"{n + 1} is damaged") for n in range(6)), (12, "6 is neither")])
 def test_recordings_cut_between_lines_or_continued_after_the_end_are_errors(
-    recorded: Path, count: int, damaged: int
+    recorded: Path, count: int, words: str
 ) -> None:
     lines = recorded.read_text().splitlines(keepends=True)
     assert len(lines) == 6
     recorded.write_text("".join([*lines, *lines][:count]))
-    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match=rf"talk.jsonl:{damaged} is damaged"):
+    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match=f"talk.jsonl:{words}"):
         converse(simulator)
         simulator.check()
 
