@@ -44,7 +44,7 @@ def answer(success: bool, message: str | None = "", value: int = 0) -> Answer:
 class FakeSimulator(AbstractContextManager["FakeSimulator"]):
     """Server on a free port; the end of a ``with`` block stops it with all its threads and connections.
 
-    ``faults`` are names of `FAULTS`, one for each of the next requests. ``requests`` are all valid requests so far,
+    ``faults`` are names of `FAULTS`, one for each of the next requests. ``requests`` are all requests so far,
     ``cameras`` the answer to camera_count, ``drip_seconds`` the time between two bytes, ``raw`` the bytes that the
     fault "raw" sends.
     """
@@ -75,83 +75,58 @@ class FakeSimulator(AbstractContextManager["FakeSimulator"]):
         if not self.stopped.is_set():
             self.stopped.set()
             self._server.shutdown()
-            self._server.break_connections()
+            for connection in self._server.connections:
+                with suppress(OSError):  # closed before
+                    connection.shutdown(socket.SHUT_RDWR)
             self._server.server_close()  # waits for the threads
             self._thread.join()
 
-    def do(self, request: dict[str, Any]) -> Answer:
-        """Execute a valid request."""
-        return _ACTIONS[request["action"]](self, request.get("intParams") or [], request.get("stringParams") or [])
-
-
-Act = Callable[[FakeSimulator, list[int], list[str]], Answer]
-
-
-def _reset(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    try:
-        simulator.home.reset(ints[0] if ints else None)
-    except IndexError:
-        return answer(False, "Invalid scene index")
-    simulator.characters = 0
-    return _graph(simulator, ints, texts)
-
-
-def _graph(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    return answer(True, json.dumps(simulator.home.graph()))
-
-
-def _expand(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    _, graph = json.loads(texts[0]), json.loads(texts[1])
-    try:
-        simulator.home.expand(graph)
-    except Exception as error:  # as the simulator does
-        return answer(False, f"Error processing input graph: {error}")
-    return answer(True, "{}")
-
-
-def _add_character(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    config = json.loads(texts[0])
-    added = simulator.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
-    simulator.characters += added
-    return answer(added, None)
-
-
-def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    if not simulator.characters:
-        return answer(False, "No character added yet!")
-    json.loads(texts[0])
-    success, report = simulator.home.run(texts[1:])
-    return answer(success, "" if success else f"ScriptExcutor 0: {report}\n")
-
-
-_ACTIONS: dict[str, Act] = {
-    "idle": lambda simulator, ints, texts: answer(True), "reset": _reset, "environment_graph": _graph,
-    "expand_scene": _expand, "camera_count": lambda simulator, ints, texts: answer(True, None, simulator.cameras),
-    "add_character": _add_character, "render_script": _run,
-}  # fmt: skip
+    def do(self, action: str, ints: list[int], texts: list[str]) -> Answer:
+        """Execute an action with its parameters."""
+        match action:
+            case "idle":
+                return answer(True)
+            case "reset":
+                try:
+                    self.home.reset(ints[0] if ints else None)
+                except IndexError:
+                    return answer(False, "Invalid scene index")
+                self.characters = 0
+                return answer(True, json.dumps(self.home.graph()))
+            case "environment_graph":
+                return answer(True, json.dumps(self.home.graph()))
+            case "expand_scene":
+                try:
+                    self.home.expand(json.loads(texts[1]))
+                except Exception as error:  # as the simulator does
+                    return answer(False, f"Error processing input graph: {error}")
+                return answer(True, "{}")
+            case "camera_count":
+                return answer(True, None, self.cameras)
+            case "add_character":
+                config = json.loads(texts[0])
+                added = self.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
+                self.characters += added
+                return answer(added, None)
+            case "render_script":
+                if not self.characters:
+                    return answer(False, "No character added yet!")
+                success, report = self.home.run(texts[1:])
+                return answer(success, "" if success else f"ScriptExcutor 0: {report}\n")
+        raise ValueError(action)
 
 
 class _Server(ThreadingMixIn, HTTPServer):
     """HTTP server with one thread per connection; all of them end with the server."""
 
     def __init__(self, simulator: FakeSimulator) -> None:
-        self.simulator = simulator
-        self._connections: set[socket.socket] = set()
+        self.simulator, self.connections = simulator, list[socket.socket]()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, client = super().get_request()
-        self._connections.add(connection)
+        self.connections.append(connection)
         return connection, client
-
-    def shutdown_request(self, request: Any) -> None:
-        self._connections.discard(request)
-        super().shutdown_request(request)
-
-    def break_connections(self) -> None:
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: the client has disconnected, or the server was killed."""
@@ -177,7 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not simulator.lock.acquire(blocking=False):
             return 429, answer(False, "Busy") | number
         try:
-            return 200, simulator.do(request) | number
+            ints, texts = request.get("intParams") or [], request.get("stringParams") or []
+            return 200, simulator.do(request["action"], ints, texts) | number
         finally:
             simulator.lock.release()
 

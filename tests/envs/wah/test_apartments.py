@@ -197,7 +197,9 @@ def test_splits_share_no_apartment() -> None:
     assert {split_of_hash(apartment.signature) for apartment in apartments()} == set(SPLITS)
 
 
-def test_unknown_splits_and_seeds_are_refused() -> None:
+def test_unknown_classes_splits_and_seeds_are_refused() -> None:
+    with pytest.raises(DataError, match="no class 'Fridge'"):
+        default_states("Fridge")
     with pytest.raises(ConfigError, match="unknown split 'dev'"):
         apartment_seed("dev", 0)
     with pytest.raises(ConfigError, match="unknown split 'dev'"):
@@ -216,8 +218,3 @@ def test_unknown_splits_and_seeds_are_refused() -> None:
 )  # fmt: skip
 def test_default_states(class_name: str, states: tuple[str, ...]) -> None:
     assert default_states(class_name) == states
-
-
-def test_unknown_classes_are_refused() -> None:
-    with pytest.raises(DataError, match="no class 'Fridge'"):
-        default_states("Fridge")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from envs.setting import demonstrate, goal_reached
 from envs.wah.apartments.episodes import generate_episode
 from envs.wah.apartments.generator import apartment_seed
 from envs.wah.apartments.placing import lay_out
@@ -201,15 +200,13 @@ def test_a_plan_without_instructions_is_an_error(tmp_path: Path, instructions: A
         load(folder_of_plans(tmp_path, nl_instructions=instructions))
 
 
-def test_the_shared_tasks_are_false_at_the_start_and_solvable(wah_data: Callable[[str], Path]) -> None:
+def test_the_shared_tasks_are_false_at_the_start(wah_data: Callable[[str], Path]) -> None:
     episodes = load(wah_data("."))
     assert len(episodes) == 289 and len({episode.tasks[0].id for episode in episodes}) == 169
     setting = WahSetting()
     for episode in episodes[::6]:
         home, task = setting.begin(episode), episode.tasks[0]
         assert setting.conditions(home, task) == (0, sum(predicate.count for predicate in parse_goal(task.goal)))
-        demonstrate(setting, home, task, setting.max_steps)
-        assert goal_reached(setting, home, task), episode.id
 
 
 def test_the_shared_episodes_are_solvable(wah_data: Callable[[str], Path]) -> None:

@@ -85,19 +85,22 @@ ROOM = Box((3.0, 1.4, 3.0), (6.0, 2.8, 6.0))
 
 
 @pytest.mark.parametrize(
-    ("middle", "size", "spot"),
+    ("thing", "room", "spot"),
     [
-        ((0.4, 0.9, 3.0), (0.8, 1.8, 0.8), (0.8 + ARM, 0.0, 3.0)),  # at the left wall
-        ((5.6, 0.9, 3.0), (0.8, 1.8, 0.8), (5.2 - ARM, 0.0, 3.0)),  # at the right wall
-        ((3.0, 0.9, 0.4), (2.0, 1.8, 0.8), (3.0, 0.0, 0.8 + ARM)),  # at the near wall
-        ((1.0, 0.9, 0.4), (4.0, 1.8, 0.8), (1.0, 0.0, 0.8 + ARM)),  # a long one, not through its end
-        ((3.0, 0.4, 3.0), (1.0, 0.8, 1.0), (3.0, 0.0, 3.5 + ARM)),  # in the very middle
+        (Box((0.4, 0.9, 3.0), (0.8, 1.8, 0.8)), ROOM, (0.8 + ARM, 3.0)),  # at the left wall
+        (Box((5.6, 0.9, 3.0), (0.8, 1.8, 0.8)), ROOM, (5.2 - ARM, 3.0)),  # at the right wall
+        (Box((3.0, 0.9, 0.4), (2.0, 1.8, 0.8)), ROOM, (3.0, 0.8 + ARM)),  # at the near wall
+        (Box((1.0, 0.9, 0.4), (4.0, 1.8, 0.8)), ROOM, (1.0, 0.8 + ARM)),  # a long one, not through its end
+        (Box((3.0, 0.4, 3.0), (1.0, 0.8, 1.0)), ROOM, (3.0, 3.5 + ARM)),  # in the very middle
+        (Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0)), None, (1.0, 1.5 - ARM)),  # before the thing
     ],
 )
 def test_the_standing_point_is_at_the_side_that_faces_the_room(
-    middle: tuple[float, float, float], size: tuple[float, float, float], spot: tuple[float, float, float]
+    thing: Box, room: Box | None, spot: tuple[float, float]
 ) -> None:
-    assert standing_point(Box(middle, size), ROOM) == pytest.approx(spot)
+    point = standing_point(thing, room)
+    assert point == pytest.approx((spot[0], 0.0, spot[1]))
+    assert close(Box(point, BODY), thing)
 
 
 def test_the_standing_point_is_within_the_walls() -> None:
@@ -105,10 +108,3 @@ def test_the_standing_point_is_within_the_walls() -> None:
     narrow = Box((0.0, 1.0, 0.0), (0.2, 2.0, 0.2))
     x, _, z = standing_point(Box((0.0, 1.0, 0.0), (5.0, 1.0, 5.0)), narrow)
     assert (x, z) == pytest.approx((0.2, 0.2)), "a room narrower than the margins"
-
-
-def test_without_a_room_the_standing_point_is_before_the_thing() -> None:
-    target = Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0))
-    spot = standing_point(target, None)
-    assert spot == pytest.approx((1.0, 0.0, 1.5 - ARM))
-    assert close(Box(spot, BODY), target)

@@ -187,7 +187,9 @@ def test_destinations_are_rooms_furniture_and_loose_things(house: Home) -> None:
     assert "go to slippers 1" not in GROUNDED.admissible(house)
     run(house, "pick up slippers 1")
     assert "go to slippers 1" not in GROUNDED.admissible(house) and local(house) == []
-    run(house, "go to sofa 1", "put slippers 1 in sofa 1")
+    run(house, "putback slippers_1 floor_1", "go to sofa 1")
+    assert "go to slippers 1" in GROUNDED.admissible(house), "it lies on the floor again"
+    run(house, "go to slippers 1", "pick up slippers 1", "go to sofa 1", "put slippers 1 in sofa 1")
     assert "go to slippers 1" not in GROUNDED.admissible(house)
 
 

@@ -55,12 +55,8 @@ COUNTED_NAME = re.compile(
 def read_back(sentence: str, task_type: str) -> dict[str, int]:
     """Return the classes in a sentence with counts, by a small reader that knows the names but not the patterns."""
     table = "coffeetable" if task_type in ("prepare_snack", "read_book") else "kitchentable"
-    matches = COUNTED_NAME.findall(_without_idioms(sentence))
+    matches = COUNTED_NAME.findall(re.sub(r"\b(the|dirty) dishes\b", "", sentence.lower()))
     return {table if name == "table" else KINDS[name]: _count(before or after) for before, name, after in matches}
-
-
-def _without_idioms(sentence: str) -> str:
-    return re.sub(r"\b(the|dirty) dishes\b", "", sentence.lower())
 
 
 def _count(words: str) -> int:

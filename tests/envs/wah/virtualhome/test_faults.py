@@ -23,7 +23,7 @@ from envs.wah.virtualhome.errors import SimulatorAnswer, SimulatorBusy, Simulato
 from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
 from keep_agent.errors import KeepError
 from tests.envs.wah.fake_simulator import FAULTS, FakeSimulator
-from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, NOTHING_LEFT_OPEN, ToyHome, http
+from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, NOTHING_LEFT_OPEN, ToyHome, http
 from tests.waiting import PATIENCE, until
 
 pytestmark = NOTHING_LEFT_OPEN
@@ -35,11 +35,8 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
 SLOW = ("busy", "hang", "drip")  # faults that end with a timeout
 SHORT = 0.5  # seconds, for tests that can only end with the timeout
 BUSY_TRIES = 3  # of a simulator that stays busy
-SPECIFIC = {  # faults of some calls only
-    "no_value": ("camera_count", "environment_graph"),
-    "bad_graph": ("environment_graph",),
-    "no_graph": ("environment_graph",),
-}
+GRAPH = ("environment_graph",)
+SPECIFIC = {"no_value": ("camera_count", *GRAPH), "bad_graph": GRAPH, "no_graph": GRAPH}  # faults of some calls only
 TEMPORARY = ("timeout", "error", "close", "half")  # retried for idempotent actions
 QUICK_CASES = [
     (fault, call) for fault in FAULTS if fault not in (*SLOW, "raw") for call in SPECIFIC.get(fault, tuple(CALLS))
@@ -148,17 +145,6 @@ def test_a_dead_server(home: ToyHome, short_pauses: None, call: str) -> None:
     assert not caught.value.uncertain  # no request was sent
 
 
-def test_a_server_that_dies_during_a_request(server: FakeSimulator) -> None:
-    server.faults.append("hang")
-
-    with ThreadPoolExecutor() as pool:
-        call = pool.submit(CALLS["render_script"], Simulator(http(server)))
-        until(lambda: server.requests)  # earlier there would be no connection
-        server.kill()
-        with pytest.raises(SimulatorGone, match="may have been executed"):
-            call.result()
-
-
 def test_a_server_that_never_accepts() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         crowd = [socket.socket() for _ in range(4)]
@@ -190,26 +176,6 @@ def test_one_fault_is_overcome(
         set_clocks(monkeypatch, tries=lambda: clock_from_fault(server) if server.faults else long_clock())
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, server.actions()) == (1, ["environment_graph"] * 2)
-
-
-def test_every_action_is_retried_on_a_busy_simulator(
-    server: FakeSimulator, simulator: Simulator, home: ToyHome
-) -> None:
-    simulator.add_character()
-    server.faults.extend(["busy", "busy"])
-    assert simulator.render_script([LINE])
-    assert home.lines == [LINE] and server.actions().count("render_script") == 3
-
-
-@pytest.mark.parametrize("fault", ["half", "wrong_id", "no_success", "bad_json"])
-def test_an_executed_action_is_never_repeated(
-    server: FakeSimulator, simulator: Simulator, home: ToyHome, fault: str
-) -> None:
-    simulator.add_character()
-    server.faults.append(fault)
-    with pytest.raises(SimulatorError, match="may have been executed"):
-        simulator.render_script([LINE])
-    assert home.lines == [LINE]
 
 
 def test_two_clients_of_one_simulator(
