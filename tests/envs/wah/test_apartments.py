@@ -159,8 +159,9 @@ def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> N
         holder_of = {place(apartment.graph, class_name, holder, Random(1)): holder for holder in holders}
         assert list(holder_of) == list(range(last + 1, last + 1 + len(holders)))
         graph = read_graph(apartment.graph)
+        rooms = _room_of(graph)
         for thing, holder in holder_of.items():
-            assert _room_of(graph)[thing] == _room_of(graph)[holder]
+            assert rooms[thing] == rooms[holder]
             on_top = graph[holder].class_name == "nightstand" or not graph[holder].container
             assert [graph.linked(thing, relation, holder) for relation in (ON, INSIDE)] == [on_top, not on_top]
 

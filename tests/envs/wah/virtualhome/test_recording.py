@@ -133,6 +133,8 @@ def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path, path: Pat
     for taken_path in (path, tmp_path):
         with pytest.raises(ConfigError, match="is there already; record in another file"):
             Recording(http(server), taken_path)
+    with pytest.raises(ConfigError, match="cannot be recorded to"):
+        Simulator(http(server), record=path / "talk.jsonl")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -168,12 +170,6 @@ def test_a_failed_request_is_not_recorded_and_fails_in_the_replay_which_continue
             simulator.render_script([LINE])
         simulator.reset(1)
         assert simulator.environment_graph() == last
-
-
-def test_a_path_that_cannot_be_written_is_an_error(server: FakeSimulator, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be recorded to"):
-        Simulator(http(server), record=tmp_path / "file" / "talk.jsonl")
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
