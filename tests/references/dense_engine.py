@@ -79,9 +79,9 @@ class DenseEngine:
         cache.layers = [tuple(x.new_zeros(x.shape[0], layout.rows, x.shape[2]) for x in pair) for pair in cache.layers]
         for p in layout.placements:
             if p.fused and p.fused not in encoded:
-                (encoded[p.fused],) = self.encode(
-                    [(_joined(unit_context, p.prefix_block), p.unit.token_ids)], [p.fused]
-                )
+                before = [block for block in (unit_context, p.prefix_block) if block is not None]
+                context = joined(before) if before else None
+                (encoded[p.fused],) = self.encode([(context, p.unit.token_ids)], [p.fused])
         places = [(0, context_block), *((p.start, p.block or encoded.get(p.fused)) for p in layout.placements)]
         for start, block in places:
             for layer, (k, v) in enumerate(cache.layers) if block is not None else ():
@@ -195,9 +195,3 @@ class DenseEngine:
         cache.positions = positions
         cache.logits = model.norm(module.model.norm.weight, hidden[-1:]) @ module.lm_head.weight.T
         return cache.logits
-
-
-def _joined(*blocks: KVBlock | None) -> KVBlock | None:
-    """The blocks one behind the other; None if there are none."""
-    present = [block for block in blocks if block is not None]
-    return joined(present) if present else None

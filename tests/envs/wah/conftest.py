@@ -1,9 +1,10 @@
-"""A trace recorded with the real simulator: the goal of one task and 59 consecutive graphs."""
+"""Data of Watch-And-Help, with a trace recorded in the real simulator: a goal and 59 consecutive graphs."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +23,20 @@ class Trace:
 
 
 @pytest.fixture(scope="session")
-def trace(data_root: Path) -> Trace:
-    path = data_root / "wah" / "traces" / "test_58_unity_trace.json.gz"
-    if not path.is_file():
-        pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without it")
-    record = json.loads(gzip.decompress(path.read_bytes()))
+def wah_data(data_root: Path) -> Callable[[str], Path]:
+    """Return a function that returns the path of a file or folder of the data, or skips."""
+
+    def path_of(name: str) -> Path:
+        if not (path := data_root / "wah" / name).exists():
+            pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without it")
+        return path
+
+    return path_of
+
+
+@pytest.fixture(scope="session")
+def trace(wah_data: Callable[[str], Path]) -> Trace:
+    record = json.loads(gzip.decompress(wah_data("traces/test_58_unity_trace.json.gz").read_bytes()))
     for content in record["graphs"]:
         ids = {node["id"] for node in content["nodes"]}
         content["edges"] = [edge for edge in content["edges"] if {edge["from_id"], edge["to_id"]} <= ids]

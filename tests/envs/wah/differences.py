@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import hypot
 
 from envs.wah.action import CLOSE as SHUT
 from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action, Rules
 from envs.wah.data.formats import write_graph
 from envs.wah.geometry import never_close
-from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Box
+from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Box, Node
 from envs.wah.home import Home
 from tests.envs.wah.oracle import Fact, Oracle
 
@@ -34,6 +35,11 @@ class Clash:
     rules: Rules
     only_ours: bool  # whether our world executes the action or has the fact; else only the oracle does
     fact: Fact | None = None
+
+    @property
+    def target(self) -> Node:
+        """Return the place of the action, or its thing."""
+        return self.before.graph[self.action.place or self.action.thing]
 
     def about(self, only_ours: bool, *verbs: str) -> bool:
         """Return whether an action with one of these verbs is executed on that side only."""
@@ -101,76 +107,14 @@ def _description(clash: Clash) -> str:
     return f"{action.verb} {' '.join(words)} {what} in {side} only, {clash.rules} rules"
 
 
-# Known differences: each docstring is how the executors deviate from the simulator and LoTA-Bench.
+def _close_to(c: Clash, only_ours: bool) -> int:
+    """Return the thing that the agent is close to on that side only, after the step; else 0."""
+    if c.fact is None or c.fact[1] != CLOSE or c.only_ours != only_ours or c.before.agent not in c.fact:
+        return 0
+    return c.fact[2] if c.fact[0] == c.before.agent else c.fact[0]
 
 
-def _out_of_reach(c: Clash) -> bool:
-    """Executors reach things on something close; the simulator measures the distance to the thing itself."""
-    target = c.action.place or c.action.thing
-    below = c.before.graph.targets(target, ON)
-    near = not c.before.close(target) and any(c.before.close(node) for node in below)
-    return c.about(False, GRAB, OPEN, SHUT, SWITCH_ON, SWITCH_OFF, *PUT, SIT) and near
-
-
-def _full_hands(c: Clash) -> bool:
-    """Executors close and switch with both hands full; LoTA-Bench requires a free one."""
-    return c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.inventory) == len(HANDS)
-
-
-def _ajar(c: Clash) -> bool:
-    """Executors switch on open things; strict rules do not, and LoTA-Bench requires the state CLOSED."""
-    states = c.before.graph[c.action.thing].states
-    return c.about(False, SWITCH_ON) and ("CLOSED" not in states if c.rules == "lota" else "OPEN" in states)
-
-
-def _holds_nothing(c: Clash) -> bool:
-    """Executors put things in anything and on anything; LoTA-Bench requires the property of the place."""
-    if not c.about(False, *PUT):
-        return False
-    place = c.before.graph[c.action.place]
-    return not (place.container if c.action.verb == PUT_IN else place.surface)
-
-
-def _into_the_hand(c: Clash) -> bool:
-    """Executors put things in and on things in hand, even in and on themselves."""
-    return c.about(False, *PUT) and c.action.place in c.before.inventory
-
-
-def _hidden_deeper(c: Clash) -> bool:
-    """Executors check the direct container of a thing; strict rules check the outer ones too."""
-    if not c.about(False, GRAB) or c.rules != "strict" or c.before.hidden_in(c.action.thing) is None:
-        return False
-    return not any(c.before.graph[node].closed for node in c.before.graph.containers(c.action.thing))
-
-
-def _in_the_hand(c: Clash) -> bool:
-    """Executors walk to things in hand; strict rules do not."""
-    return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.inventory
-
-
-def _shut(c: Clash) -> bool:
-    """Executors put nothing into things that are not OPEN; strict rules refuse CLOSED things, LoTA-Bench none."""
-    if not c.about(True, PUT_IN):
-        return False
-    place = c.before.graph[c.action.place]
-    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.closed)
-
-
-def _running(c: Clash) -> bool:
-    """Executors do not open running things; LoTA-Bench does not check."""
-    return c.about(True, OPEN) and "ON" in c.before.graph[c.action.thing].states
-
-
-def _crowded(c: Clash) -> bool:
-    """Executors do not sit where things lie; the simulator and LoTA-Bench do not check."""
-    if not c.about(True, SIT):
-        return False
-    graph, seat = c.before.graph, c.action.thing
-    return len(graph.sources(seat, ON)) >= SEATS.get(graph[seat].class_name, 1)
-
-
-def _seated(c: Clash) -> bool:
-    """Executors ignore that the agent sits: it sits down again, and its seat remains."""
+def _keeps_seat(c: Clash) -> bool:
     seat, me = c.before.sitting, c.before.agent
     if c.fact is None:
         return c.about(False, SIT) and c.action.thing == seat
@@ -179,7 +123,6 @@ def _seated(c: Clash) -> bool:
 
 
 def _inventory_stays(c: Clash) -> bool:
-    """Things in hand stay INSIDE the room that the agent leaves."""
     if not (c.linked(True, INSIDE, WALK) or c.linked(False, INSIDE, WALK)):
         return False
     thing, _, room = c.fact or ()
@@ -187,50 +130,7 @@ def _inventory_stays(c: Clash) -> bool:
     return thing in c.before.inventory and graph.linked(c.before.agent, INSIDE, room)
 
 
-def _old_edges(c: Clash) -> bool:
-    """A thing put down keeps its relations; the simulator removes them first."""
-    if c.fact is None or c.only_ours or c.action.verb not in PUT:
-        return False
-    return c.action.thing in (c.fact[0], c.fact[2]) and c.before.graph.linked(*c.fact)
-
-
-def _new_room(c: Clash) -> bool:
-    """A thing put on something does not get INSIDE its room."""
-    graph = c.before.graph
-    return c.linked(True, INSIDE, PUT_ON) and c.fact == (c.action.thing, INSIDE, graph.room(c.action.place))
-
-
-def _left_behind(c: Clash) -> bool:
-    """The content of a grabbed thing is in no room."""
-    if c.fact is None or not c.linked(True, INSIDE, GRAB):
-        return False
-    grabbed = c.action.thing
-    return c.fact[0] in c.before.contents(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
-
-
-def _touching(c: Clash) -> bool:
-    """A thing put down is CLOSE to its place; in the simulator things are CLOSE to agents only."""
-    ends = {c.action.thing, c.action.place}
-    return c.linked(False, CLOSE, *PUT) and c.fact is not None and {c.fact[0], c.fact[2]} == ends
-
-
-def _close_to(c: Clash, only_ours: bool) -> int | None:
-    """Return the thing that the agent is close to on that side only, after the step."""
-    if c.fact is None or c.fact[1] != CLOSE or c.only_ours != only_ours or c.before.agent not in c.fact:
-        return None
-    return c.fact[2] if c.fact[0] == c.before.agent else c.fact[0]
-
-
-def _never_close(c: Clash) -> bool:
-    """The agent gets close to floors, walls, doors and curtains."""
-    thing = _close_to(c, False)
-    return thing is not None and c.action.verb == WALK and never_close(c.before.graph[thing])
-
-
 def _lies_there(c: Clash) -> bool:
-    """The agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and gets
-    close to itself if the thing has no place.
-    """
     home, thing = c.before, c.action.thing
     neighbours = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
     if c.action.verb == GRAB:
@@ -239,9 +139,8 @@ def _lies_there(c: Clash) -> bool:
 
 
 def _within_reach(c: Clash) -> bool:
-    """The agent is not close to all things near it, nor to all content of its place."""
     thing, home = _close_to(c, True), c.after
-    if thing is None or never_close(home.graph[thing]):
+    if not thing or never_close(home.graph[thing]):
         return False
     furniture = home.at is not None and not never_close(home.graph[home.at])
     at_hand = furniture and (thing == home.at or thing in home.all_contents(home.at))
@@ -252,19 +151,78 @@ def _distance(a: Box | None, b: Box | None) -> float:
     """Return the metres on the floor plan from the middle of one box to the other box, the smaller of both ways."""
     if a is None or b is None:
         return float("inf")
-    ways = []
-    for box in (a, b):
-        gaps = [max(abs(a.center[axis] - b.center[axis]) - box.size[axis] / 2, 0.0) for axis in (0, 2)]
-        ways.append(sum(gap**2 for gap in gaps) ** 0.5)
-    return min(ways)
-
-
-# In the order in which they are tried.
-DIFFERENCES: Mapping[str, Callable[[Clash], bool]] = {
-    check.__name__[1:].replace("_", " "): check
-    for check in (
-        _out_of_reach, _full_hands, _ajar, _holds_nothing, _into_the_hand, _hidden_deeper, _in_the_hand, _shut,
-        _running, _crowded, _seated, _inventory_stays, _left_behind, _old_edges, _new_room, _touching, _never_close,
-        _lies_there, _within_reach,
+    apart = [abs(a.center[axis] - b.center[axis]) for axis in (0, 2)]
+    return min(
+        hypot(*(max(d - box.size[axis] / 2, 0.0) for d, axis in zip(apart, (0, 2), strict=True))) for box in (a, b)
     )
-}  # fmt: skip
+
+
+# Known differences, in the order in which they are tried: how the executors deviate from the simulator and LoTA-Bench.
+DIFFERENCES: Mapping[str, Callable[[Clash], bool]] = {
+    # They reach things on something close; the simulator measures the distance to the thing itself.
+    "out of reach": lambda c: (
+        c.about(False, GRAB, OPEN, SHUT, SWITCH_ON, SWITCH_OFF, *PUT, SIT)
+        and not c.before.close(c.target.id)
+        and any(c.before.close(node) for node in c.before.graph.targets(c.target.id, ON))
+    ),
+    # They close and switch with both hands full; LoTA-Bench requires a free one.
+    "full hands": lambda c: c.about(False, SHUT, SWITCH_ON, SWITCH_OFF) and len(c.before.inventory) == len(HANDS),
+    # They switch on open things; strict rules do not, and LoTA-Bench requires the state CLOSED.
+    "ajar": lambda c: (
+        c.about(False, SWITCH_ON)
+        and ("CLOSED" not in c.target.states if c.rules == "lota" else "OPEN" in c.target.states)
+    ),
+    # They put things in anything and on anything; LoTA-Bench requires the property of the place.
+    "holds nothing": lambda c: (
+        (c.about(False, PUT_IN) and not c.target.container) or (c.about(False, PUT_ON) and not c.target.surface)
+    ),
+    # They put things in and on things in hand, even in and on themselves.
+    "into the hand": lambda c: c.about(False, *PUT) and c.action.place in c.before.inventory,
+    # They check the direct container of a thing; strict rules check the outer ones too.
+    "hidden deeper": lambda c: (
+        (c.about(False, GRAB) and c.rules == "strict" and c.before.hidden_in(c.action.thing) is not None)
+        and not any(c.before.graph[node].closed for node in c.before.graph.containers(c.action.thing))
+    ),
+    # They walk to things in hand; strict rules do not.
+    "in the hand": lambda c: c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.inventory,
+    # They put nothing into things that are not OPEN; strict rules refuse CLOSED things, LoTA-Bench none.
+    "shut": lambda c: (
+        (c.about(True, PUT_IN) and c.target.openable and "OPEN" not in c.target.states)
+        and (c.rules == "lota" or not c.target.closed)
+    ),
+    # They do not open running things; LoTA-Bench does not check.
+    "running": lambda c: c.about(True, OPEN) and "ON" in c.target.states,
+    # They do not sit where things lie; the simulator and LoTA-Bench do not check.
+    "crowded": lambda c: (
+        c.about(True, SIT) and len(c.before.graph.sources(c.target.id, ON)) >= SEATS.get(c.target.class_name, 1)
+    ),
+    # They ignore that the agent sits: it sits down again, and its seat remains.
+    "seated": _keeps_seat,
+    # Things in hand stay INSIDE the room that the agent leaves.
+    "inventory stays": _inventory_stays,
+    # The content of a grabbed thing is in no room.
+    "left behind": lambda c: (
+        (c.fact is not None and c.linked(True, INSIDE, GRAB) and c.fact[0] in c.before.contents(c.action.thing))
+        and c.fact[2] == c.before.graph.room(c.action.thing)
+    ),
+    # A thing put down keeps its relations; the simulator removes them first.
+    "old edges": lambda c: (
+        (c.fact is not None and not c.only_ours and c.action.verb in PUT)
+        and (c.action.thing in (c.fact[0], c.fact[2]) and c.before.graph.linked(*c.fact))
+    ),
+    # A thing put on something does not get INSIDE its room.
+    "new room": lambda c: (
+        c.linked(True, INSIDE, PUT_ON) and c.fact == (c.action.thing, INSIDE, c.before.graph.room(c.action.place))
+    ),
+    # A thing put down is CLOSE to its place; in the simulator things are CLOSE to agents only.
+    "touching": lambda c: c.linked(False, CLOSE, *PUT) and {c.action.thing, c.action.place} == {*c.fact} - {CLOSE},
+    # The agent gets close to floors, walls, doors and curtains.
+    "never close": lambda c: (
+        c.action.verb == WALK and bool(node := _close_to(c, False)) and never_close(c.before.graph[node])
+    ),
+    # The agent gets close to the holders of a thing; when it grabs the thing it stays close to its content, and gets
+    # close to itself if the thing has no place.
+    "lies there": _lies_there,
+    # The agent is not close to all things near it, nor to all content of its place.
+    "within reach": _within_reach,
+}

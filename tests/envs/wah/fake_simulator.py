@@ -10,13 +10,11 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
 from threading import Event, Lock, Thread
-from typing import Any, Protocol, Self
-
-CHUNK = b" " * (1 << 16)
+from typing import Any, Protocol
 
 
 class Home(Protocol):
@@ -36,20 +34,17 @@ class Home(Protocol):
         ...
 
 
-@dataclass
-class Answer:
-    """The simulator's NetworkResponse without its id."""
-
-    success: bool
-    message: str | None = ""
-    value: int = 0
-    message_list: list[str] | None = None
+Answer = dict[str, Any]  # the simulator's NetworkResponse
 
 
-class FakeSimulator:
+def answer(success: bool, message: str | None = "", value: int = 0) -> Answer:
+    return {"id": "", "success": success, "message": message, "value": value, "message_list": None}
+
+
+class FakeSimulator(AbstractContextManager["FakeSimulator"]):
     """Server on a free port; the end of a ``with`` block stops it with all its threads and connections.
 
-    ``faults`` are names of `FAULTS`, one for each of the next requests. ``requests`` are all valid requests so far,
+    ``faults`` are names of `FAULTS`, one for each of the next requests. ``requests`` are all requests so far,
     ``cameras`` the answer to camera_count, ``drip_seconds`` the time between two bytes, ``raw`` the bytes that the
     fault "raw" sends.
     """
@@ -63,23 +58,14 @@ class FakeSimulator:
         self.stopped = Event()
         self.lock = Lock()
         self._server = _Server(self)
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,), name="fake simulator")
         self._thread.start()
-
-    @property
-    def port(self) -> int:
-        return self._server.server_address[1]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def actions(self) -> list[str]:
         """Return the actions of all requests, in order."""
         return [request["action"] for request in self.requests]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.kill()
@@ -89,91 +75,58 @@ class FakeSimulator:
         if not self.stopped.is_set():
             self.stopped.set()
             self._server.shutdown()
-            self._server.break_connections()
+            for connection in self._server.connections:
+                with suppress(OSError):  # closed before
+                    connection.shutdown(socket.SHUT_RDWR)
             self._server.server_close()  # waits for the threads
             self._thread.join()
 
-    def do(self, request: dict[str, Any]) -> Answer:
-        """Execute a valid request."""
-        if (act := _ACTIONS.get(request.get("action", ""))) is None:
-            return Answer(False, f"Unknown action {request.get('action')}")
-        return act(self, request.get("intParams") or [], request.get("stringParams") or [])
+    def do(self, action: str, ints: list[int], texts: list[str]) -> Answer:
+        """Execute an action with its parameters."""
+        match action:
+            case "idle":
+                return answer(True)
+            case "reset":
+                try:
+                    self.home.reset(ints[0] if ints else None)
+                except IndexError:
+                    return answer(False, "Invalid scene index")
+                self.characters = 0
+                return answer(True, json.dumps(self.home.graph()))
+            case "environment_graph":
+                return answer(True, json.dumps(self.home.graph()))
+            case "expand_scene":
+                try:
+                    self.home.expand(json.loads(texts[1]))
+                except Exception as error:  # as the simulator does
+                    return answer(False, f"Error processing input graph: {error}")
+                return answer(True, "{}")
+            case "camera_count":
+                return answer(True, None, self.cameras)
+            case "add_character":
+                config = json.loads(texts[0])
+                added = self.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
+                self.characters += added
+                return answer(added, None)
+            case "render_script":
+                if not self.characters:
+                    return answer(False, "No character added yet!")
+                success, report = self.home.run(texts[1:])
+                return answer(success, "" if success else f"ScriptExcutor 0: {report}\n")
+        raise ValueError(action)
 
 
-Act = Callable[[FakeSimulator, list[int], list[str]], Answer]
-
-
-def _reset(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    try:
-        simulator.home.reset(ints[0] if ints else None)
-    except IndexError:
-        return Answer(False, "Invalid scene index")
-    simulator.characters = 0
-    return _graph(simulator, ints, texts)
-
-
-def _graph(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    return Answer(True, json.dumps(simulator.home.graph()))
-
-
-def _expand(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    try:
-        _, graph = json.loads(texts[0]), json.loads(texts[1])
-    except ValueError as error:
-        return Answer(False, f"Error deserializing params: {error}")
-    try:
-        simulator.home.expand(graph)
-    except Exception as error:  # as the simulator does
-        return Answer(False, f"Error processing input graph: {error}")
-    return Answer(True, json.dumps({}))
-
-
-def _add_character(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    config = json.loads(texts[0])
-    added = simulator.home.add_character(config["initial_room"] if config["mode"] == "fix_room" else None)
-    simulator.characters += added
-    return Answer(added, None)
-
-
-def _run(simulator: FakeSimulator, ints: list[int], texts: list[str]) -> Answer:
-    if not simulator.characters:
-        return Answer(False, "No character added yet!")
-    json.loads(texts[0])
-    success, report = simulator.home.run(texts[1:])
-    return Answer(success, "" if success else f"ScriptExcutor 0: {report}\n")
-
-
-_ACTIONS: dict[str, Act] = {
-    "idle": lambda simulator, ints, texts: Answer(True), "reset": _reset, "environment_graph": _graph,
-    "expand_scene": _expand, "camera_count": lambda simulator, ints, texts: Answer(True, None, value=simulator.cameras),
-    "add_character": _add_character, "render_script": _run,
-}  # fmt: skip
-
-
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingMixIn, HTTPServer):
     """HTTP server with one thread per connection; all of them end with the server."""
 
-    daemon_threads = False
-    block_on_close = True
-
     def __init__(self, simulator: FakeSimulator) -> None:
-        self.simulator = simulator
-        self._connections: set[socket.socket] = set()
+        self.simulator, self.connections = simulator, list[socket.socket]()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, client = super().get_request()
-        self._connections.add(connection)
+        self.connections.append(connection)
         return connection, client
-
-    def shutdown_request(self, request: Any) -> None:
-        self._connections.discard(request)
-        super().shutdown_request(request)
-
-    def break_connections(self) -> None:
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: the client has disconnected, or the server was killed."""
@@ -186,32 +139,25 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        simulator, text = self.server.simulator, self.rfile.read(int(self.headers["Content-Length"] or 0))
-        if not text:
-            return self.answer(400, _fields("", Answer(False, "Request body is null or empty")))
-        try:
-            request = json.loads(text)
-            simulator.requests.append(request)
-            number = request.get("id")
-        except (ValueError, AttributeError) as error:
-            return self.answer(400, _fields("", Answer(False, f"Invalid request format ({error})")))
+        simulator, request = self.server.simulator, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        simulator.requests.append(request)
         if simulator.faults:
-            return FAULTS[simulator.faults.popleft()](self, request)
-        return self.answer(*self.execute(request, number))
+            FAULTS[simulator.faults.popleft()](self, request)
+        else:
+            self.answer(*self.execute(request))
 
-    def execute(self, request: dict[str, Any], number: Any) -> tuple[int, dict[str, Any]]:
+    def execute(self, request: dict[str, Any]) -> tuple[int, Answer]:
         """Execute a request, unless another one is running, and return status and fields."""
-        simulator = self.server.simulator
+        simulator, number = self.server.simulator, {"id": request["id"]}
         if not simulator.lock.acquire(blocking=False):
-            return 429, _fields(number, Answer(False, "Busy"))
+            return 429, answer(False, "Busy") | number
         try:
-            return 200, _fields(number, simulator.do(request))
-        except Exception as error:  # as the simulator does
-            return 500, _fields(number, Answer(False, f"Unknown error ({error})"))
+            ints, texts = request.get("intParams") or [], request.get("stringParams") or []
+            return 200, simulator.do(request["action"], ints, texts) | number
         finally:
             simulator.lock.release()
 
-    def answer(self, status: int, content: Any) -> None:
+    def answer(self, status: int, content: Answer) -> None:
         self.send(status, json.dumps(content).encode())
 
     def send(self, status: int, body: bytes, length: int | None = None, location: str | None = None) -> None:
@@ -228,31 +174,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def _fields(number: Any, answer: Answer) -> dict[str, Any]:
-    return {"id": number} | vars(answer)
-
-
-Fault = Callable[[_Handler, dict[str, Any]], None]
+Fault = Callable[[_Handler, dict[str, Any]], object]
 
 
 def _status(status: int, message: str) -> Fault:
     """Return a fault that executes nothing and answers with a status."""
-    return lambda handler, request: handler.answer(status, _fields(request["id"], Answer(False, message)))
+    return lambda handler, request: handler.answer(status, answer(False, message) | {"id": request["id"]})
 
 
-def _body(change: Callable[[dict[str, Any]], bytes]) -> Fault:
+def _body(change: Callable[[Answer], bytes]) -> Fault:
     """Return a fault that executes the request and changes the answer."""
-    return lambda handler, request: handler.send(200, change(handler.execute(request, request["id"])[1]))
+    return lambda handler, request: handler.send(200, change(handler.execute(request)[1]))
 
 
 def _with_fields(**changes: Any) -> Fault:
     """Return a fault that replaces fields, and removes those whose new value is None."""
 
-    def change(fields: dict[str, Any]) -> bytes:
-        present = {name: value for name, value in (fields | changes).items() if changes.get(name, ...) is not None}
-        return json.dumps(present).encode()
-
-    return _body(change)
+    removed = {name for name, value in changes.items() if value is None}
+    return _body(lambda fields: json.dumps({k: v for k, v in (fields | changes).items() if k not in removed}).encode())
 
 
 def _bytes(content: Callable[[FakeSimulator, bytes], bytes]) -> Fault:
@@ -263,10 +202,6 @@ def _bytes(content: Callable[[FakeSimulator, bytes], bytes]) -> Fault:
         handler.close_connection = True
 
     return fault
-
-
-def _hang(handler: _Handler, request: dict[str, Any]) -> None:
-    handler.server.simulator.stopped.wait()
 
 
 def _drip(handler: _Handler, request: dict[str, Any]) -> None:
@@ -281,7 +216,7 @@ def _cut(change: Callable[[bytes], tuple[bytes, int]]) -> Fault:
     """Return a fault that executes the request and sends a body with a wrong length, both from ``change``."""
 
     def fault(handler: _Handler, request: dict[str, Any]) -> None:
-        handler.send(200, *change(json.dumps(handler.execute(request, request["id"])[1]).encode()))
+        handler.send(200, *change(json.dumps(handler.execute(request)[1]).encode()))
         handler.close_connection = True
 
     return fault
@@ -291,12 +226,7 @@ def _huge(handler: _Handler, request: dict[str, Any]) -> None:
     """Send an endless body without a length."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
     while not handler.server.simulator.stopped.is_set():
-        handler.wfile.write(CHUNK)
-
-
-def _announced(handler: _Handler, request: dict[str, Any]) -> None:
-    handler.send(200, b"{}", 1 << 40)
-    handler.close_connection = True
+        handler.wfile.write(b" " * (1 << 16))
 
 
 FAULTS: dict[str, Fault] = {
@@ -308,9 +238,10 @@ FAULTS: dict[str, Fault] = {
     "wrong_type": _with_fields(success="yes"), "no_value": _with_fields(value=None, message=None, message_list=None),
     "bad_graph": _with_fields(success=True, message='{"nodes": ['),
     "no_graph": _with_fields(success=True, message='{"nodes": {}, "edges": []}'),
-    "hang": _hang, "drip": _drip, "close": _bytes(lambda simulator, number: b""),
+    "hang": lambda handler, request: handler.server.simulator.stopped.wait(), "drip": _drip,
+    "close": _bytes(lambda simulator, number: b""),
     "half": _cut(lambda text: (text[: len(text) // 2], len(text))), "short": _cut(lambda text: (text, len(text) - 1)),
-    "huge": _huge, "announced": _announced,
+    "huge": _huge, "announced": _cut(lambda text: (b"{}", 1 << 40)),
     "redirect": lambda handler, request: handler.send(302, b"", location=handler.server.simulator.url),
     "not_http": _bytes(lambda simulator, number: b"220 mail.example.org ESMTP\r\n"),
     "raw": _bytes(lambda simulator, number: simulator.raw.replace(b"ID", number)),

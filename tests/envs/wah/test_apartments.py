@@ -6,7 +6,6 @@ from collections import Counter
 from functools import cache
 from itertools import combinations
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from envs.wah.apartments.furniture import ROOMS
 from envs.wah.apartments.generator import Apartment, apartment_seed, draw_apartment
 from envs.wah.apartments.placing import likely_holders, place
 from envs.wah.data.formats import read_graph
-from envs.wah.graph import BETWEEN, INSIDE, ON, Box
+from envs.wah.graph import BETWEEN, INSIDE, ON, Box, Graph, Node
 from keep_agent.errors import ConfigError, DataError
 
 
@@ -31,32 +30,20 @@ REQUIRED = ("fridge", "dishwasher", "kitchentable", "coffeetable", "kitchencabin
 RELEVANT = {"GRABBABLE", "CONTAINERS", "SURFACES", "CAN_OPEN", "HAS_SWITCH"}
 ROUNDING = 0.002  # metres
 
-Row = dict[str, Any]
+
+@cache
+def graphs() -> list[Graph]:
+    return [read_graph(apartment.graph) for apartment in apartments()]
 
 
-def _rows(apartment: Apartment) -> dict[int, Row]:
-    return {row["id"]: row for row in apartment.graph["nodes"]}
+def _pairs(graph: Graph, *relations: str) -> list[tuple[Node, Node]]:
+    """Return pairs (thing, holder) of some relations, without rooms."""
+    pairs = [(graph[thing], graph[holder]) for thing, relation, holder in graph.edges() if relation in relations]
+    return [(thing, holder) for thing, holder in pairs if holder.category != "Rooms"]
 
 
-def _box(row: Row) -> Box:
-    return Box(tuple(row["bounding_box"]["center"]), tuple(row["bounding_box"]["size"]))
-
-
-def _pairs(apartment: Apartment, relation: str) -> list[tuple[Row, Row]]:
-    """Return pairs (thing, holder) of a relation, without rooms."""
-    rows = _rows(apartment)
-    pairs = [
-        (rows[edge["from_id"]], rows[edge["to_id"]])
-        for edge in apartment.graph["edges"]
-        if edge["relation_type"] == relation
-    ]
-    return [(thing, holder) for thing, holder in pairs if holder["category"] != "Rooms"]
-
-
-def _room_of(apartment: Apartment) -> dict[int, int]:
-    rows = _rows(apartment)
-    inside = [edge for edge in apartment.graph["edges"] if edge["relation_type"] == INSIDE]
-    return {e["from_id"]: e["to_id"] for e in inside if rows[e["to_id"]]["category"] == "Rooms"}
+def _room_of(graph: Graph) -> dict[int, int]:
+    return {a: b for a, relation, b in graph.edges() if relation == INSIDE and graph[b].category == "Rooms"}
 
 
 def _within(inner: Box, outer: Box, slack: float = ROUNDING) -> bool:
@@ -69,12 +56,9 @@ def test_same_seed_same_apartment_and_different_seed_different_apartment() -> No
 
 
 def test_sizes() -> None:
-    nodes = [len(apartment.graph["nodes"]) for apartment in apartments()]
-    relevant = [sum(not RELEVANT.isdisjoint(row["properties"]) for row in a.graph["nodes"]) for a in apartments()]
-    loose = [
-        len({t["id"] for r in (INSIDE, ON) for t, _ in _pairs(a, r) if "GRABBABLE" in t["properties"]})
-        for a in apartments()
-    ]
+    nodes = [len(graph.nodes) for graph in graphs()]
+    relevant = [sum(not RELEVANT.isdisjoint(node.properties) for node in graph.nodes.values()) for graph in graphs()]
+    loose = [len({thing.id for thing, _ in _pairs(graph, INSIDE, ON) if thing.grabbable}) for graph in graphs()]
     assert min(nodes) > 240 and max(nodes) < 400 and 290 < sum(nodes) / len(nodes) < 340
     assert min(relevant) > 120 and max(relevant) < 230
     assert min(loose) >= 40 and max(loose) <= 110
@@ -82,47 +66,45 @@ def test_sizes() -> None:
 
 def test_furniture_varies() -> None:
     for kind in ("kitchencabinet", "kitchencounterdrawer", "bookshelf", "fridge", "coffeetable", "sofa", "desk"):
-        counts = {sum(row["class_name"] == kind for row in a.graph["nodes"]) for a in apartments()}
-        assert len(counts) > 1, kind
-    orders = {tuple(r["class_name"] for r in a.graph["nodes"] if r["category"] == "Rooms") for a in apartments()}
+        assert len({len(graph.of_class(kind)) for graph in graphs()}) > 1, kind
+    orders = {tuple(n.class_name for n in graph.nodes.values() if n.category == "Rooms") for graph in graphs()}
     assert len(orders) > 15
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_required_furniture(index: int) -> None:
-    counts = Counter(row["class_name"] for row in apartments()[index].graph["nodes"])
+    counts = Counter(node.class_name for node in graphs()[index].nodes.values())
     assert all(counts[kind] >= 1 for kind in (*REQUIRED, "stove", "microwave", "sink", "bed", "toilet", "tv"))
     assert counts["dishwasher"] == counts["kitchentable"] == 1
     assert 2 <= counts["kitchencabinet"] <= 8 and counts["kitchencounterdrawer"] <= 8
     assert all(counts[room] == 1 for room in ROOMS)
     assert counts["lightswitch"] == counts["door"] == 4
     assert not counts.keys() & set(GOAL_OBJECTS)
-    litter = Counter(t["class_name"] for r in (INSIDE, ON) for t, _ in _pairs(apartments()[index], r))
+    litter = Counter(thing.class_name for thing, _ in _pairs(graphs()[index], INSIDE, ON))
     assert all(litter[kind] <= 4 for kind in LIKELY)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_nothing_overlaps_on_the_floor(index: int) -> None:
-    rows, rooms = _rows(apartments()[index]), _room_of(apartments()[index])
-    contents = {thing["id"] for relation in (INSIDE, ON) for thing, _ in _pairs(apartments()[index], relation)}
-    on_floor_by_room: dict[int, list[Row]] = {}
-    for node_id, room in rooms.items():
-        row, box = rows[node_id], _box(rows[node_id])
-        on_floor = abs(box.center[1] - box.size[1] / 2) < ROUNDING and node_id not in contents
-        if on_floor and row["category"] in ("Furniture", "Appliances", "Electronics"):
-            on_floor_by_room.setdefault(room, []).append(row)
+    graph = graphs()[index]
+    contents = {thing.id for thing, _ in _pairs(graph, INSIDE, ON)}
+    on_floor_by_room: dict[int, list[Box]] = {}
+    for number, room in _room_of(graph).items():
+        box = graph[number].box
+        on_floor = abs(box.center[1] - box.size[1] / 2) < ROUNDING and number not in contents
+        if on_floor and graph[number].category in ("Furniture", "Appliances", "Electronics"):
+            on_floor_by_room.setdefault(room, []).append(box)
     assert len(on_floor_by_room) == 4
-    for room, pieces in on_floor_by_room.items():
-        for piece in pieces:
-            x, _, z = _box(piece).center
-            assert _within(Box((x, 1.0, z), (0, 0, 0)), _box(rows[room]))
-        for a, b in combinations(pieces, 2):
-            assert not overlap(_box(a), _box(b)), (a, b)
+    for room, boxes in on_floor_by_room.items():
+        for box in boxes:
+            assert _within(Box((box.center[0], 1.0, box.center[2]), (0, 0, 0)), graph[room].box)
+        for a, b in combinations(boxes, 2):
+            assert not overlap(a, b), (a, b)
 
 
 def test_rooms_do_not_overlap() -> None:
-    for apartment in apartments():
-        rooms = [_box(row) for row in apartment.graph["nodes"] if row["category"] == "Rooms"]
+    for graph in graphs():
+        rooms = [node.box for node in graph.nodes.values() if node.category == "Rooms"]
         assert not any(overlap(a, b) for a, b in combinations(rooms, 2))
         for box in rooms:
             assert all(5 <= box.size[i] <= 8 for i in (0, 2)) and 2.5 <= box.size[1] <= 3
@@ -131,36 +113,33 @@ def test_rooms_do_not_overlap() -> None:
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_things_lie_in_or_on_their_holder(index: int) -> None:
-    apartment = apartments()[index]
-    for thing, holder in _pairs(apartment, INSIDE):
-        assert "CONTAINERS" in holder["properties"]
-        assert _within(_box(thing), _box(holder)), (thing, holder)
-    for thing, holder in _pairs(apartment, ON):
-        assert "SURFACES" in holder["properties"] and holder["category"] != "Floor"
-        box, top = _box(thing), _box(holder)
+    for thing, holder in _pairs(graphs()[index], INSIDE):
+        assert holder.container
+        assert _within(thing.box, holder.box), (thing, holder)
+    for thing, holder in _pairs(graphs()[index], ON):
+        assert holder.surface and holder.category != "Floor"
+        box, top = thing.box, holder.box
         assert abs(box.center[1] - box.size[1] / 2 - top.top) < ROUNDING
         assert _within(Box((box.center[0], top.center[1], box.center[2]), box.size), top), (thing, holder)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_nodes_and_edges_are_well_formed(index: int) -> None:
-    apartment = apartments()[index]
-    rows, rooms = _rows(apartment), _room_of(apartment)
-    assert [row["id"] for row in apartment.graph["nodes"]] == list(range(11, 11 + len(rows)))
-    for row in rows.values():
+    apartment, graph = apartments()[index], graphs()[index]
+    rows, rooms = apartment.graph["nodes"], _room_of(graph)
+    assert [row["id"] for row in rows] == list(graph.nodes) == list(range(11, 11 + len(rows)))
+    for row in rows:
         assert (row["id"] in rooms) == (row["category"] != "Rooms")
         assert row["states"] == list(default_states(row["class_name"]))
         assert row["properties"] == sorted(KINDS[row["class_name"]].properties)
         numbers = [*row["obj_transform"]["position"], *row["bounding_box"]["size"]]
         assert numbers == [round(number, 3) for number in numbers]
-    blocks = [rooms.get(node_id, node_id) for node_id in rows]
+    blocks = [rooms.get(number, number) for number in graph.nodes]
     assert blocks == sorted(blocks), "a room's content follows the room"
     triples = [(e["from_id"], e["relation_type"], e["to_id"]) for e in apartment.graph["edges"]]
     assert len(set(triples)) == len(triples)
     assert {relation for _, relation, _ in triples} == {INSIDE, ON, BETWEEN}
-    for relation in (INSIDE, ON):
-        assert all(rooms[thing["id"]] == rooms[holder["id"]] for thing, holder in _pairs(apartment, relation))
-    assert len(read_graph(apartment.graph).nodes) == len(rows)
+    assert all(rooms[thing.id] == rooms[holder.id] for thing, holder in _pairs(graph, INSIDE, ON))
 
 
 @pytest.mark.parametrize("class_name", sorted(LIKELY))
@@ -175,23 +154,23 @@ def test_goal_objects_can_be_placed_in_every_likely_holder(class_name: str) -> N
     for seed in range(10):
         apartment = draw_apartment(None, Random(seed))
         assert apartment == apartments()[seed]
-        holders = likely_holders(apartment.graph["nodes"], class_name)
+        holders, last = likely_holders(apartment.graph["nodes"], class_name), apartment.graph["nodes"][-1]["id"]
         assert len(holders) >= 3
-        for holder in holders:
-            last = apartment.graph["nodes"][-1]["id"]
-            assert place(apartment.graph, class_name, holder, Random(1)) == last + 1
-            thing, where = _rows(apartment)[last + 1], _rows(apartment)[holder]
-            relation = next(r for r in (INSIDE, ON) if (thing, where) in _pairs(apartment, r))
-            assert _room_of(apartment)[last + 1] == _room_of(apartment)[holder]
-            on_top = where["class_name"] == "nightstand" or "CONTAINERS" not in where["properties"]
-            assert relation == (ON if on_top else INSIDE)
+        holder_of = {place(apartment.graph, class_name, holder, Random(1)): holder for holder in holders}
+        assert list(holder_of) == list(range(last + 1, last + 1 + len(holders)))
+        graph = read_graph(apartment.graph)
+        rooms = _room_of(graph)
+        for thing, holder in holder_of.items():
+            assert rooms[thing] == rooms[holder]
+            on_top = graph[holder].class_name == "nightstand" or not graph[holder].container
+            assert [graph.linked(thing, relation, holder) for relation in (ON, INSIDE)] == [on_top, not on_top]
 
 
 def test_placing_avoids_overlaps() -> None:
     graph = draw_apartment(None, Random(3)).graph
     bed = next(row["id"] for row in graph["nodes"] if row["class_name"] == "bed")
     ids = {place(graph, "book", bed, Random(seed)) for seed in range(8)}
-    boxes = [_box(row) for row in graph["nodes"] if row["id"] in ids]
+    boxes = [node.box for node in read_graph(graph).nodes.values() if node.id in ids]
     assert not any(overlap(a, b) for a, b in combinations(boxes, 2))
 
 
@@ -219,7 +198,9 @@ def test_splits_share_no_apartment() -> None:
     assert {split_of_hash(apartment.signature) for apartment in apartments()} == set(SPLITS)
 
 
-def test_unknown_splits_and_seeds_are_refused() -> None:
+def test_unknown_classes_splits_and_seeds_are_refused() -> None:
+    with pytest.raises(DataError, match="no class 'Fridge'"):
+        default_states("Fridge")
     with pytest.raises(ConfigError, match="unknown split 'dev'"):
         apartment_seed("dev", 0)
     with pytest.raises(ConfigError, match="unknown split 'dev'"):
@@ -238,8 +219,3 @@ def test_unknown_splits_and_seeds_are_refused() -> None:
 )  # fmt: skip
 def test_default_states(class_name: str, states: tuple[str, ...]) -> None:
     assert default_states(class_name) == states
-
-
-def test_unknown_classes_are_refused() -> None:
-    with pytest.raises(DataError, match="no class 'Fridge'"):
-        default_states("Fridge")

@@ -47,7 +47,11 @@ def situation(
 
 
 def allowed(house: Home, verb: str, thing: int = THING, place: int = 0, rules: Rules = "lota") -> bool:
-    return not refusal(house, Action(verb, thing, place), rules)
+    """Return whether an action is allowed; the check must change nothing."""
+    before = house.copy()
+    reason = refusal(house, Action(verb, thing, place), rules)
+    assert house == before
+    return not reason
 
 
 def may(value: str, present: bool) -> Iterator[str]:
@@ -103,9 +107,9 @@ def test_putting(container: bool, surface: bool, door: str, close: bool, hands: 
 
 
 @pytest.mark.parametrize("rules", ["lota", "strict"])
-@pytest.mark.parametrize(("sittable", "close", "sits"), product(FLAGS, FLAGS, FLAGS))
-def test_sitting(rules: Rules, sittable: bool, close: bool, sits: bool) -> None:
-    house = situation(may("SITTABLE", sittable), close=close)
+@pytest.mark.parametrize(("sittable", "close", "sits", "hands"), product(FLAGS, FLAGS, FLAGS, range(3)))
+def test_sitting_needs_no_free_hand(rules: Rules, sittable: bool, close: bool, sits: bool, hands: int) -> None:
+    house = situation(may("SITTABLE", sittable), close=close, hands=hands)
     if sits:
         house.graph.link(ME, SITTING, THING)
     assert allowed(house, "sit", rules=rules) == (sittable and close and not sits)
@@ -167,21 +171,6 @@ def test_messages(before: tuple[str, ...], words: str, sentence: str) -> None:
     house = home()
     do(house, *before)
     assert refusal(house, action(house, words), "strict") == sentence
-
-
-def test_a_check_changes_nothing() -> None:
-    house = home()
-    do(house, "walk kitchentable_1", "grab apple_1")
-    before, at = house.graph.copy(), house.at
-    for words in ("grab cutleryfork_1", "putback apple_1 kitchentable_1", "open fridge_1", "walk sofa_1"):
-        refusal(house, action(house, words), "lota")
-    assert (house.graph, house.at) == (before, at)
-
-
-def test_sitting_needs_no_free_hand() -> None:
-    house = home(apartment("chair at 3 0.2 3.5 in kitchen_1"))
-    do(house, "walk kitchentable_1", "grab apple_1", "grab cutleryfork_1")
-    assert not refusal(house, action(house, "sit chair_1"), "strict")
 
 
 def test_an_unknown_verb_is_an_error() -> None:

@@ -6,31 +6,24 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from envs.wah.data.formats import read_graph, room_distances, to_networkx, write_graph
-from envs.wah.graph import BETWEEN, CLOSE, INSIDE, ON, ROOMS
+from envs.wah.graph import BETWEEN, CLOSE, INSIDE, ON, ROOMS, Graph
 from envs.wah.home import Home
 from keep_agent.errors import DataError
 from tests.envs.wah.homes import GraphJson, add, apartment, join, row
 
 
-def _through_json(content: Any) -> Any:
-    return json.loads(json.dumps(content))
-
-
-def _load(path: Path) -> GraphJson:
-    content = json.loads(gzip.decompress(path.read_bytes()))
-    return content.get("init_graph", content)
+def check_round_trip(graph: Graph) -> None:
+    output = write_graph(graph)
+    copy = read_graph(json.loads(json.dumps(output)))
+    assert copy == graph and write_graph(copy) == output
 
 
 def test_a_graph_survives_a_round_trip() -> None:
-    graph = read_graph(apartment(agent_in="kitchen_1"))
-    output = write_graph(graph)
-    copy = read_graph(_through_json(output))
-    assert copy == graph and write_graph(copy) == output
+    check_round_trip(read_graph(apartment(agent_in="kitchen_1")))
 
 
 def test_every_field_of_a_node_is_preserved() -> None:
@@ -46,15 +39,11 @@ def test_every_field_of_a_node_is_preserved() -> None:
     assert output == row(content, "fridge_1")
 
 
-def test_every_shared_graph_survives_a_round_trip(data_root: Path) -> None:
-    files = [path for folder in ("apartments", "episodes") for path in (data_root / "wah" / folder).glob("*.json.gz")]
-    if not files:
-        pytest.skip(f"needs graphs in {data_root}/wah/apartments: KEEP_AGENT_DATA names a folder without them")
-    for path in files:
-        graph = read_graph(_load(path), str(path))
-        output = write_graph(graph)
-        copy = read_graph(_through_json(output))
-        assert copy == graph and write_graph(copy) == output, path
+def test_every_shared_graph_survives_a_round_trip(wah_data: Callable[[str], Path]) -> None:
+    for path in (path for folder in ("apartments", "episodes") for path in wah_data(folder).glob("*.json.gz")):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        graph = read_graph(content.get("init_graph", content), str(path))
+        check_round_trip(graph)
         assert all(graph.room(node) is not None for node in graph.nodes if graph[node].category != "Characters"), path
         assert Home(graph).room is not None, path
 
@@ -93,12 +82,6 @@ def test_nodes_are_sorted_by_id_and_optional_fields_may_be_absent() -> None:
     assert graph[row(content, "tv_1")["id"]].box is None
 
 
-def _broken(change: Callable[[GraphJson], object]) -> GraphJson:
-    content = apartment()
-    change(content)
-    return content
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -109,6 +92,10 @@ def _broken(change: Callable[[GraphJson], object]) -> GraphJson:
         (lambda graph: row(graph, "sofa_1").pop("class_name"), "'class_name'"),
         (lambda graph: row(graph, "sofa_1").pop("category"), "'category'"),
         (lambda graph: row(graph, "sofa_1").update(id="sofa"), "task 3 is no VirtualHome graph"),
+        (lambda graph: row(graph, "sofa_1").update(id=True), "task 3.*id True is not a whole number"),
+        (lambda graph: row(graph, "sofa_1").update(id=1e6), "id 1000000.0 is not a whole number"),
+        (lambda graph: row(graph, "sofa_1")["bounding_box"].update(size=[1, True, 1]), "True is no finite number"),
+        (lambda graph: row(graph, "sofa_1")["bounding_box"].update(center=[0, float("nan"), 0]), "nan is no finite"),
         (lambda graph: row(graph, "sofa_1")["bounding_box"].update(size=[1.0, 2.0]), "export environment_graph again"),
         (lambda graph: row(graph, "sofa_1").update(bounding_box={"center": [0, 0, 0]}), "'size'"),
         (lambda graph: row(graph, "sofa_1").update(states="CLOSED"), "'CLOSED' is not a list of words"),
@@ -125,8 +112,10 @@ def _broken(change: Callable[[GraphJson], object]) -> GraphJson:
     ],
 )
 def test_invalid_graphs_are_errors_that_name_the_place(change: Callable[[GraphJson], object], message: str) -> None:
+    content = apartment()
+    change(content)
     with pytest.raises(DataError, match=message):
-        read_graph(_broken(change), "task 3")
+        read_graph(content, "task 3")
 
 
 def test_networkx_gets_every_node_and_every_edge() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from envs.wah.geometry import ARM, BODY, MARGIN, Boxes, standing_point
@@ -24,29 +26,21 @@ def cube(x: float, z: float, size: float = 0.0, height: float = 0.5) -> Box:
 POINT = cube(0.0, 0.0)
 
 
-@pytest.mark.parametrize(("metres", "expected"), [(1.29, True), (1.31, False)])
-def test_closeness_is_measured_to_the_nearest_side(metres: float, expected: bool) -> None:
-    assert close(POINT, cube(metres + 0.4, 0.0, size=0.8)) is expected
-    assert close(POINT, cube(0.0, -metres - 0.4, size=0.8)) is expected
+# By rule: the limit in metres, and a body and a box at a distance.
+LIMITS: dict[str, tuple[float, Callable[[float], tuple[Box, Box]]]] = {
+    "to the nearest side": (1.3, lambda metres: (POINT, cube(metres + 0.4, 0.0, size=0.8))),
+    "to the side on the other axis": (1.3, lambda metres: (POINT, cube(0.0, -metres - 0.4, size=0.8))),
+    "from the side of the body": (1.3, lambda metres: (cube(0.0, 0.0, size=1.0), cube(metres + 0.5, 0.0))),
+    "diagonally to a corner": (0.92, lambda metres: (POINT, cube(metres + 0.2, metres + 0.2, size=0.4))),
+    "at any height": (1.3, lambda metres: (POINT, cube(metres, 0.0, height=40.0))),
+    "to the middle of a long thing": (5.0, lambda metres: (POINT, cube(metres, 0.0, size=2 * metres))),
+}
 
 
-@pytest.mark.parametrize(("metres", "expected"), [(1.29, True), (1.31, False)])
-def test_closeness_is_measured_from_the_sides_of_the_body_too(metres: float, expected: bool) -> None:
-    assert close(cube(0.0, 0.0, size=1.0), cube(metres + 0.5, 0.0)) is expected
-
-
-@pytest.mark.parametrize(("metres", "expected"), [(0.91, True), (0.93, False)])
-def test_closeness_to_corners_is_diagonal(metres: float, expected: bool) -> None:
-    assert close(POINT, cube(metres + 0.2, metres + 0.2, size=0.4)) is expected
-
-
-def test_height_does_not_matter() -> None:
-    assert close(POINT, cube(1.0, 0.0, height=40.0))
-
-
-@pytest.mark.parametrize(("metres", "expected"), [(4.9, True), (5.1, False)])
-def test_the_middle_of_a_long_thing_must_be_within_the_candidate_range(metres: float, expected: bool) -> None:
-    assert close(POINT, cube(metres, 0.0, size=2 * metres)) is expected
+@pytest.mark.parametrize("rule", LIMITS)
+def test_closeness_is_measured(rule: str) -> None:
+    limit, boxes = LIMITS[rule]
+    assert close(*boxes(limit - 0.01)) and not close(*boxes(limit + 0.01))
 
 
 @pytest.mark.parametrize(
@@ -91,19 +85,22 @@ ROOM = Box((3.0, 1.4, 3.0), (6.0, 2.8, 6.0))
 
 
 @pytest.mark.parametrize(
-    ("middle", "size", "spot"),
+    ("thing", "room", "spot"),
     [
-        ((0.4, 0.9, 3.0), (0.8, 1.8, 0.8), (0.8 + ARM, 0.0, 3.0)),  # at the left wall
-        ((5.6, 0.9, 3.0), (0.8, 1.8, 0.8), (5.2 - ARM, 0.0, 3.0)),  # at the right wall
-        ((3.0, 0.9, 0.4), (2.0, 1.8, 0.8), (3.0, 0.0, 0.8 + ARM)),  # at the near wall
-        ((1.0, 0.9, 0.4), (4.0, 1.8, 0.8), (1.0, 0.0, 0.8 + ARM)),  # a long one, not through its end
-        ((3.0, 0.4, 3.0), (1.0, 0.8, 1.0), (3.0, 0.0, 3.5 + ARM)),  # in the very middle
+        (Box((0.4, 0.9, 3.0), (0.8, 1.8, 0.8)), ROOM, (0.8 + ARM, 3.0)),  # at the left wall
+        (Box((5.6, 0.9, 3.0), (0.8, 1.8, 0.8)), ROOM, (5.2 - ARM, 3.0)),  # at the right wall
+        (Box((3.0, 0.9, 0.4), (2.0, 1.8, 0.8)), ROOM, (3.0, 0.8 + ARM)),  # at the near wall
+        (Box((1.0, 0.9, 0.4), (4.0, 1.8, 0.8)), ROOM, (1.0, 0.8 + ARM)),  # a long one, not through its end
+        (Box((3.0, 0.4, 3.0), (1.0, 0.8, 1.0)), ROOM, (3.0, 3.5 + ARM)),  # in the very middle
+        (Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0)), None, (1.0, 1.5 - ARM)),  # before the thing
     ],
 )
 def test_the_standing_point_is_at_the_side_that_faces_the_room(
-    middle: tuple[float, float, float], size: tuple[float, float, float], spot: tuple[float, float, float]
+    thing: Box, room: Box | None, spot: tuple[float, float]
 ) -> None:
-    assert standing_point(Box(middle, size), ROOM) == pytest.approx(spot)
+    point = standing_point(thing, room)
+    assert point == pytest.approx((spot[0], 0.0, spot[1]))
+    assert close(Box(point, BODY), thing)
 
 
 def test_the_standing_point_is_within_the_walls() -> None:
@@ -111,10 +108,3 @@ def test_the_standing_point_is_within_the_walls() -> None:
     narrow = Box((0.0, 1.0, 0.0), (0.2, 2.0, 0.2))
     x, _, z = standing_point(Box((0.0, 1.0, 0.0), (5.0, 1.0, 5.0)), narrow)
     assert (x, z) == pytest.approx((0.2, 0.2)), "a room narrower than the margins"
-
-
-def test_without_a_room_the_standing_point_is_before_the_thing() -> None:
-    target = Box((1.0, 0.4, 2.0), (1.0, 0.8, 1.0))
-    spot = standing_point(target, None)
-    assert spot == pytest.approx((1.0, 0.0, 1.5 - ARM))
-    assert close(Box(spot, BODY), target)

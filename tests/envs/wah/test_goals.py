@@ -26,17 +26,11 @@ SNACK = goal(on_apple_coffeetable=1, on_plate_coffeetable=1)
 
 
 def test_every_kind_of_predicate_is_parsed() -> None:
-    counts = {
-        "inside_plate_dishwasher": 2, "turnOn_dishwasher": 1, "holds_book": 1, "sit_sofa": 1, "on_pie_dishwasher": 3,
-    }  # fmt: skip
-    parsed = goal(**counts)
-    assert parsed == (
-        Predicate("inside", "plate", "dishwasher", 2), Predicate("turnOn", "", "dishwasher", 1),
-        Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "dishwasher", 3),
+    """A switch and a seat have the count one; class names of the older simulator are replaced."""
+    assert goal(inside_plate_stove=2, turnOn_stove=3, holds_book=1, sit_sofa=2, on_pie_stove=3) == (
+        Predicate("inside", "plate", "stove", 2), Predicate("turnOn", "", "stove", 1),
+        Predicate("holds", "book", "", 1), Predicate("sit", "", "sofa", 1), Predicate("on", "pie", "stove", 3),
     )  # fmt: skip
-
-
-def test_class_names_of_the_older_simulator_are_replaced() -> None:
     assert goal(inside_wine_kitchencabinets=1) == goal(inside_wine_kitchencabinet=1)
 
 
@@ -61,10 +55,6 @@ def test_predicates_with_count_zero_are_left_out() -> None:
             goal(**counts)
 
 
-def test_a_switch_and_a_seat_have_the_count_one() -> None:
-    assert [predicate.count for predicate in goal(turnOn_tv=3, sit_sofa=2)] == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("text", "count", "message"),
     [
@@ -82,6 +72,8 @@ def test_invalid_goals_are_errors(text: str, count: int, message: str) -> None:
 
 ON_TWO = ("apple on coffeetable_1", "plate on coffeetable_2")
 APPLES = ("apple on coffeetable_1", "apple on coffeetable_1")
+WASHED = ("dishwasher at 0.4 0.4 3 in kitchen_1", "plate in dishwasher_1")
+WASH = goal(inside_plate_dishwasher=1, turnOn_dishwasher=1)
 # By behaviour: things on two coffee tables, actions, goal, and conditions met and required.
 CONDITIONS: dict[str, tuple[tuple[str, ...], str, tuple[Predicate, ...], tuple[int, int]]] = {
     "all predicates must hold at one place": (ON_TWO, "", SNACK, (1, 2)),
@@ -96,6 +88,8 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], str, tuple[Predicate, ...], tuple[i
     "inside a box": ((), "", goal(inside_toy_bookshelf=1), (0, 1)),
     "on the table": ((), "", goal(on_cupcake_coffeetable=1), (1, 1)),
     "in hand": ((), "walk coffeetable_1, grab cupcake_1", goal(on_cupcake_coffeetable=1), (0, 1)),
+    "another is on": (WASHED, "switchon dishwasher_2", WASH, (1, 2)),
+    "the same place is on": (WASHED, "switchon dishwasher_2, switchon dishwasher_1", WASH, (2, 2)),
     "off": ((), "", goal(turnOn_tv=1), (0, 1)),
     "no such place": ((), "", goal(on_apple_bed=1, turnOn_bed=1), (0, 2)),
 }
@@ -128,15 +122,6 @@ def test_the_best_place_counts(
     house = two_tables(*things)
     assert best_place(house, conditions) == (node_id(house, best) if best else None)
     assert goal_counts(house, conditions) == counts
-
-
-def test_the_same_place_must_be_turned_on() -> None:
-    house = home(apartment("dishwasher at 0.4 0.4 3 in kitchen_1", "plate in dishwasher_1"))
-    conditions = goal(inside_plate_dishwasher=1, turnOn_dishwasher=1)
-    do(house, "switchon dishwasher_2")
-    assert goal_conditions(house, conditions) == (1, 2)
-    do(house, "switchon dishwasher_1")
-    assert goal_conditions(house, conditions) == (2, 2)
 
 
 def test_reading_needs_a_book_in_hand_and_a_seat() -> None:

@@ -19,9 +19,15 @@ def house() -> Home:
 
 
 def run(house: Home, *skills: str) -> None:
-    """Execute skills; one with an arrow must fail with the message after it and change nothing."""
+    """Execute skills; one with an arrow must fail with the message after it and change nothing.
+
+    Steps such as "open fridge_1" are actions without checks.
+    """
     for step in skills:
         skill, _, message = step.partition(" -> ")
+        if "_" in skill:
+            do(house, skill)
+            continue
         before, at = house.graph.copy(), house.at
         outcome = GROUNDED.execute(house, skill)
         assert (outcome.ok, outcome.message) == (not message, message), skill
@@ -110,14 +116,6 @@ def test_messages_at_the_table(house: Home, skill: str, sentence: str) -> None:
     run(house, f"{skill} -> {sentence}")
 
 
-def test_full_hands_neither_pick_up_nor_open(house: Home) -> None:
-    run(house, "go to kitchentable 1", "pick up apple 1", "go to kitchencounter 1", "pick up plate 1")
-    run(house, "go to fridge 1", "open fridge 1 -> your hands are full")
-    do(house, "open fridge_1")
-    run(house, "pick up juice 1 -> your hands are full")
-    assert local(house) == ["put apple 1 in fridge 1", "put plate 1 in fridge 1"]
-
-
 def test_messages_at_a_closed_door_reveal_no_content(house: Home) -> None:
     things = ("plate 2", "juice 1", "plate 9")  # inside, elsewhere and absent
     run(house, "go to kitchencabinet 1", *(f"pick up {thing} -> what you stand at is closed" for thing in things))
@@ -158,6 +156,10 @@ def test_unknown_skills_are_errors_with_a_suggestion(house: Home, skill: str, cl
         ("go to kitchentable 1, pick up apple 1, go to dishwasher 1", "open dishwasher 1, turn on dishwasher 1"),
         ("go to kitchentable 1, pick up apple 1, go to dishwasher 1, open dishwasher 1",
          "close dishwasher 1, put apple 1 in dishwasher 1"),
+        ("go to kitchentable 1, pick up apple 1, go to kitchencounter 1, pick up plate 1, go to fridge 1, "
+         "open fridge 1 -> your hands are full, open fridge_1, pick up juice 1 -> your hands are full",
+         "put apple 1 in fridge 1, put plate 1 in fridge 1"),
+        ("go to livingroom 1, pick up slippers 1 -> slippers 1 is not here", ""),
         ("go to bookshelf 1", "open box 1, pick up box 1"),  # a shelf has no door
         ("go to bookshelf 1, open box 1", "close box 1, pick up box 1, pick up toy 1"),
         ("go to tv 1", "turn on tv 1"), ("go to tv 1, turn on tv 1", "turn off tv 1"),
@@ -165,7 +167,7 @@ def test_unknown_skills_are_errors_with_a_suggestion(house: Home, skill: str, cl
 )  # fmt: skip
 def test_admissible_skills(house: Home, before: str, skills: str) -> None:
     run(house, *before.split(", "))
-    assert local(house) == skills.split(", ")
+    assert ", ".join(local(house)) == skills
 
 
 def test_a_thing_without_door_state_has_no_door_skills() -> None:
@@ -185,14 +187,10 @@ def test_destinations_are_rooms_furniture_and_loose_things(house: Home) -> None:
     assert "go to slippers 1" not in GROUNDED.admissible(house)
     run(house, "pick up slippers 1")
     assert "go to slippers 1" not in GROUNDED.admissible(house) and local(house) == []
-    run(house, "go to sofa 1", "put slippers 1 in sofa 1")
+    run(house, "putback slippers_1 floor_1", "go to sofa 1")
+    assert "go to slippers 1" in GROUNDED.admissible(house), "it lies on the floor again"
+    run(house, "go to slippers 1", "pick up slippers 1", "go to sofa 1", "put slippers 1 in sofa 1")
     assert "go to slippers 1" not in GROUNDED.admissible(house)
-
-
-def test_in_the_middle_of_a_room_nothing_is_at_hand(house: Home) -> None:
-    run(house, "go to livingroom 1")
-    assert local(house) == []
-    run(house, "pick up slippers 1 -> slippers 1 is not here")
 
 
 def test_sitting_is_admissible_if_a_task_requires_it(house: Home) -> None:

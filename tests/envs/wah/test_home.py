@@ -77,33 +77,24 @@ def test_walking_leads_to_the_furniture_that_holds_a_thing(house: Home, target: 
     assert place(house, "character_1") == {f"INSIDE {room}_1"}
 
 
-def test_the_agent_is_close_to_its_place_and_all_its_content() -> None:
+def test_the_agent_is_close_to_its_place_and_all_its_content_and_through_walls() -> None:
     content = apartment()
-    far = row(content, "box_1")["bounding_box"]["center"]
-    far[0] -= 4.0  # at the other end of a long shelf
+    row(content, "box_1")["bounding_box"]["center"][0] -= 4.0  # at the other end of a long shelf
     house = home(content)
     assert close(house) == set()
-    do(house, "walk bookshelf_1")
-    assert close(house) == {"bookshelf_1", "box_1", "toy_1"}
-    do(house, "walk fridge_1")
-    assert close(house) == {"fridge_1", "apple_2", "juice_1", "kitchencounter_1"}
+    for target, things in {
+        "bookshelf_1": {"box_1", "toy_1"},
+        "fridge_1": {"apple_2", "juice_1", "kitchencounter_1"},
+        "kitchencabinet_2": {"waterglass_1", "tv_1"},
+    }.items():
+        do(house, f"walk {target}")
+        assert close(house) == {target} | things
     do(house, "walk livingroom_1")
     assert close(house) == {"slippers_1"}
 
 
-def test_closeness_ignores_walls(house: Home) -> None:
-    do(house, "walk kitchencabinet_2")
-    assert close(house) == {"kitchencabinet_2", "waterglass_1", "tv_1"}
-
-
 # By behaviour: things added to the apartment, actions, and relations afterwards.
 EFFECTS = {
-    "a grabbed thing loses its edges to a container": (
-        (), "walk fridge_1, grab apple_2", {"apple_2": "INSIDE kitchen_1, character_1 HOLDS_RH"}
-    ),
-    "a grabbed thing loses its edges to furniture": (
-        (), "walk kitchentable_1, grab apple_1", {"apple_1": "INSIDE kitchen_1, character_1 HOLDS_RH"}
-    ),
     "a grabbed thing loses its edges to the floor": (
         (), "walk slippers_1, grab slippers_1", {"slippers_1": "INSIDE livingroom_1, character_1 HOLDS_RH"}
     ),
@@ -111,6 +102,14 @@ EFFECTS = {
         (), "walk fridge_1, grab apple_2, grab juice_1, walk sofa_1",
         {f"{thing}_{number}": f"INSIDE livingroom_1, character_1 {hand}"
          for thing, number, hand in (("apple", 2, "HOLDS_RH"), ("juice", 1, "HOLDS_LH"))},
+    ),
+    "walking to a thing in no room keeps the room": (
+        ("window at 3 1.5 0",), "walk kitchentable_1, grab apple_1, walk window_1",
+        {"apple_1": "INSIDE kitchen_1, character_1 HOLDS_RH"},
+    ),
+    "the free hand is filled": (
+        (), "walk kitchentable_1, grab apple_1, grab cutleryfork_1, putback apple_1 kitchentable_1, grab apple_1",
+        {"apple_1": "INSIDE kitchen_1, character_1 HOLDS_RH", "cutleryfork_1": "INSIDE kitchen_1, character_1 HOLDS_LH"}
     ),
     "the content of a grabbed box stays in the room": (
         (), "walk bookshelf_1, grab box_1", {"toy_1": "INSIDE livingroom_1"}
@@ -125,15 +124,6 @@ EFFECTS = {
         (), "walk coffeetable_1, grab cupcake_1, walk bookshelf_1, putin cupcake_1 box_1, grab box_1, walk kitchen_1",
         {"cupcake_1": "INSIDE livingroom_1"},
     ),
-    "a thing put into a container is inside it only": (
-        (), "walk kitchentable_1, grab apple_1, walk dishwasher_1, putin apple_1 dishwasher_1",
-        {"apple_1": "INSIDE dishwasher_1"},
-    ),
-    "a thing put on a surface is inside its room": (
-        (), "walk kitchentable_1, grab apple_1, walk sofa_1, putback apple_1 sofa_1",
-        {"apple_1": "ON sofa_1, INSIDE livingroom_1"},
-    ),
-    "sitting": ((), "walk sofa_1, sit sofa_1", {"character_1": "INSIDE livingroom_1, SITTING sofa_1"}),
     "walking ends sitting": (
         (), "walk sofa_1, sit sofa_1, walk coffeetable_1", {"character_1": "INSIDE livingroom_1"}
     ),
@@ -153,20 +143,6 @@ def test_relations_after_actions(behaviour: str) -> None:
     for thing in house.inventory:
         assert house.graph[thing].position == house.graph[house.agent].box.center
         assert house.graph.linked(house.agent, CLOSE, thing) and house.graph.room(thing) == house.room
-
-
-def test_walking_to_a_thing_in_no_room_keeps_the_room() -> None:
-    house = home(apartment("window at 3 1.5 0"))
-    do(house, "walk kitchentable_1", "grab apple_1", "walk window_1")
-    assert room_of(house) == "kitchen" and place(house, "apple_1") == {"INSIDE kitchen_1", "character_1 HOLDS_RH"}
-
-
-def test_the_right_hand_is_filled_first_then_the_left(house: Home) -> None:
-    do(house, "walk kitchentable_1", "grab cutleryfork_1", "grab apple_1")
-    assert house.inventory == (node_id(house, "cutleryfork_1"), node_id(house, "apple_1"))
-    assert "character_1 HOLDS_LH" in place(house, "apple_1")
-    do(house, "putback cutleryfork_1 kitchentable_1", "grab cutleryfork_1")
-    assert "character_1 HOLDS_RH" in place(house, "cutleryfork_1"), "the free hand"
 
 
 def test_a_put_thing_is_moved(house: Home) -> None:
@@ -201,14 +177,10 @@ def test_an_impossible_action_has_no_effect(before: tuple[str, ...], words: str)
 
 def test_doors_and_switches(house: Home) -> None:
     assert states(house, "dishwasher_1") == {"CLOSED", "OFF"}
-    for verb, after in (
-        ("open", {"OPEN", "OFF"}),
-        ("switchon", {"OPEN", "ON"}),
-        ("close", {"CLOSED", "ON"}),
-        ("switchoff", {"CLOSED", "OFF"}),
-    ):
+    for words in ("open OPEN OFF", "switchon OPEN ON", "close CLOSED ON", "switchoff CLOSED OFF"):
+        verb, *after = words.split()
         do(house, f"{verb} dishwasher_1")
-        assert states(house, "dishwasher_1") == after
+        assert states(house, "dishwasher_1") == {*after}
 
 
 def test_an_unknown_verb_is_an_error(house: Home) -> None:
@@ -263,16 +235,6 @@ def test_holders_contents_and_fixtures(house: Home) -> None:
     assert house.fixture(toy) == shelf and house.fixture(shelf) == shelf
     assert house.holder(node_id(house, "slippers_1")) is None, "the floor is no holder"
     assert house.holder(shelf) is None
-
-
-def test_loose_things(house: Home) -> None:
-    assert house.loose() == (node_id(house, "slippers_1"),)
-    do(house, "walk slippers_1", "grab slippers_1")
-    assert house.loose() == ()
-    do(house, "putback slippers_1 floor_1")
-    assert house.loose() == (node_id(house, "slippers_1"),)
-    do(house, "grab slippers_1", "putback slippers_1 sofa_1")
-    assert house.loose() == ()
 
 
 def test_the_outermost_closed_container_hides_a_thing() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from envs.wah.virtualhome import client, transport
+from envs.wah.virtualhome.client import Simulator
 from tests.envs.wah.fake_simulator import FakeSimulator
-from tests.envs.wah.virtualhome.toy import ToyHome
+from tests.envs.wah.virtualhome.toy import ToyHome, http
 from tests.waiting import PATIENCE
 
 
@@ -33,6 +34,11 @@ def server(home: ToyHome) -> Iterator[FakeSimulator]:
         yield server
         home.gate.set()
     assert set(threading.enumerate()) <= threads
+
+
+@pytest.fixture
+def simulator(server: FakeSimulator) -> Simulator:
+    return Simulator(http(server))
 
 
 @pytest.fixture

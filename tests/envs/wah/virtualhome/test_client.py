@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import closing
-from http.client import HTTPConnection
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -37,15 +34,13 @@ def test_an_episode(server: FakeSimulator, home: ToyHome) -> None:
     assert len({request["id"] for request in server.requests}) == len(server.requests) == 8
 
 
-def test_a_script_that_fails_is_a_result(server: FakeSimulator) -> None:
-    simulator = Simulator(http(server))
+def test_a_script_that_fails_is_a_result(simulator: Simulator) -> None:
     assert not simulator.render_script([LINE]), "no character"
     simulator.add_character()
     assert not simulator.render_script(["<char0> [walk] <unicorn> (1)"])
 
 
-def test_requests(server: FakeSimulator) -> None:
-    simulator = Simulator(http(server))
+def test_requests(server: FakeSimulator, simulator: Simulator) -> None:
     simulator.reset()
     simulator.expand_scene({"nodes": [], "edges": []})
     simulator.add_character()
@@ -64,8 +59,7 @@ def test_requests(server: FakeSimulator) -> None:
     assert render["stringParams"][1:] == [LINE, LINE]
 
 
-def test_refusals_are_errors_with_the_simulators_message(server: FakeSimulator, home: ToyHome) -> None:
-    simulator = Simulator(http(server))
+def test_refusals_are_errors_with_the_simulators_message(server: FakeSimulator, simulator: Simulator) -> None:
     with pytest.raises(SimulatorRefusal, match="reset at .*Invalid scene index"):
         simulator.reset(7)
     with pytest.raises(SimulatorAnswer, match="Error processing input graph: 'nodes'"):
@@ -76,26 +70,6 @@ def test_refusals_are_errors_with_the_simulators_message(server: FakeSimulator, 
     with pytest.raises(ConfigError, match="'garage'.*kitchen"):
         simulator.add_character(room="garage")
     assert len(server.requests) == 3
-
-
-def test_the_fake_simulator_speaks_the_protocol(server: FakeSimulator) -> None:
-    def post(body: bytes) -> tuple[int, dict[str, Any]]:
-        with closing(HTTPConnection("127.0.0.1", server.port)) as connection:
-            connection.request("POST", "/", body)
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
-
-    failure = {"success": False, "value": 0, "message_list": None}
-    assert post(b"") == (400, failure | {"id": "", "message": "Request body is null or empty"})
-    status, fields = post(b"{")
-    assert status == 400 and fields["message"].startswith("Invalid request format (")
-    assert post(b"[]")[0] == 400
-    answer = post(b'{"id": "1", "action": "dance"}')
-    assert answer == (200, failure | {"id": "1", "message": "Unknown action dance"})
-    fields = post(b'{"id": "1", "action": "render_script", "stringParams": []}')[1]
-    assert fields["message"] == "No character added yet!"
-    status, fields = post(b'{"id": "2", "action": "add_character"}')
-    assert status == 500 and fields["message"].startswith("Unknown error (")
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "https://x:1", "http://", "http://x:99999", "http://a..b:1"])

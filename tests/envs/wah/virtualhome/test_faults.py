@@ -7,6 +7,8 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -21,7 +23,7 @@ from envs.wah.virtualhome.errors import SimulatorAnswer, SimulatorBusy, Simulato
 from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
 from keep_agent.errors import KeepError
 from tests.envs.wah.fake_simulator import FAULTS, FakeSimulator
-from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, NOTHING_LEFT_OPEN, ToyHome, http
+from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, NOTHING_LEFT_OPEN, ToyHome, http
 from tests.waiting import PATIENCE, until
 
 pytestmark = NOTHING_LEFT_OPEN
@@ -33,11 +35,8 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
 SLOW = ("busy", "hang", "drip")  # faults that end with a timeout
 SHORT = 0.5  # seconds, for tests that can only end with the timeout
 BUSY_TRIES = 3  # of a simulator that stays busy
-SPECIFIC = {  # faults of some calls only
-    "no_value": ("camera_count", "environment_graph"),
-    "bad_graph": ("environment_graph",),
-    "no_graph": ("environment_graph",),
-}
+GRAPH = ("environment_graph",)
+SPECIFIC = {"no_value": ("camera_count", *GRAPH), "bad_graph": GRAPH, "no_graph": GRAPH}  # faults of some calls only
 TEMPORARY = ("timeout", "error", "close", "half")  # retried for idempotent actions
 QUICK_CASES = [
     (fault, call) for fault in FAULTS if fault not in (*SLOW, "raw") for call in SPECIFIC.get(fault, tuple(CALLS))
@@ -92,19 +91,16 @@ def clock_from_fault(server: FakeSimulator) -> LateClock:
     return LateClock(3, lambda: len(server.faults) < faults)
 
 
-def set_clocks(patch: pytest.MonkeyPatch, whole: Callable[[], Clock], tries: Callable[[], Clock]) -> None:
-    """Set the clock of the next call and those of its tries."""
-    clocks: list[Clock] = []
-
-    def clock(_: float) -> Clock:
-        clocks.append(tries() if clocks else whole())
-        return clocks[-1]
-
-    patch.setattr(transport, "Clock", clock)
-
-
 def long_clock() -> Clock:
     return Clock(PATIENCE)
+
+
+def set_clocks(
+    patch: pytest.MonkeyPatch, whole: Callable[[], Clock] = long_clock, tries: Callable[[], Clock] = long_clock
+) -> None:
+    """Set the clock of the next call and those of its tries."""
+    makers = chain([whole], repeat(tries))
+    patch.setattr(transport, "Clock", lambda _: next(makers)())
 
 
 @pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
@@ -114,10 +110,10 @@ def test_lasting_faults_end_with_a_timeout(
     """A busy simulator is retried until the deadline, a silent one a few times for idempotent actions."""
     busy = fault == "busy"
     server.faults.extend([fault] * (1_000_000 if busy else TRIES))
-    whole, tries = (
-        (lambda: RequestClock(server), long_clock) if busy else (long_clock, lambda: clock_from_fault(server))
-    )
-    set_clocks(monkeypatch, whole, tries)
+    if busy:
+        set_clocks(monkeypatch, whole=lambda: RequestClock(server))
+    else:
+        set_clocks(monkeypatch, tries=lambda: clock_from_fault(server))
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(http(server)))
     expect_numbers(caught.value, server, call)
@@ -149,20 +145,6 @@ def test_a_dead_server(home: ToyHome, short_pauses: None, call: str) -> None:
     assert not caught.value.uncertain  # no request was sent
 
 
-def test_a_server_that_dies_during_a_request(server: FakeSimulator) -> None:
-    server.faults.append("hang")
-
-    def kill() -> None:
-        until(lambda: server.requests)  # earlier there would be no connection
-        server.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(SimulatorGone, match="may have been executed"):
-        CALLS["render_script"](Simulator(http(server)))
-    killer.join()
-
-
 def test_a_server_that_never_accepts() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         crowd = [socket.socket() for _ in range(4)]
@@ -177,7 +159,7 @@ def test_a_server_that_never_accepts() -> None:
 
 def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is larger than all buffers."""
-    set_clocks(monkeypatch, long_clock, lambda: LateClock(2))
+    set_clocks(monkeypatch, tries=lambda: LateClock(2))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}"))
         with pytest.raises(SimulatorTimeout, match="may have been executed"):
@@ -191,27 +173,9 @@ def test_one_fault_is_overcome(
     server.faults.append(fault)
     client = http(server)
     if fault in ("hang", "drip"):
-        set_clocks(monkeypatch, long_clock, lambda: clock_from_fault(server) if server.faults else long_clock())
+        set_clocks(monkeypatch, tries=lambda: clock_from_fault(server) if server.faults else long_clock())
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, server.actions()) == (1, ["environment_graph"] * 2)
-
-
-def test_every_action_is_retried_on_a_busy_simulator(server: FakeSimulator, home: ToyHome) -> None:
-    simulator = Simulator(http(server))
-    simulator.add_character()
-    server.faults.extend(["busy", "busy"])
-    assert simulator.render_script([LINE])
-    assert home.lines == [LINE] and server.actions().count("render_script") == 3
-
-
-@pytest.mark.parametrize("fault", ["half", "wrong_id", "no_success", "bad_json"])
-def test_an_executed_action_is_never_repeated(server: FakeSimulator, home: ToyHome, fault: str) -> None:
-    simulator = Simulator(http(server))
-    simulator.add_character()
-    server.faults.append(fault)
-    with pytest.raises(SimulatorError, match="may have been executed"):
-        simulator.render_script([LINE])
-    assert home.lines == [LINE]
 
 
 def test_two_clients_of_one_simulator(
@@ -219,54 +183,49 @@ def test_two_clients_of_one_simulator(
 ) -> None:
     """The second one gets the status busy, and waits."""
     home.gate.clear()
-    first = threading.Thread(target=Simulator(http(server)).environment_graph)
-    first.start()
-    until(server.lock.locked)  # the request is running, not only received
-    with monkeypatch.context() as patch, pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
-        set_clocks(patch, lambda: RequestClock(server), long_clock)
-        Simulator(http(server)).check()
-    client = http(server)
-    second = threading.Thread(target=Simulator(client).check)
-    second.start()
-    until(lambda: client.repeats)
-    home.gate.set()
-    second.join()
-    first.join()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(Simulator(http(server)).environment_graph)
+        until(server.lock.locked)  # the request is running, not only received
+        with monkeypatch.context() as patch, pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
+            set_clocks(patch, whole=lambda: RequestClock(server))
+            Simulator(http(server)).check()
+        client = http(server)
+        second = pool.submit(Simulator(client).check)
+        until(lambda: client.repeats)
+        home.gate.set()
+        second.result()
+        assert first.result() == home.graph()
 
 
-def test_two_threads_of_one_client(server: FakeSimulator, home: ToyHome) -> None:
+def test_two_threads_of_one_client(server: FakeSimulator, simulator: Simulator, home: ToyHome) -> None:
     """One request at a time; the wait for the other thread counts towards the deadline."""
-    simulator = Simulator(http(server))
     home.gate.clear()
-    first = threading.Thread(target=simulator.environment_graph)
-    first.start()
-    until(lambda: server.requests)
-    opener = threading.Timer(0.2, home.gate.set)
-    opener.start()
-    simulator.check()
-    assert server.actions() == ["environment_graph", "idle"]
-    first.join()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(simulator.environment_graph)
+        until(lambda: server.requests)
+        opener = threading.Timer(0.2, home.gate.set)
+        opener.start()
+        simulator.check()
+        assert server.actions() == ["environment_graph", "idle"]
+        assert first.result() == home.graph()
     opener.join()
 
 
-def test_the_limit_of_an_answer(server: FakeSimulator, home: ToyHome) -> None:
+def test_the_limit_of_an_answer(server: FakeSimulator, simulator: Simulator, home: ToyHome) -> None:
     home.extra = [{"id": 2000, "text": "x" * (LIMIT // 2)}]
-    assert Simulator(http(server)).environment_graph() == home.graph()
+    assert simulator.environment_graph() == home.graph()
     home.extra = [{"id": 2000, "text": "x" * LIMIT}]
     with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
-        Simulator(http(server)).environment_graph()
-
-
-def test_a_chunk_without_end(server: FakeSimulator) -> None:
-    """A chunk of size -1 is an endless one for http.client."""
+        simulator.environment_graph()
+    # a chunk of size -1 is an endless one for http.client
     server.raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n" + b" " * (8 * LIMIT)
     server.faults.append("raw")
     with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
-        Simulator(http(server)).check()
+        simulator.check()
 
 
-def test_damaged_replies_end_in_a_result_or_a_simulator_error(server: FakeSimulator) -> None:
-    random, simulator = Random(0), Simulator(http(server))
+def test_damaged_replies_end_in_a_result_or_a_simulator_error(server: FakeSimulator, simulator: Simulator) -> None:
+    random = Random(0)
     body = b'{"id": "ID", "success": true, "message": "[\\"\xc3\xa9\\"]", "value": 0, "message_list": null}'
     reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     reply += b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 17, body)  # an id has 19 digits

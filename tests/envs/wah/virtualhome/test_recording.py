@@ -20,6 +20,11 @@ from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, connected, h
 pytestmark = NOTHING_LEFT_OPEN
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "talk.jsonl"
+
+
 def converse(simulator: Simulator) -> list[Any]:
     simulator.reset(1)
     simulator.add_character()
@@ -41,8 +46,7 @@ def test_a_replay_is_identical(server: FakeSimulator, tmp_path: Path, name: str)
 
 
 @pytest.fixture
-def recorded(server: FakeSimulator, tmp_path: Path) -> Path:
-    path = tmp_path / "talk.jsonl"
+def recorded(server: FakeSimulator, path: Path) -> Path:
     with connected(http(server), record=path) as simulator:
         converse(simulator)
     return path
@@ -67,37 +71,28 @@ def test_a_request_after_the_end_is_a_mismatch(recorded: Path) -> None:
                 simulator.check()
 
 
-def test_a_recorded_refusal_is_replayed(server: FakeSimulator, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
+def test_a_recorded_refusal_is_replayed(server: FakeSimulator, path: Path) -> None:
     with connected(http(server), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
         simulator.reset(9)
     with connected(Replay(path)) as simulator, pytest.raises(SimulatorAnswer, match="at recording .*Invalid scene"):
         simulator.reset(9)
 
 
-def test_ids_are_not_compared(tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
+def test_ids_are_not_compared(path: Path) -> None:
     line = {"request": {"id": "7", "action": "idle"}, "answer": {"id": "8", "success": True}}
     path.write_text(json.dumps(line) + '\n{"end": 1}\n')
     with connected(Replay(path)) as simulator:
         simulator.check()
 
 
-def test_lines_after_the_end_are_errors(recorded: Path) -> None:
-    recorded.write_bytes(recorded.read_bytes() * 2)
-    with connected(Replay(recorded)) as simulator:
-        converse(simulator)
-        with pytest.raises(DataError, match="talk.jsonl:6 is"):
-            simulator.check()
-
-
-@pytest.mark.parametrize("count", range(6))
-def test_recordings_cut_between_lines_are_errors(recorded: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "words"), [*((n, f"{n + 1} is damaged") for n in range(6)), (12, "6 is neither")])
+def test_recordings_cut_between_lines_or_continued_after_the_end_are_errors(
+    recorded: Path, count: int, words: str
+) -> None:
     lines = recorded.read_text().splitlines(keepends=True)
     assert len(lines) == 6
-    recorded.write_text("".join(lines[:count]))
-    message = rf"talk.jsonl:{count + 1} is damaged"
-    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match=message):
+    recorded.write_text("".join([*lines, *lines][:count]))
+    with connected(Replay(recorded)) as simulator, pytest.raises(DataError, match=f"talk.jsonl:{words}"):
         converse(simulator)
         simulator.check()
 
@@ -127,32 +122,31 @@ def test_damaged_archives_are_errors(server: FakeSimulator, tmp_path: Path) -> N
     assert gzip.decompress(intact).count(b"\n") == 6
 
 
-def test_a_missing_recording_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist"):
-        Replay(tmp_path / "none.jsonl")
-    with pytest.raises(DataError, match="cannot be read"):
-        Replay(tmp_path)
+def test_a_missing_recording_is_an_error(path: Path) -> None:
+    for place, message in ((path, "does not exist"), (path.parent, "cannot be read")):
+        with pytest.raises(DataError, match=message):
+            Replay(place)
 
 
-def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
+def test_no_file_is_overwritten(server: FakeSimulator, tmp_path: Path, path: Path) -> None:
     path.write_text("old")
     for taken_path in (path, tmp_path):
         with pytest.raises(ConfigError, match="is there already; record in another file"):
             Recording(http(server), taken_path)
+    with pytest.raises(ConfigError, match="cannot be recorded to"):
+        Simulator(http(server), record=path / "talk.jsonl")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_without_exchanges_there_is_no_file(server: FakeSimulator, tmp_path: Path) -> None:
-    Simulator(http(server), record=tmp_path / "talk.jsonl").close()
+def test_without_exchanges_there_is_no_file(server: FakeSimulator, path: Path) -> None:
+    Simulator(http(server), record=path).close()
     server.kill()
-    with pytest.raises(SimulatorGone), connected(http(server), record=tmp_path / "talk.jsonl") as simulator:
+    with pytest.raises(SimulatorGone), connected(http(server), record=path) as simulator:
         simulator.check()
-    assert not list(tmp_path.iterdir())
+    assert not list(path.parent.iterdir())
 
 
-def test_a_recording_closes_once(server: FakeSimulator, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
+def test_a_recording_closes_once(server: FakeSimulator, path: Path) -> None:
     simulator = Simulator(http(server), record=path)
     simulator.check()
     for _ in range(2):
@@ -160,8 +154,9 @@ def test_a_recording_closes_once(server: FakeSimulator, tmp_path: Path) -> None:
         assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"end": 1}
 
 
-def test_a_failed_request_fails_in_the_replay_which_continues(server: FakeSimulator, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
+def test_a_failed_request_is_not_recorded_and_fails_in_the_replay_which_continues(
+    server: FakeSimulator, path: Path
+) -> None:
     with connected(http(server), record=path) as simulator:
         first = simulator.environment_graph()
         server.faults.append("bad_json")
@@ -175,21 +170,6 @@ def test_a_failed_request_fails_in_the_replay_which_continues(server: FakeSimula
             simulator.render_script([LINE])
         simulator.reset(1)
         assert simulator.environment_graph() == last
-
-
-def test_failed_calls_are_not_recorded(server: FakeSimulator, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
-    with pytest.raises(SimulatorAnswer), connected(http(server), record=path) as simulator:
-        simulator.check()
-        server.faults.append("bad_json")
-        simulator.check()
-    assert path.read_text().splitlines()[1:] == ['{"end":1}']
-
-
-def test_a_path_that_cannot_be_written_is_an_error(server: FakeSimulator, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be recorded to"):
-        Simulator(http(server), record=tmp_path / "file" / "talk.jsonl")
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
@@ -208,24 +188,23 @@ def test_a_full_disk(server: FakeSimulator, tmp_path: Path, name: str, monkeypat
 
 
 def test_a_file_that_cannot_be_renamed_is_preserved(
-    server: FakeSimulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeSimulator, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(CapacityError, match="renamed by hand"):
         patch.setattr(os, "link", full)
         patch.setattr(Path, "replace", full)
-        with connected(http(server), record=tmp_path / "talk.jsonl") as simulator:
+        with connected(http(server), record=path) as simulator:
             simulator.check()
-    (partial_file,) = tmp_path.iterdir()
+    (partial_file,) = path.parent.iterdir()
     with connected(Replay(partial_file)) as simulator:
         simulator.check()
 
 
 @pytest.mark.parametrize("links", [True, False])
 def test_two_recordings_to_one_path_are_both_preserved(
-    server: FakeSimulator, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+    server: FakeSimulator, path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a file system without links, unless both end at the same time."""
-    path = tmp_path / "talk.jsonl"
     if not links:
         monkeypatch.setattr(os, "link", full)
     first, second = (Simulator(http(server), record=path) for _ in range(2))
@@ -235,7 +214,7 @@ def test_two_recordings_to_one_path_are_both_preserved(
     content = path.read_bytes()
     with pytest.raises(ConfigError, match="was recorded by another process"):
         second.close()
-    (partial_file,) = tmp_path.glob(".talk*")
+    (partial_file,) = path.parent.glob(".talk*")
     assert path.read_bytes() == content != partial_file.read_bytes() and b'"end":1' in partial_file.read_bytes()
 
 
