@@ -183,9 +183,7 @@ def undecodable(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("answer", "message"), [(illegal, "illegal header"), (undecodable, "does not answer")])
-def test_an_error_that_no_repetition_mends_is_raised_at_once(
-    clock: FakeTime, answer: Answer, message: str
-) -> None:
+def test_an_error_that_no_repetition_mends_is_raised_at_once(clock: FakeTime, answer: Answer, message: str) -> None:
     with pytest.raises(ServerError, match=message):
         client(answer).agents()
     assert clock.elapsed == 0

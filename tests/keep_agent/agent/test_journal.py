@@ -121,44 +121,11 @@ def test_a_journal_without_its_mark_is_refused(journal: Path, spoil: Callable[[P
         calls(journal, new=new)
 
 
-def test_a_memory_that_has_a_journal_is_not_read_without_it(journal: Path) -> None:
-    end_of(journal).unlink()
-    journal.unlink()
-    with pytest.raises(CorruptError, match=r"journal\.end is missing"):
-        calls(journal)
-    assert calls(journal, new=True) == []
-
-
-def test_a_journal_of_another_agent_or_memory_is_refused(journal: Path) -> None:
-    foreign = write_journal(journal.parent / "other" / journal.name, 1, 2, 3, 4, start=Chain.bound(b"another robot"))
-    originals = {path: path.read_bytes() for path in (journal, end_of(journal))}
-    for names in ([journal.name], ["journal.end"], [journal.name, "journal.end"]):
-        for name in names:
-            shutil.copy(foreign.with_name(name), journal.with_name(name))
-        with pytest.raises(CorruptError, match=r"belongs elsewhere|does not belong to the memory"):
-            calls(journal)
-        for path, content in originals.items():
-            path.write_bytes(content)
-    with pytest.raises(CorruptError, match=r"journal\.end .* does not belong to the memory"):
-        calls(journal, THIRD)
-
-
 def test_calls_without_checksums_are_refused(journal: Path) -> None:
     plain = [line.partition(b',"sum"')[0] + b"}\n" for line in journal.read_bytes().splitlines()]
     journal.write_bytes(b"".join(plain))
     with pytest.raises(CorruptError, match=r"journal\.jsonl:1 is damaged"):
         calls(journal)
-
-
-def test_a_torn_call_is_cut_off_and_reported(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"call":"obs')
-    again = file_of(journal)
-    assert again.count == 3
-    assert "journal.jsonl:4 is cut off in the middle" in caplog.text
-    append(again, 7)
-    assert calls(journal) == [4, 5, 6, 7]
-    assert journal.read_bytes().startswith(whole)
 
 
 def test_a_call_that_was_written_and_not_marked_is_there(journal: Path) -> None:
@@ -201,9 +168,7 @@ SHORT = 16  # steps of a task at most
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
-def test_a_loaded_agent_continues_as_a_saved_one(
-    make_agent: Callable[..., Agent], tmp_path: Path, style: str
-) -> None:
+def test_a_loaded_agent_continues_as_a_saved_one(make_agent: Callable[..., Agent], tmp_path: Path, style: str) -> None:
     overrides = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
     first, second, alone = (AsPlanner(make_agent(*overrides, name=name)) for name in ("first", "second", "alone"))
     steps = play(Switching(first, second, tmp_path / "deep" / "memory.json"), SHORT)
