@@ -31,9 +31,7 @@ MakeAgent = Callable[..., Agent]
 
 
 @pytest.mark.parametrize(("name", "style"), [*FAST, *SLOW])
-def test_an_agent_decides_as_the_planner_in_the_loop(
-    brain: GetBrain, make_agent: MakeAgent, name: str, style: str
-) -> None:
+def test_an_agent_decides_as_a_planner(brain: GetBrain, make_agent: MakeAgent, name: str, style: str) -> None:
     """Encoding in advance never changes a decision."""
     overrides = f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
     plain = play(brain(*overrides).planner("loop"))
@@ -187,7 +185,7 @@ def test_a_value_of_the_wrong_type_is_refused_and_changes_nothing(agent: Agent, 
         *((instruction, SKILLS, "instruction") for instruction in ("", " \n", "\ud800")),
         ("x" * 2001, SKILLS, "2000"),
         *(("get it", skills, "skills") for skills in ([], "done", None, 7)),
-        *(("get it", ["done", f"go{end}"], "one line") for end in ("\nhome", "\u2028home", "\x85home", " \ud800")),
+        *(("get it", ["done", f"go{end}home"], "one line") for end in ("\n", "\u2028", "\u2029", "\x85", " \ud800")),
         ("get it", ["done", 7], "skill 7"), ("get it", ["x"] * 1001, "1000"),
     ],
 )  # fmt: skip
@@ -215,13 +213,11 @@ def test_text_of_every_script_is_a_skill_and_remembered(agent: Agent, word: str)
 
 
 @pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])
-def test_a_too_long_plan_changes_nothing(
-    brain: GetBrain, make_agent: MakeAgent, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_long_plan_changes_nothing(make_agent: MakeAgent, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task and its decision stay open, and the agent continues as one without the request."""
     entries: list[dict[str, Any]] = []
     rejected = make_agent(f"planner={name}", name="rejected", record=entries.append)
-    alone, engine = make_agent(f"planner={name}", name="alone"), brain(f"planner={name}").engine
+    alone, engine = make_agent(f"planner={name}", name="alone"), rejected._session.engine
     for agent in (rejected, alone):
         agent.observe([MUG_FACT])
         agent.plan("get the mug", SKILLS)
