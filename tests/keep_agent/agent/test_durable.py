@@ -268,9 +268,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reopens", [True, False])
-def test_a_call_without_space_is_written_with_the_next(
-    reopen: Open, monkeypatch: pytest.MonkeyPatch, reopens: bool
-) -> None:
+def test_a_call_without_space_is_written_later(reopen: Open, monkeypatch: pytest.MonkeyPatch, reopens: bool) -> None:
     agent = reopen()
     with full_disk(monkeypatch):
         agent.plan("get the mug", SKILLS)
