@@ -52,10 +52,10 @@ class AsPlanner:
 
 
 def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
-    return played(planner, max_steps)[1]
+    return play_episode(planner, max_steps)[1]
 
 
-def played(planner: Any, max_steps: int) -> tuple[EpisodeResult, list[dict[str, Any]]]:
+def play_episode(planner: Any, max_steps: int) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Return the result of an episode of two tasks, and the trace entries of its steps."""
     env = world("grounded", "partial", max_steps=max_steps)
     result, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)

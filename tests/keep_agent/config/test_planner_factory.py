@@ -24,7 +24,7 @@ from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.rollout.results import PARTS
 from planners.tiny.checkpoint import SAYS_GOALS
-from tests.keep_agent.agent.playing import played, small_config
+from tests.keep_agent.agent.playing import play_episode, small_config
 from tests.keep_agent.rollout.houses import MUG
 
 STYLES = [pytest.param("plain", marks=pytest.mark.slow), "linked"]
@@ -44,7 +44,7 @@ def config(model: Path, *overrides: str) -> DictConfig:
     return compose("alfred", ["model=custom", f"model.name='{model}'", *SETTING, *overrides])
 
 
-play = partial(played, max_steps=6)
+play = partial(play_episode, max_steps=6)
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -69,7 +69,7 @@ class LiveServer:
         return refusal.value.response
 
 
-class Held:
+class GatedMethod:
     """A method of a class whose calls wait for ``go``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

@@ -26,7 +26,7 @@ from keep_agent.server.chat.server_sent_events import event, with_error_event
 from keep_agent.server.planning.routes import Planner
 from tests.keep_agent.server.conftest import OPEN, Service
 from tests.keep_agent.server.planning.conftest import SKILLS
-from tests.keep_agent.server.serving import Held, LiveServer, events, serving
+from tests.keep_agent.server.serving import GatedMethod, LiveServer, events, serving
 from tests.waiting import PATIENCE, until
 
 REQUESTS = 8
@@ -73,7 +73,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.exc_info]
 
 
-def answered(server: LiveServer, path: str) -> None:
+def await_503(server: LiveServer, path: str) -> None:
     answer = sent(server, path)
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
     assert "the server is ending" in answer.json()["error"]["message"]
@@ -89,7 +89,9 @@ def closed(server: LiveServer) -> None:
         socket.recv()
 
 
-@pytest.mark.parametrize("ends", [partial(answered, path="/loop"), partial(answered, path="/thread"), cut_off, closed])
+@pytest.mark.parametrize(
+    "ends", [partial(await_503, path="/loop"), partial(await_503, path="/thread"), cut_off, closed]
+)
 def test_an_ending_server_ends_requests(ends: Callable[[LiveServer], None], caplog: pytest.LogCaptureFixture) -> None:
     stuck = Stuck()
     app = make_app([stuck.router], tokens=OPEN)
@@ -106,7 +108,7 @@ def test_plans_of_an_ending_server_are_answered_and_stored(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can repeat them with the number of the last decision."""
-    planning, ending = Held(monkeypatch, DurableAgent, "plan"), Planner.thread
+    planning, ending = GatedMethod(monkeypatch, DurableAgent, "plan"), Planner.thread
 
     async def release(planner: Planner, work: Callable[[], Any]) -> Any:
         if work == planner.registry.close:

@@ -91,7 +91,7 @@ def test_a_possible_stop_is_held_back(bytewise: TokenizerCoder) -> None:
 
 
 def test_hidden_tokens_have_no_text_at_any_place(coder: TokenizerCoder) -> None:
-    """They may stand within a character, or a stop; the text of the rows is then unknown."""
+    """Place them within a character or a stop, too; the text of the rows is then unknown."""
     ids = coder.encode(TEXT).ids
     visible, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
     assert visible == coder.decode(ids)

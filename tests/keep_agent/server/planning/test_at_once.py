@@ -20,7 +20,7 @@ from keep_agent.server.planning.websocket import OVERHEAD, Inbox
 from keep_agent.server.settings import Settings
 from tests.keep_agent.server.conftest import SETTINGS, Serve
 from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SKILLS
-from tests.keep_agent.server.serving import Held, LiveServer, bearer, post
+from tests.keep_agent.server.serving import GatedMethod, LiveServer, bearer, post
 from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
@@ -83,7 +83,7 @@ def test_requests_of_one_agent_leave_room_for_others(serve: Serve) -> None:
 
 
 def test_a_socket_that_wakes_an_agent_counts_as_a_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    waking = Held(monkeypatch, Registry, "_wake")
+    waking = GatedMethod(monkeypatch, Registry, "_wake")
     with serve("kitchen", "garage", settings=limited(requests=1)) as server:
         looking = threading.Thread(target=lambda: server.http.get("/v1/agents/garage"))
         looking.start()
@@ -125,7 +125,7 @@ def test_a_websocket_serves_all_calls_of_a_robot(serve: Serve) -> None:
 
 def test_messages_and_pings_are_answered_during_a_plan(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pongs for pings behind unread messages the connection would end."""
-    planning = Held(monkeypatch, DurableAgent, "plan")
+    planning = GatedMethod(monkeypatch, DurableAgent, "plan")
     with serve("kitchen") as server, server.websocket("/v1/agents/kitchen/socket") as socket:
         socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
         assert planning.started.acquire(timeout=PATIENCE)

@@ -237,8 +237,8 @@ def test_the_reason_of_a_failure_is_for_tokens_of_the_speaker(serve: Serve) -> N
 
 
 def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) -> None:
-    refused = threading.Event()
-    hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(refused.is_set))
+    release = threading.Event()
+    hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(release.is_set))
     with hold, serve("token-all", tokens=TOKENS) as (server, whole):
         place = f"{PATH}/{begin(server, scenario(rounds=90, max_tokens=40))['id']}"
         with server.socket() as client:
@@ -246,7 +246,7 @@ def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) ->
             until(lambda: whole.limiter.inside == 1)
             refusal = server.http.post(f"{place}/turns", json={})
             assert refusal.status_code == 429 and int(refusal.headers["retry-after"]) >= 1
-            refused.set()
+            release.set()
         until(lambda: whole.limiter.inside == 0)
         assert server.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
