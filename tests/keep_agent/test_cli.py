@@ -15,9 +15,7 @@ from keep_agent.cli import main
 from keep_agent.guard import BAD_INPUT, INTERRUPTED, guarded
 
 
-def test_the_methods_are_listed_with_their_stages(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_are_listed_with_stages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["keep-agent", "methods"])
     main()
     lines = capsys.readouterr().out.splitlines()

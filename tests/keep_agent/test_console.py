@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from keep_agent.console import make_console
@@ -29,12 +28,6 @@ def test_lines_and_all_parts_of_a_table_are_printed_as_they_are() -> None:
     table.add_column(FOREIGN)
     table.add_row(FOREIGN)
     assert FOREIGN in printed(FOREIGN) and printed(table).count(FOREIGN) == 4
-
-
-def test_a_description_of_a_progress_bar_too() -> None:
-    bar = Progress(TextColumn("{task.description}", markup=False), console=make_console(200))
-    bar.add_task(FOREIGN)
-    assert FOREIGN in printed(bar.get_renderable())
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

@@ -20,11 +20,9 @@ STARTS = [
 ]  # fmt: skip
 
 
-def start(cwd: Path, *command: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    places = os.pathsep.join(filter(None, (path, str(ROOT))))
-    return subprocess.run(
-        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": places}
-    )
+def start(cwd: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, env=env)
 
 
 @pytest.mark.parametrize("command", STARTS, ids=[words[1] for words in STARTS])

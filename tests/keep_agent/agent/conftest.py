@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ def brain(tiny_model: Path) -> Iterator[Callable[..., Brain]]:
 
 
 @pytest.fixture
-def agent(brain: Callable[..., Brain]) -> Iterator[Agent]:
-    with Agent(brain("planner=keep").planner("robot"), "robot") as instance:
-        yield instance
+def make_agent(brain: Callable[..., Brain]) -> Iterator[Callable[..., Agent]]:
+    """A function that makes an agent for some overrides, which is closed at the end."""
+    with ExitStack() as stack:
+
+        def make(*overrides: str, name: str = "robot", **choices: Any) -> Agent:
+            return stack.enter_context(Agent(brain(*overrides).planner(name), name, **choices))
+
+        yield make
+
+
+@pytest.fixture
+def agent(make_agent: Callable[..., Agent]) -> Agent:
+    return make_agent("planner=keep")

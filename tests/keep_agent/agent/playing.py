@@ -1,15 +1,18 @@
-"""An agent in the loop of an evaluation."""
+"""Agents and planners in the loop of an evaluation, and the shape of a small model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformers import Qwen2Config
+
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.types import Decision
 from keep_agent.rollout.loop import run_episode
+from keep_agent.rollout.results import EpisodeResult
 from planners.base import Decision as Decided
 from planners.base import TaskResult
 from tests.keep_agent.rollout.houses import APPLE, MUG, episode
@@ -49,7 +52,20 @@ class AsPlanner:
 
 
 def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
+    return play_episode(planner, max_steps)[1]
+
+
+def play_episode(planner: Any, max_steps: int) -> tuple[EpisodeResult, list[dict[str, Any]]]:
+    """Return the result of an episode of two tasks, and the trace entries of its steps."""
     env = world("grounded", "partial", max_steps=max_steps)
-    _, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
-    assert entries[-1]["event"] == "task", entries[-1]
-    return [entry for entry in entries if entry["event"] == "step"]
+    result, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+    assert not result.crashed and entries[-1]["event"] == "task", entries[-1]
+    return result, [entry for entry in entries if entry["event"] == "step"]
+
+
+def small_config(vocabulary: int, positions: int = 4000, **more: Any) -> Qwen2Config:
+    """Return the shape of a Qwen2 model of two layers."""
+    return Qwen2Config(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=positions, **more,
+    )  # fmt: skip

@@ -27,27 +27,26 @@ SLOW = [
     pytest.param(*case, marks=pytest.mark.slow) for case in product(METHODS, ("plain", "linked")) if case not in FAST
 ]
 GetBrain = Callable[..., Brain]
+MakeAgent = Callable[..., Agent]
 
 
 @pytest.mark.parametrize(("name", "style"), [*FAST, *SLOW])
-def test_an_agent_decides_as_the_planner_in_the_loop_does(brain: GetBrain, name: str, style: str) -> None:
+def test_an_agent_decides_as_a_planner(brain: GetBrain, make_agent: MakeAgent, name: str, style: str) -> None:
     """Encoding in advance never changes a decision."""
-    shared = brain(f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6")
-    plain = play(shared.planner("loop"))
+    overrides = f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
+    plain = play(brain(*overrides).planner("loop"))
     assert len(plain) > 16  # then executed skills are memory too
     for ahead in (True, False):
-        adapter = AsPlanner(Agent(shared.planner(f"ahead-{ahead}"), ahead=ahead))
+        adapter = AsPlanner(make_agent(*overrides, name=f"ahead-{ahead}", ahead=ahead))
         steps = play(adapter)
         assert [step["skill"] for step in steps] == [step["skill"] for step in plain]
         for decision, step in zip(adapter.decisions, plain, strict=True):
             assert decision.trace["token_ids"] == step["token_ids"]
             assert [unit["kind"] for unit in decision.trace["units"]] == [unit["kind"] for unit in step["units"]]
             assert dict(decision.scores) == pytest.approx(dict(map(tuple, step["scores"])), abs=2e-3)
-        adapter.agent.close()
 
 
-def test_changes_are_encoded_before_the_plan(brain: GetBrain) -> None:
-    agent = Agent(brain("planner=keep").planner("robot"), "robot")
+def test_changes_are_encoded_before_the_plan(agent: Agent) -> None:
     agent.observe([MUG_FACT, Fact("cabinet_1", "receptacle", "cabinet")])
     settle(agent)
     first = agent.plan("get the mug", SKILLS)
@@ -63,7 +62,6 @@ def test_changes_are_encoded_before_the_plan(brain: GetBrain) -> None:
     agent.observe([Fact("mug_1", "object", "mug", "table_1")])
     agent.report(Outcome(True))
     assert agent.plan("get the mug", SKILLS).trace["counts"]["encoded_token_layers"] > 0
-    agent.close()
 
 
 def settle(agent: Agent) -> None:
@@ -93,9 +91,9 @@ def test_a_report_names_its_decision_and_may_be_repeated(agent: Agent) -> None:
         agent.report(Outcome(True))
 
 
-def test_a_task_ends_with_done_with_another_instruction_and_by_finish(brain: GetBrain) -> None:
+def test_a_task_ends_with_done_with_another_instruction_and_by_finish(make_agent: MakeAgent) -> None:
     entries: list[dict[str, Any]] = []
-    agent = Agent(brain("planner=keep").planner("tasks"), "tasks", record=entries.append)
+    agent = make_agent(record=entries.append)
     agent.plan("get the mug", ["done"])
     agent.report(Outcome(True))
     agent.plan("get the apple", SKILLS[:1])
@@ -108,7 +106,6 @@ def test_a_task_ends_with_done_with_another_instruction_and_by_finish(brain: Get
     assert "finished get the apple failed after 1 steps\n" in texts
     assert [entry["event"] for entry in entries] == ["episode", *["step", "task"] * 3]
     assert entries[3]["instruction"] == "get the apple" and entries[3]["ok"]
-    agent.close()
 
 
 @pytest.mark.parametrize("success", [True, False])
@@ -126,9 +123,7 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: GetBrain, message: st
     assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and ("stuck" in prompt) == ("stuck" in message)
 
 
-def test_a_plan_without_a_fact_about_the_agent_warns_and_logs_it_once(
-    agent: Agent, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plan_without_a_fact_about_the_agent_warns_once(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     for instruction in ("get the mug", "get the apple"):
         (warning,) = agent.plan(instruction, SKILLS).warnings
         assert "category 'agent'" in warning
@@ -190,13 +185,11 @@ def test_a_value_of_the_wrong_type_is_refused_and_changes_nothing(agent: Agent, 
         *((instruction, SKILLS, "instruction") for instruction in ("", " \n", "\ud800")),
         ("x" * 2001, SKILLS, "2000"),
         *(("get it", skills, "skills") for skills in ([], "done", None, 7)),
-        *(("get it", ["done", f"go{end}"], "one line") for end in ("\nhome", "\u2028home", "\x85home", " \ud800")),
+        *(("get it", ["done", f"go{end}home"], "one line") for end in ("\n", "\u2028", "\u2029", "\x85", " \ud800")),
         ("get it", ["done", 7], "skill 7"), ("get it", ["x"] * 1001, "1000"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_named_and_changes_nothing(
-    agent: Agent, instruction: str, skills: Any, message: str
-) -> None:
+def test_a_wrong_plan_is_named_and_changes_nothing(agent: Agent, instruction: str, skills: Any, message: str) -> None:
     before = agent.dump()
     with pytest.raises(ConfigError, match=message):
         agent.plan(instruction, skills)
@@ -220,14 +213,11 @@ def test_text_of_every_script_is_a_skill_and_remembered(agent: Agent, word: str)
 
 
 @pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])
-def test_a_plan_too_long_for_the_model_changes_nothing(
-    brain: GetBrain, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_long_plan_changes_nothing(make_agent: MakeAgent, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task and its decision stay open, and the agent continues as one without the request."""
-    shared = brain(f"planner={name}")
     entries: list[dict[str, Any]] = []
-    rejected = Agent(shared.planner("rejected"), "rejected", record=entries.append)
-    alone = Agent(shared.planner("alone"))
+    rejected = make_agent(f"planner={name}", name="rejected", record=entries.append)
+    alone, engine = make_agent(f"planner={name}", name="alone"), rejected._session.engine
     for agent in (rejected, alone):
         agent.observe([MUG_FACT])
         agent.plan("get the mug", SKILLS)
@@ -235,7 +225,7 @@ def test_a_plan_too_long_for_the_model_changes_nothing(
         agent.plan("get the mug", SKILLS)
     before, count = rejected.dump(), len(entries)
     with monkeypatch.context() as patch:
-        patch.setattr(shared.engine, "info", replace(shared.engine.info, max_positions=600))
+        patch.setattr(engine, "info", replace(engine.info, max_positions=600))
         for instruction in ("get the apple", "get the mug") * 2:
             with pytest.raises(CapacityError, match="longer than the model's 600"):
                 rejected.plan(instruction + "ü" * 800, SKILLS)
@@ -247,8 +237,6 @@ def test_a_plan_too_long_for_the_model_changes_nothing(
     if name in ("keep", "full_recompute", "sparsex"):  # the others' transcript is new
         assert decision.trace["token_ids"] == same.trace["token_ids"]
         assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=2e-3)
-    for agent in (rejected, alone):
-        agent.close()
 
 
 def test_a_plan_after_the_last_known_decision_is_made_once(agent: Agent) -> None:
@@ -268,8 +256,8 @@ def test_a_plan_after_the_last_known_decision_is_made_once(agent: Agent) -> None
     assert agent.plan("get the mug", SKILLS, after=2).number == 3
 
 
-def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: GetBrain) -> None:
-    agent = Agent(brain("planner=keep").planner("small"), limit=5)
+def test_memory_has_a_limit_and_old_skills_are_forgotten_first(make_agent: MakeAgent) -> None:
+    agent = make_agent(limit=5)
     agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
     with pytest.raises(CapacityError, match="6 things, 5 are allowed"):
         agent.observe([Fact(f"cup_{i}", "object", "cup") for i in range(3)])
@@ -284,18 +272,16 @@ def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: GetBrain) 
     expected = {f"mug_{i}" for i in range(3)} | {f"task_{i}" for i in range(4, 9)} | {f"did_{i}" for i in range(7, 12)}
     ids = {segment.id for segment in agent._session.store}
     assert {id for id in ids if id.startswith(("mug", "task", "did"))} == expected
-    agent.close()
 
 
-def test_old_skills_are_forgotten_without_a_limit_too(brain: GetBrain) -> None:
-    agent = Agent(brain("planner=keep").planner("robot"), history=3)
+def test_old_skills_are_forgotten_without_a_limit_too(make_agent: MakeAgent) -> None:
+    agent = make_agent(history=3)
     agent.observe([MUG_FACT])
     for _ in range(6):
         agent.plan("get the mug", SKILLS[:1])
         agent.report(Outcome(True))
     # the last turn is a part of the prompt itself
     assert {segment.id for segment in agent._session.store} == {"mug_1", "did_3", "did_4", "did_5"}
-    agent.close()
 
 
 def test_the_asynchronous_twins_leave_the_event_loop_free(agent: Agent, tmp_path: Path) -> None:
@@ -331,15 +317,15 @@ def test_a_planner_without_a_model_is_no_agent() -> None:
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
-def test_of_several_facts_about_one_thing_the_last_counts(brain: GetBrain, style: str) -> None:
+def test_of_several_facts_about_one_thing_the_last_counts(make_agent: MakeAgent, style: str) -> None:
     """Another fact of the same call may be about the place of the last one."""
     table, cabinet = (Fact(f"{name}_1", "receptacle", name) for name in ("table", "cabinet"))
     before, after = (Fact("mug_1", "object", "mug", place=place) for place in ("table_1", "cabinet_1"))
     segments = []
-    for facts in ([table, before, cabinet, after], [table, cabinet, after]):
-        with closing(Agent(brain(f"prompt.style={style}").planner("several"))) as agent:
-            agent.observe(facts)
-            segments.append({tuple(row[:4]) for row in agent.dump()["planner"]["memory"]["segments"]})
+    for name, facts in (("several", [table, before, cabinet, after]), ("one", [table, cabinet, after])):
+        agent = make_agent(f"prompt.style={style}", name=name)
+        agent.observe(facts)
+        segments.append({tuple(row[:4]) for row in agent.dump()["planner"]["memory"]["segments"]})
     assert segments[0] == segments[1]
 
 
@@ -363,27 +349,27 @@ def test_a_refused_plan_leaves_no_blocks_behind(brain: GetBrain, name: str) -> N
     assert len(index._blocks) == before
 
 
-def test_a_call_takes_effect_without_its_trace_entry(brain: GetBrain) -> None:
-    def full(entry: dict[str, Any]) -> None:
+def test_a_call_takes_effect_without_its_trace_entry(make_agent: MakeAgent) -> None:
+    def no_space(entry: dict[str, Any]) -> None:
         raise OSError("No space left on device")
 
-    with closing(Agent(brain().planner("full"), record=full)) as agent:
-        agent.plan("get the mug", SKILLS)
-        assert agent.plan("get the apple", SKILLS).number == 2
-        agent.report(Outcome(True), 2)
+    agent = make_agent(record=no_space)
+    agent.plan("get the mug", SKILLS)
+    assert agent.plan("get the apple", SKILLS).number == 2
+    agent.report(Outcome(True), 2)
 
 
-def test_a_refused_plan_leaves_the_trace_as_it_was(brain: GetBrain) -> None:
+def test_a_refused_plan_leaves_the_trace_as_it_was(make_agent: MakeAgent) -> None:
     """The next trace has the removals before the refused plan, and no text twice."""
     texts = []
-    for is_refused in (False, True):
-        with closing(Agent(brain().planner("traced"))) as agent:
-            agent.observe([MUG_FACT, Fact("cup_1", "object", "cup")])
-            agent.plan("get the mug", SKILLS)
-            agent.report(Outcome(True))
-            agent.observe([Fact("cup_1", "object", "cup", gone=True)])
-            if is_refused:
-                with pytest.raises(CapacityError):
-                    agent.plan("get the mug", SKILLS, full)
-            texts.append(agent.plan("get the mug", SKILLS).trace["extra"]["written"])
+    for name in ("accepted", "refused"):
+        agent = make_agent(name=name)
+        agent.observe([MUG_FACT, Fact("cup_1", "object", "cup")])
+        agent.plan("get the mug", SKILLS)
+        agent.report(Outcome(True))
+        agent.observe([Fact("cup_1", "object", "cup", gone=True)])
+        if name == "refused":
+            with pytest.raises(CapacityError):
+                agent.plan("get the mug", SKILLS, full)
+        texts.append(agent.plan("get the mug", SKILLS).trace["extra"]["written"])
     assert texts[0] == texts[1] and ("cup_1", None) in texts[0]

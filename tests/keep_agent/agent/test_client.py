@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,39 +15,26 @@ import pytest
 from envs.outcome import Outcome
 from keep_agent.agent import client as module
 from keep_agent.agent.agent import Agent
-from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, RemoteAgent, ServerError
-from keep_agent.config.planner_factory import brain_of
+from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, ServerError
+from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import ConfigError, KeepError, StaleError
+from tests.keep_agent.agent.playing import SKILLS
+from tests.waiting import FakeTime
 
-SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
-class Clock:
-    """Time that passes only while it is waited for."""
-
-    seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    instance = Clock()
-    monkeypatch.setattr(module, "time", instance)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    instance = FakeTime()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=instance, sleep=instance.sleep))
     return instance
 
 
 @pytest.fixture(scope="module")
-def agent(tiny_model: Path) -> Iterator[Agent]:
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    with Agent(brain.planner("kitchen")) as instance:
+def agent(brain: Callable[..., Brain]) -> Iterator[Agent]:
+    with Agent(brain().planner("kitchen")) as instance:
         yield instance
-    brain.engine.close()
 
 
 def client(answer: Answer) -> Client:
@@ -105,13 +94,10 @@ def incomplete(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, text="event: ready\ndata: {}\n\n")
 
 
-def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: Clock) -> None:
+def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: FakeTime) -> None:
     """The number of the last decision prevents a second one, also if a fact was observed in between."""
     before = agent.number
-    for stream, fault in (
-        (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, incomplete),
-        (True, short),
-    ):  # fmt: skip
+    for stream, fault in (*product((False, True), (late, busy, ending)), (True, incomplete), (True, short)):
 
         def observe(request: httpx.Request, fault: Answer = fault) -> httpx.Response:
             agent.observe([{"id": f"mug_{agent.number}", "category": "object", "type": "mug"}])
@@ -145,33 +131,29 @@ def test_a_client_learns_that_another_has_planned_and_continues(agent: Agent) ->
     [(late, TIMEOUT, "does not answer", 2, 0, 2 * TIMEOUT + PATIENCE), (busy, 0, "come again", 16, 28, PATIENCE)],
 )
 def test_patience_begins_with_the_first_failure(
-    clock: Clock, answer: Answer, seconds: float, message: str, requests: int, least: float, most: float
+    clock: FakeTime, answer: Answer, seconds: float, message: str, requests: int, least: float, most: float
 ) -> None:
     """A request whose answer came too late is repeated, however long the answer took."""
-    count = 0
+    sent: list[httpx.Request] = []
 
     def slow(request: httpx.Request) -> httpx.Response:
-        nonlocal count
-        count += 1
+        sent.append(request)
         clock.sleep(seconds)
         return answer(request)
 
     with pytest.raises(ServerError, match=message):
         client(slow).agents()
-    assert count == requests and least <= clock.seconds <= most
+    assert len(sent) == requests and least <= clock.elapsed <= most
 
 
 @pytest.mark.parametrize(
-    "call",
-    [
-        lambda agent: agent.report(False), lambda agent: agent.report({"ok": False}), lambda agent: agent.finish("no"),
-        lambda agent: agent.observe(None), lambda agent: agent.save(None),
-    ],
-)  # fmt: skip
-def test_a_value_of_the_wrong_type_is_refused(agent: Agent, call: Callable[[RemoteAgent], Any]) -> None:
+    ("call", "value"),
+    [("report", False), ("report", {"ok": False}), ("finish", "no"), ("observe", None), ("save", None)],
+)
+def test_a_value_of_the_wrong_type_is_refused(agent: Agent, call: str, value: Any) -> None:
     remote = client(server_of(agent)).agent("kitchen")
     with pytest.raises(KeepError, match="give|name"):
-        call(remote)
+        getattr(remote, call)(value)
 
 
 def test_names_are_quoted_in_paths() -> None:
@@ -201,10 +183,10 @@ def undecodable(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("answer", "message"), [(illegal, "illegal header"), (undecodable, "does not answer")])
-def test_an_error_that_a_repetition_cannot_mend_is_raised_at_once(clock: Clock, answer: Answer, message: str) -> None:
+def test_an_error_that_no_repetition_mends_is_raised_at_once(clock: FakeTime, answer: Answer, message: str) -> None:
     with pytest.raises(ServerError, match=message):
         client(answer).agents()
-    assert clock.seconds == 0
+    assert clock.elapsed == 0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +194,7 @@ def test_an_error_that_a_repetition_cannot_mend_is_raised_at_once(clock: Clock, 
     ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n", "[" * 100_000],
     ids=lambda page: page[:9],
 )
-def test_a_page_of_another_server_is_no_answer(clock: Clock, tmp_path: Path, page: str) -> None:
+def test_a_page_of_another_server_is_no_answer(clock: FakeTime, tmp_path: Path, page: str) -> None:
     """A proxy answers with status 200, too; no call counts as done."""
     connection = client(lambda request: httpx.Response(200, text=page))
     (tmp_path / "memory").write_text("memory")
@@ -230,7 +212,7 @@ def test_a_page_of_another_server_is_no_answer(clock: Clock, tmp_path: Path, pag
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_task_that_ended_with_a_lost_plan_does_not_block_the_next(agent: Agent, clock: Clock) -> None:
+def test_a_task_that_ended_with_a_lost_plan_does_not_block_the_next(agent: Agent, clock: FakeTime) -> None:
     server, down = server_of(agent), True
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -248,7 +230,7 @@ def test_a_task_that_ended_with_a_lost_plan_does_not_block_the_next(agent: Agent
     assert robot.plan("get the cup", SKILLS).number == before + 2
 
 
-def test_a_repeated_report_takes_effect_once(agent: Agent, clock: Clock) -> None:
+def test_a_repeated_report_takes_effect_once(agent: Agent, clock: FakeTime) -> None:
     server, faults = server_of(agent), iter([late, busy])
     number = client(server).agent("kitchen").plan("get the mug", SKILLS).number
 
@@ -261,7 +243,7 @@ def test_a_repeated_report_takes_effect_once(agent: Agent, clock: Clock) -> None
     assert agent.dump()["planner"]["turns"][-1][1:] == [False, "stuck"]
 
 
-def test_deleting_again_after_a_lost_answer_is_no_error(clock: Clock) -> None:
+def test_deleting_again_after_a_lost_answer_is_no_error(clock: FakeTime) -> None:
     paths: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

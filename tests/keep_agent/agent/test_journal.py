@@ -13,7 +13,6 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.durable import read_journal
-from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, CorruptError, DataError
 from memory.files.end_mark import MarkedFile, end_of
 from memory.files.json_lines import Chain
@@ -52,10 +51,6 @@ def calls(path: Path, start: Chain = SECOND, new: bool = False) -> list[int]:
 
 def file_of(path: Path, start: Chain = SECOND) -> MarkedFile:
     return read_journal(path, start, "the memory", new=False)[0]
-
-
-def test_it_holds_the_calls_after_the_memory(journal: Path) -> None:
-    assert calls(journal) == [4, 5, 6]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -126,46 +121,11 @@ def test_a_journal_without_its_mark_is_refused(journal: Path, spoil: Callable[[P
         calls(journal, new=new)
 
 
-def test_a_memory_that_has_a_journal_is_not_read_without_it(journal: Path) -> None:
-    end_of(journal).unlink()
-    journal.unlink()
-    with pytest.raises(CorruptError, match=r"journal\.end is missing"):
-        calls(journal)
-    assert calls(journal, new=True) == []
-
-
-def test_a_journal_of_another_agent_or_memory_is_refused(journal: Path) -> None:
-    foreign = write_journal(journal.parent / "other" / journal.name, 1, 2, 3, 4, start=Chain.bound(b"another robot"))
-    originals = {path: path.read_bytes() for path in (journal, end_of(journal))}
-    for names in ([journal.name], ["journal.end"], [journal.name, "journal.end"]):
-        for name in names:
-            shutil.copy(foreign.with_name(name), journal.with_name(name))
-        with pytest.raises(CorruptError, match=r"belongs elsewhere|does not belong to the memory"):
-            calls(journal)
-        for path, content in originals.items():
-            path.write_bytes(content)
-    with pytest.raises(CorruptError, match=r"journal\.end .* does not belong to the memory"):
-        calls(journal, THIRD)
-
-
 def test_calls_without_checksums_are_refused(journal: Path) -> None:
     plain = [line.partition(b',"sum"')[0] + b"}\n" for line in journal.read_bytes().splitlines()]
     journal.write_bytes(b"".join(plain))
     with pytest.raises(CorruptError, match=r"journal\.jsonl:1 is damaged"):
         calls(journal)
-
-
-def test_a_torn_call_that_was_never_acknowledged_is_cut_off_and_reported(
-    journal: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"call":"obs')
-    again = file_of(journal)
-    assert again.count == 3
-    assert "journal.jsonl:4 is cut off in the middle" in caplog.text
-    append(again, 7)
-    assert calls(journal) == [4, 5, 6, 7]
-    assert journal.read_bytes().startswith(whole)
 
 
 def test_a_call_that_was_written_and_not_marked_is_there(journal: Path) -> None:
@@ -207,19 +167,17 @@ def test_a_journal_of_an_older_version_is_refused_with_a_remedy(tmp_path: Path) 
 SHORT = 16  # steps of a task at most
 
 
-def test_a_loaded_agent_continues_as_the_saved_one(brain: Callable[..., Brain], tmp_path: Path) -> None:
-    for style in ("plain", "linked"):
-        settings = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
-        shared = brain("planner=keep", *settings)
-        first, second = (AsPlanner(Agent(shared.planner(name))) for name in ("first", "second"))
-        steps = play(Switching(first, second, tmp_path / style / "memory.json"), SHORT)
-        alone = AsPlanner(Agent(shared.planner("alone")))
-        assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone, SHORT)]
-        assert second.decisions and first.decisions
-        for decision, same in zip(first.decisions + second.decisions, alone.decisions, strict=True):
-            assert decision.trace["token_ids"] == same.trace["token_ids"]
-            assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=1e-3)
-            assert decision.number == same.number
+@pytest.mark.parametrize("style", ["plain", "linked"])
+def test_a_loaded_agent_continues_as_a_saved_one(make_agent: Callable[..., Agent], tmp_path: Path, style: str) -> None:
+    overrides = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
+    first, second, alone = (AsPlanner(make_agent(*overrides, name=name)) for name in ("first", "second", "alone"))
+    steps = play(Switching(first, second, tmp_path / "deep" / "memory.json"), SHORT)
+    assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone, SHORT)]
+    assert second.decisions and first.decisions
+    for decision, same in zip(first.decisions + second.decisions, alone.decisions, strict=True):
+        assert decision.trace["token_ids"] == same.trace["token_ids"]
+        assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=1e-3)
+        assert decision.number == same.number
 
 
 class Switching(AsPlanner):
@@ -257,9 +215,8 @@ def test_a_damaged_memory_is_refused(agent: Agent, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
-def test_the_longest_facts_and_texts_can_be_saved_and_loaded(brain: Callable[..., Brain], style: str) -> None:
-    shared = brain("planner=keep", f"prompt.style={style}")
-    first, second = (Agent(shared.planner(name), limit=500) for name in ("first", "second"))
+def test_the_longest_facts_and_texts_can_be_saved_and_loaded(make_agent: Callable[..., Agent], style: str) -> None:
+    first, second = (make_agent(f"prompt.style={style}", name=name, limit=500) for name in ("first", "second"))
     word, view = "w" * 64, [f"{'w' * 61}_{number:02}" for number in range(64)]
     first.plan("\u0130" * 1900, ["x" * 200])  # two characters each, in lower case
     first.report(Outcome(False, "y" * 2000))
@@ -269,13 +226,10 @@ def test_the_longest_facts_and_texts_can_be_saved_and_loaded(brain: Callable[...
     first.observe([Fact(word, "object", word, "p" * 64, states=(word,) * 64), robot])
     second.restore(first.dump())
     assert second.dump() == first.dump()
-    for agent in (first, second):
-        agent.close()
 
 
-def test_a_memory_larger_than_an_agent_may_have_is_refused(brain: Callable[..., Brain]) -> None:
-    shared = brain("planner=keep")
-    first, small = Agent(shared.planner("first")), Agent(shared.planner("small"), limit=50)
+def test_a_memory_larger_than_an_agent_may_have_is_refused(make_agent: Callable[..., Agent]) -> None:
+    first, small = make_agent(name="first"), make_agent(name="small", limit=50)
     first.observe([Fact(f"mug_{number}", "object", "mug") for number in range(201)])
     with pytest.raises(CapacityError, match="201 segments .* too many for 50 things"):
         small.restore(first.dump())
@@ -288,22 +242,16 @@ def test_a_memory_larger_than_an_agent_may_have_is_refused(brain: Callable[..., 
     with pytest.raises(DataError, match="more than 4500 characters"):
         first.restore(state)
     assert not small.segments
-    for agent in (first, small):
-        agent.close()
 
 
-def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent: Agent, tmp_path: Path) -> None:
+def test_a_memory_of_another_style_is_refused(make_agent: Callable[..., Agent], agent: Agent, tmp_path: Path) -> None:
     agent.save(tmp_path / "plain")
-    linked = Agent(brain("planner=keep", "prompt.style=linked").planner("linked"))
     with pytest.raises(DataError, match=r"prompt\.style=plain"):
-        linked.load(tmp_path / "plain")
-    linked.close()
+        make_agent("prompt.style=linked").load(tmp_path / "plain")
 
 
 @pytest.mark.parametrize("outcome", [Outcome(True), Outcome(False), Outcome(False, "stuck")])
-def test_the_outcome_of_a_skill_is_saved_as_a_flag_and_read_from_older_memories(
-    brain: Callable[..., Brain], agent: Agent, outcome: Outcome
-) -> None:
+def test_an_outcome_is_saved_as_a_flag_and_read_from_older_memories(agent: Agent, outcome: Outcome) -> None:
     agent.plan("get the mug", SKILLS)
     agent.report(outcome)
     state = agent._planner.state.to_json()
@@ -314,21 +262,21 @@ def test_the_outcome_of_a_skill_is_saved_as_a_flag_and_read_from_older_memories(
     assert [turn.ok for turn in read_state(older, state["style"]).log.turns] == [outcome.ok]
 
 
-@pytest.mark.parametrize("turn", [["wave"], ["wave", 1, ""], ["wave", True], ["wave", True, None], "wave"])
-def test_an_invalid_turn_is_refused(agent: Agent, turn: Any) -> None:
+TURNS = ["wave"], ["wave", 1, ""], ["wave", True], ["wave", True, None], "wave"
+COUNTS = {"past": 10**400, "told": 10**400}, {"done": 10**400}, {"tasks": -1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [*(({"turns": [turn]}, "the turn") for turn in TURNS), *((counts, "no planner's memory") for counts in COUNTS)],
+)
+def test_an_invalid_turn_or_count_is_refused(agent: Agent, changes: dict[str, Any], message: str) -> None:
     state = agent._planner.state.to_json()
-    with pytest.raises(DataError, match="the turn"):
-        read_state({**state, "turns": [turn]}, state["style"])
+    with pytest.raises(DataError, match=message):
+        read_state({**state, "turns": [], **changes}, state["style"])
 
 
-@pytest.mark.parametrize("counts", [{"past": 10**400, "told": 10**400}, {"done": 10**400}, {"tasks": -1}])
-def test_impossible_counts_are_refused(agent: Agent, counts: dict[str, int]) -> None:
-    state = agent._planner.state.to_json()
-    with pytest.raises(DataError, match="no planner's memory"):
-        read_state({**state, "turns": [], **counts}, state["style"])
-
-
-def test_a_memory_without_goals_is_read(brain: Callable[..., Brain], agent: Agent) -> None:
+def test_a_memory_without_goals_is_read(agent: Agent) -> None:
     agent.observe([MUG_FACT])
     state = agent._planner.state.to_json()
     assert read_state({key: value for key, value in state.items() if key != "goal"}, state["style"]).goal == ""

@@ -53,11 +53,12 @@ def test_the_folder_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert len((tmp_path / "kitchen-1.1" / "trace.jsonl").read_bytes().splitlines()) == 3
 
 
-def test_an_incomplete_line_is_cut_and_a_missing_folder_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [0, 2])
+def test_an_incomplete_line_is_cut_and_a_missing_folder_is_made_again(tmp_path: Path, lines: int) -> None:
     folder = tmp_path / "kitchen-1.1"
     Recorder(tmp_path, "kitchen-1", "kitchen", {})(step(0, {}))
-    with (folder / "trace.jsonl").open("a") as stream:
-        stream.write('{"v": 1, "event": "st')
+    file = folder / "trace.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"v": 1, "event": "st' if lines else b"")
     record = Recorder(tmp_path, "kitchen-1", "kitchen", {})
     record(step(1, {"mug_1": "mug mug_1\n"}))
     assert last_state(folder)[0] == {"mug_1": "mug mug_1\n"}
@@ -73,11 +74,3 @@ def test_a_trace_of_another_agent_is_not_shown(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "hall.1" / "trace.jsonl", tmp_path / "kitchen.1")
     index = TraceIndex(tmp_path / "kitchen.1" / "trace.jsonl")
     assert not index.refresh() and "trace.jsonl:1 is damaged, " in index.problem
-
-
-def test_a_folder_without_a_line_is_continued(tmp_path: Path) -> None:
-    folder = tmp_path / "kitchen.1"
-    Recorder(tmp_path, "kitchen", "kitchen", {})(step(0, {}))
-    (folder / "trace.jsonl").write_bytes(b"")
-    Recorder(tmp_path, "kitchen", "kitchen", {})(step(1, {"mug_1": "mug mug_1\n"}))
-    assert last_state(folder)[0] == {"mug_1": "mug mug_1\n"}

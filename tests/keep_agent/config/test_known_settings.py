@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from keep_agent.config import planner_factory as brain
 from keep_agent.config.compose import choose_agent, compose_agent, compose_settings
 from keep_agent.config.known_settings import UnknownSetting, check_known
 from keep_agent.config.model_names import check_model
-from keep_agent.config.setting_types import UNSET, Kind, check_kinds, kind_of, kinds
+from keep_agent.config.setting_types import UNSET, Kind, check_kinds, kinds
 from keep_agent.config.settings import check_settings, check_values, check_word
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
-from keep_agent.scenarios.command import composed
 from memory.config.choices import DTYPES, QUANTIZATIONS
 from memory.engine.models.load import parse_dtype
 from memory.engine.models.quantized_weights import AT_LOAD
@@ -35,15 +35,11 @@ VALID = [
     "env.data='a,b' eval.seed=range(1,4)",
 ]  # fmt: skip
 INVALID = [
-    ("alfred", "planer=keep", "there is no setting 'planer'; did you mean 'planner'?"),
-    ("alfred", "+planer=keep", "'planer'; did you mean 'planner'?"),
     ("alfred", "++memory.recompute.hops=2", "did you mean 'memory.recompute.max_hops'?"),
     ("alfred", "~env.limt", "did you mean 'env.limit'?"),
-    ("alfred", "memory.style=linked", "did you mean 'prompt.style'?"),
     ("alfred", "env.colour=red", "'env.colour'; env has id, data"),
     ("alfred", "planner=keep,kep", "unknown planner 'kep'; .*did you mean 'keep'?"),
     ("alfred", "planner=KEEP", "did you mean 'keep'?"),
-    ("alfred", "memory/recompute=mult_hop", "did you mean 'multi_hop'?"),
     ("alfred", "memory.recompute=full", "did you mean memory/recompute=...?"),
     ("alfred", "prompt.style=plain,link", "prompt.style='link' is unknown; .*did you mean 'linked'?"),
     ("alfred", "planner=random memory.layout=append", "there is no setting 'memory.layout'"),
@@ -112,22 +108,23 @@ def test_model_folders_need_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyP
         check_model("a.txt")
 
 
-def test_encoders_are_known_names_or_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_encoders_are_known_names_or_folders(tmp_path: Path) -> None:
     for name in ("auto", "Hashed", "minilm", "sentence-transformers/all-MiniLM-L6-v2", str(tmp_path)):
         check_word("prompt.encoder", name)
-    with pytest.raises(ConfigError, match=r"prompt.encoder=hasht is none of auto, .*; did you mean 'hashed'"):
-        compose_settings("alfred", ["prompt.encoder=hasht"])
 
 
-@pytest.mark.parametrize("name", ["${x}", "x${oc.env:HOME}", "it's", "a,b", "\\${x}", " a "])
-def test_folders_of_any_name_are_models(name: str, tmp_path: Path) -> None:
+NAMES = ["${x}", "x${oc.env:HOME}", "it's", "a,b", "\\${x}", " a ", "null", "1e3", "[1]", "\\\\${x}\\'", "{a:1}"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, 'a, b it\'s "${oc.env:HOME}" = \\'])
+def test_folders_of_any_name_are_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.json").write_text("{}")
-    folder = str(tmp_path / name)
-    assert choose_agent("keep", folder, []).model.name == folder
+    for folder in (name, str(tmp_path / name)):
+        assert choose_agent("keep", folder, []).model.name == folder
     with pytest.raises(ConfigError, match="no file or folder"):
-        choose_agent("keep", f"{folder}/x", [])
+        choose_agent("keep", f"{tmp_path / name}/x", [])
 
 
 def test_words_checked_without_torch_are_those_of_torch() -> None:
@@ -151,18 +148,14 @@ def test_several_threads_may_compose_at_once() -> None:
 
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-COMMANDS = [path.stem for path in CONFIGS.glob("*.yaml")]
+COMMANDS, METHODS = ([path.stem for path in CONFIGS.glob(names)] for names in ("*.yaml", "memory/*.yaml"))
 ARGUMENT = "memory."  # of a component: its class says what it takes where the default is null
 WRONG = {
-    "prompt.encoder=null": "prompt.encoder=null does not work; give text",
     "prompt.encoder=5": """give text; as text it is "prompt.encoder='5'\"""",
-    "prompt.encoder=": "prompt.encoder= does not work; give text",
     "prompt.encoder=[minilm]": "give text",
-    "env.data=5": "env.data=5 does not work; give text or null",
     "env.thor.width=big": "give a whole number",
     "env.thor.grid=true": "env.thor.grid=true does not work; give a number",
     "eval.out=null": "give text",
-    "eval.resume=true": "eval.resume=true does not work; give text or null",
     "eval.ray.num_cpus=null": "give a number",
     "engine.link_microseconds=x": "give a number",
     "engine.link_gigabytes=nan": "give a number or null",
@@ -173,12 +166,8 @@ WRONG = {
     "memory.recompute.relative=1": "give true or false",
     "memory.grouping.window=[1]": "give a whole number",
     "wandb.group=7": "give text or null",
-    "eval.threads=99999999999": "eval.threads=99999999999 is too many; give 4096 at most",
     "eval.seed=1.5": "give a whole number from 0 on",
-    "model.device=nope": "model.device=nope is no device; give auto, cpu or cuda",
     "model.device=cuda:x": "model.device=cuda:x is no device",
-    "memory._target_=5": "memory._target_=5 is no dotted name of a class",
-    "memory.recompute._target_=os.system": "'os.system' is no component",
     "memory.recompute._target_=memory.recompute.full.Ful": "'memory.recompute.full.Ful' is no component",
     "memory.loading._target_=no_such_package.Mine": "'no_such_package.Mine' is no component",
 }
@@ -192,15 +181,12 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_configs_have_values_of_their_kinds(name: str) -> None:
-    check_values(compose_settings(name, []))
-
-
-@pytest.mark.parametrize("method", [path.stem for path in CONFIGS.glob("memory/*.yaml")])
-def test_every_method_has_values_of_their_kinds(method: str) -> None:
-    with initialize_config_module("configs", version_base="1.3"):
-        check_values(compose("alfred", [f"memory={method}"]))
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [*((name, []) for name in COMMANDS), *(("alfred", [f"memory={name}"]) for name in METHODS)],
+)
+def test_the_configs_have_values_of_their_kinds(name: str, overrides: list[str]) -> None:
+    check_values(compose_settings(name, overrides))
 
 
 def test_every_setting_that_is_null_has_a_kind() -> None:
@@ -227,11 +213,8 @@ def test_a_value_of_its_kind_or_of_a_narrower_one_is_taken(words: str) -> None:
 def test_a_value_in_place_of_settings_is_refused(key: str, value: Any) -> None:
     with initialize_config_module("configs", version_base="1.3"):
         plain = OmegaConf.to_container(compose("alfred", ["memory=keep"]))
-    inner: Any = plain
     *above, last = key.split(".")
-    for part in above:
-        inner = inner[part]
-    inner[last] = value
+    reduce(dict.__getitem__, above, plain)[last] = value
     for only in ([Kind.GROUP], Kind):
         with pytest.raises(ConfigError, match=f"^{key}=.* does not work; give settings of its own"):
             check_kinds(plain, only=only)
@@ -252,7 +235,7 @@ def test_elements_of_a_list_have_kinds_too(words_given: str) -> None:
         ({"overrides": ["eval.threads=99999999999"]}, "too many"), ({"overrides": ["memory._target_=5"]}, "no dotted"),
     ],
 )  # fmt: skip
-def test_an_agent_with_invalid_settings_loads_no_model(
+def test_an_agent_with_invalid_settings_is_refused(
     monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setattr(brain, "load_model", lambda *values: pytest.fail("a model was loaded"))
@@ -260,14 +243,3 @@ def test_an_agent_with_invalid_settings_loads_no_model(
         Agent.from_config(**choices)
     with pytest.raises(ConfigError):
         compose_agent(choices.get("overrides", [f"{name}={value}" for name, value in choices.items()]))
-
-
-def test_settings_of_scenarios_are_checked() -> None:
-    with pytest.raises(ConfigError, match="model.tokenizer=5 does not work"):
-        composed(["model.tokenizer=5"])
-
-
-def test_kinds_of_values() -> None:
-    values = [None, "", " ", "a", True, 1, 1.0, float("inf"), [1], {}]
-    names = ["NULL", "EMPTY", "EMPTY", "TEXT", "SWITCH", "WHOLE", "NUMBER", "UNKNOWN", "LIST", "GROUP"]
-    assert [kind_of(value).name for value in values] == names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from transformers import PreTrainedTokenizerFast
 
 from envs.setting import goal_reached
 from envs.splits import LAST_SEED
@@ -21,12 +22,10 @@ from keep_agent.config.examples import make_examples
 from keep_agent.config.factory import make_planner
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from keep_agent.rollout.loop import run_episode
-from keep_agent.rollout.results import PARTS, EpisodeResult
-from planners.kv_planner import KVPlanner
+from keep_agent.rollout.results import PARTS
 from planners.tiny.checkpoint import SAYS_GOALS
-from tests.keep_agent.rollout.houses import APPLE, MUG, episode
-from tests.keep_agent.rollout.test_loop import world
+from tests.keep_agent.agent.playing import play_episode, small_config
+from tests.keep_agent.rollout.houses import MUG
 
 STYLES = [pytest.param("plain", marks=pytest.mark.slow), "linked"]
 METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache", "sparsex")
@@ -45,11 +44,7 @@ def config(model: Path, *overrides: str) -> DictConfig:
     return compose("alfred", ["model=custom", f"model.name='{model}'", *SETTING, *overrides])
 
 
-def play(planner: KVPlanner, max_steps: int = 6) -> tuple[EpisodeResult, list[dict]]:
-    env = world("grounded", "partial", max_steps=max_steps)
-    result, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
-    assert not result.crashed, entries[-1]
-    return result, [entry for entry in entries if entry["event"] == "step"]
+play = partial(play_episode, max_steps=6)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -114,11 +109,10 @@ def test_generation_is_another_policy(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize(("learned", "setting"), [(True, None), (False, None), (False, True), (True, False)])
-def test_a_model_trained_for_goals_generates_the_goal_first(
+def test_a_model_trained_for_goals_says_it(
     tiny_model: Path, tmp_path: Path, learned: bool, setting: bool | None
 ) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(tiny_model, model)
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     model_config = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
     (model / "config.json").write_text(json.dumps(model_config))
     (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
@@ -144,9 +138,7 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokeniz
     """A Qwen2.5-shaped configuration (small) with a tokenizer that has a chat template; no weights."""
     folder = tmp_path_factory.mktemp("chat")
     chat.save_pretrained(folder)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes = {"num_hidden_layers": 3, "vocab_size": 320, "max_position_embeddings": 8192}
-    Qwen2Config(**shape, **sizes, architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
+    small_config(320, 8192, architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
     return folder
 
 
@@ -207,12 +199,9 @@ def test_a_tokenizer_that_was_replaced_since_it_was_hashed_is_refused(tiny_model
 
 
 def test_settings_a_planner_does_not_know_are_refused(tiny_model: Path) -> None:
-    with pytest.raises(ConfigError, match="colour"):
-        make_planner(config(tiny_model, "planner=keep", "+planner.colour=red"))
-    with pytest.raises(ConfigError, match="wizard"):
-        make_planner(config(tiny_model, "planner=keep", "planner.policy=wizard"))
-    with pytest.raises(ConfigError, match="wizard"):
-        make_planner(config(tiny_model, "planner=keep", "planner.kind=wizard"))
+    for setting in ("+planner.colour=red", "planner.policy=wizard", "planner.kind=wizard"):
+        with pytest.raises(ConfigError, match="colour|wizard"):
+            make_planner(config(tiny_model, "planner=keep", setting))
 
 
 @pytest.mark.parametrize("world", ["alfred", "wah"])

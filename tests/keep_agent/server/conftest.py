@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from fastapi import FastAPI
-from transformers import PreTrainedTokenizerFast, Qwen2Config
+from transformers import PreTrainedTokenizerFast
 
+from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.app import make_app, unsupported_router
 from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.anthropic import anthropic_router
@@ -24,13 +25,16 @@ from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import scenario_router
-from keep_agent.server.settings import ChatLimits
+from keep_agent.server.service import make_service
+from keep_agent.server.settings import ChatLimits, Settings
 from memory.engine.base import Engine
 from memory.engine.models.load import from_config
 from memory.engine.transformers.engine import TransformersEngine
+from tests.keep_agent.agent.playing import small_config
 from tests.keep_agent.server.serving import OPEN, LiveServer, entry, patient, serving
 
 MODEL = "tiny"
+SETTINGS = Settings(limits=patient(Settings().limits), viewer=False)
 TOKENS = Tokens((entry("token-all", "all"), entry("token-a", "a", "a"), entry("token-ab", "ab", "a", "b")))
 
 
@@ -45,16 +49,13 @@ class Whole:
 
 @pytest.fixture(scope="session")
 def engine(chat: PreTrainedTokenizerFast) -> Iterator[Engine]:
-    config = Qwen2Config(
-        vocab_size=len(chat), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=4000,
-    )  # fmt: skip
-    with TransformersEngine(from_config(config, torch.float32, seed=2), "inline") as make:
+    with TransformersEngine(from_config(small_config(len(chat)), torch.float32, seed=2), "inline") as make:
         yield make
 
 
 Build = Callable[..., Whole]
 Serve = Callable[..., Any]
+Service = Callable[..., FastAPI]
 
 
 @pytest.fixture(scope="session")
@@ -93,6 +94,16 @@ def serve(build: Build) -> Serve:
         whole = build(**knobs)
         with serving(whole.app, token) as server:
             yield server, whole
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def service(tiny_model: Path) -> Service:
+    """A function that makes a whole server with planning agents over a folder."""
+
+    def make(folder: Path, tokens: Tokens = OPEN, settings: Settings = SETTINGS) -> FastAPI:
+        return make_service(brain_of([f"model={tiny_model}", "prompt.encoder=hashed"]), folder, tokens, settings)
 
     return make
 

@@ -69,6 +69,20 @@ class LiveServer:
         return refusal.value.response
 
 
+class GatedMethod:
+    """A method of a class whose calls wait for ``go``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.started, self.go, method = threading.Semaphore(0), threading.Event(), getattr(owner, name)
+
+        def slowly(*arguments: Any, **more: Any) -> Any:
+            self.started.release()
+            assert self.go.wait(PATIENCE)
+            return method(*arguments, **more)
+
+        monkeypatch.setattr(owner, name, slowly)
+
+
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 

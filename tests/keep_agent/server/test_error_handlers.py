@@ -6,29 +6,27 @@ import asyncio
 import errno
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, WebSocket
+from fastapi import APIRouter, WebSocket
 from starlette.responses import StreamingResponse
 from websockets.exceptions import ConnectionClosed
 
 from keep_agent.agent.durable import DurableAgent
-from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import DataError
 from keep_agent.server.app import make_app
 from keep_agent.server.chat.server_sent_events import event, with_error_event
 from keep_agent.server.planning.routes import Planner
-from keep_agent.server.service import make_service
-from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.planning.conftest import SETTINGS, SKILLS
-from tests.keep_agent.server.serving import LiveServer, events, serving
+from tests.keep_agent.server.conftest import OPEN, Service
+from tests.keep_agent.server.planning.conftest import SKILLS
+from tests.keep_agent.server.serving import GatedMethod, LiveServer, events, serving
 from tests.waiting import PATIENCE, until
 
 REQUESTS = 8
@@ -66,18 +64,6 @@ class Stuck:
         return StreamingResponse(with_error_event("/stream", parts()), media_type="text/event-stream")
 
 
-@contextmanager
-def ended_under_load(
-    app: FastAPI, send_request: Callable[[LiveServer], Any], busy: Callable[[], bool]
-) -> Iterator[list[Any]]:
-    """Yield the results of parallel calls to a server that ends when it is ``busy``."""
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        with serving(app, grace=0, log_config=None) as server:
-            futures = [pool.submit(send_request, server) for _ in range(REQUESTS)]
-            until(busy)
-        yield [future.result() for future in futures]
-
-
 def sent(server: LiveServer, path: str, **more: Any) -> httpx.Response:
     """Send a request by a client of its own, which outlives the server."""
     return httpx.post(f"{server.url}{path}", timeout=PATIENCE, **more)
@@ -87,18 +73,10 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize("path", ["/loop", "/thread"])
-def test_an_ending_server_answers_running_requests(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    stuck = Stuck()
-    app = make_app([stuck.router], tokens=OPEN)
-    with caplog.at_level(logging.INFO), ended_under_load(
-        app, lambda server: sent(server, path), lambda: stuck.entered == REQUESTS
-    ) as answers:  # fmt: skip
-        stuck.released.set()
-        assert [answer.status_code for answer in answers] == [503] * REQUESTS
-        assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
-        assert "the server is ending" in answers[0].json()["error"]["message"]
-    assert not tracebacks(caplog)
+def await_503(server: LiveServer, path: str) -> None:
+    answer = sent(server, path)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    assert "the server is ending" in answer.json()["error"]["message"]
 
 
 def cut_off(server: LiveServer) -> None:
@@ -111,79 +89,58 @@ def closed(server: LiveServer) -> None:
         socket.recv()
 
 
-@pytest.mark.parametrize("ends", [cut_off, closed])
-def test_an_ending_server_closes_streams_and_websockets(
-    ends: Callable[[LiveServer], None], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(
+    "ends", [partial(await_503, path="/loop"), partial(await_503, path="/thread"), cut_off, closed]
+)
+def test_an_ending_server_ends_requests(ends: Callable[[LiveServer], None], caplog: pytest.LogCaptureFixture) -> None:
     stuck = Stuck()
     app = make_app([stuck.router], tokens=OPEN)
-    with caplog.at_level(logging.INFO), ended_under_load(app, ends, lambda: stuck.entered == REQUESTS) as answers:
-        assert answers == [None] * REQUESTS
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(REQUESTS) as pool:
+        with serving(app, grace=0, log_config=None) as server:
+            futures = [pool.submit(ends, server) for _ in range(REQUESTS)]
+            until(lambda: stuck.entered == REQUESTS)
+        assert [future.result() for future in futures] == [None] * REQUESTS
+        stuck.released.set()
     assert not tracebacks(caplog)
 
 
 def test_plans_of_an_ending_server_are_answered_and_stored(
-    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can repeat them with the number of the last decision."""
-    started, released, plan = threading.Semaphore(0), threading.Event(), DurableAgent.plan
-
-    def slow(agent: DurableAgent, *send_request: Any) -> Any:
-        started.release()
-        released.wait()
-        return plan(agent, *send_request)
-
-    monkeypatch.setattr(DurableAgent, "plan", slow)
-    ending = Planner.thread
+    planning, ending = GatedMethod(monkeypatch, DurableAgent, "plan"), Planner.thread
 
     async def release(planner: Planner, work: Callable[[], Any]) -> Any:
         if work == planner.registry.close:
-            released.set()
+            planning.go.set()
         return await ending(planner, work)
 
     monkeypatch.setattr(Planner, "thread", release)
     body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
-    app = service(tiny_model, tmp_path)
 
     def send_request(server: LiveServer) -> httpx.Response:
         return sent(server, "/v1/agents/kitchen/plan", json=body)
 
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(2) as pool:
-        with serving(app, grace=0, log_config=None) as server:
+        with serving(service(tmp_path), grace=0, log_config=None) as server:
             server.http.post("/v1/agents", json={"id": "kitchen"})
             futures = [pool.submit(send_request, server) for _ in range(2)]
             for _ in futures:
-                assert started.acquire(timeout=PATIENCE)
+                assert planning.started.acquire(timeout=PATIENCE)
         assert [future.result().status_code for future in futures] == [503, 503]
     assert not tracebacks(caplog)
-    with serving(service(tiny_model, tmp_path)) as server:
+    with serving(service(tmp_path)) as server:
         assert send_request(server).json()["number"] == 1
 
 
-def service(model: Path, folder: Path) -> FastAPI:
-    return make_service(brain_of([f"model={model}", "prompt.encoder=hashed"]), folder, OPEN, SETTINGS)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_lack_of_file_descriptors_is_answered_with_503(hidden: bool, caplog: pytest.LogCaptureFixture) -> None:
+    router, error = APIRouter(), OSError(errno.EMFILE, "Too many open files")
 
-
-def exhausted() -> OSError:
-    return OSError(errno.EMFILE, "Too many open files")
-
-
-def hidden() -> None:
-    try:
-        raise exhausted()
-    except OSError as error:
-        raise DataError("the memory cannot be read") from error
-
-
-def bare() -> None:
-    raise exhausted()
-
-
-@pytest.mark.parametrize("fail", [bare, hidden])
-def test_a_lack_of_file_descriptors_is_answered_with_503(
-    fail: Callable[[], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    router = APIRouter()
+    def fail() -> None:
+        if hidden:
+            raise DataError("the memory cannot be read") from error
+        raise error
 
     @router.post("/whole")
     async def whole() -> None:

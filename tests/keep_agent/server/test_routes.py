@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,16 +12,19 @@ import pytest
 from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
 
-from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.auth.access_rules import UNKNOWN, Need, rule_of
 from keep_agent.server.auth.tokens import Tokens
-from keep_agent.server.service import make_service
+from keep_agent.server.settings import Settings
+from tests.keep_agent.server.conftest import Service
 from tests.keep_agent.server.serving import LiveServer, bearer, entry, serving
 from tests.waiting import PATIENCE
 
 ALICE, BOB, ALL = "token-of-alice", "token-of-bob", "token-of-all"
 TOKENS = Tokens((entry(ALICE, "alice", "alice"), entry(BOB, "bob", "bob"), entry(ALL, "all")))
 POLLING, SOCKET = ("/viewer/_nicegui_ws/socket.io/?EIO=4&transport=" + how for how in ("polling", "websocket"))
+
+
+Whole = tuple[LiveServer, list[tuple[str, frozenset[str]]]]
 
 
 def addresses(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, frozenset[str]]]:
@@ -45,9 +47,8 @@ def example(path: str, agent: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, list[Any]]]:
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    app = make_service(brain, tmp_path_factory.mktemp("server"), TOKENS)
+def whole(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    app = service(tmp_path_factory.mktemp("server"), TOKENS, Settings())
     with serving(app) as instance:
         facts = [{"id": "mug_1", "category": "object", "type": "secret", "place": "drawer_1"}]
         for agent in ("alice", "bob"):
@@ -59,7 +60,7 @@ def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def server(whole: tuple[LiveServer, list[Any]]) -> LiveServer:
+def server(whole: Whole) -> LiveServer:
     return whole[0]
 
 
@@ -82,7 +83,7 @@ def status(server: LiveServer, token: str | None, method: str, path: str) -> int
     return handshake(server, path, **({} if token is None else bearer(token)))
 
 
-def test_all_documented_routes_are_tested(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_all_documented_routes_are_tested(whole: Whole) -> None:
     server, routes = whole
     paths = {path.replace(":path}", "}") for path, _ in routes}  # as the description names them
     assert set(server.http.get("/openapi.json").json()["paths"]) <= paths
@@ -90,7 +91,7 @@ def test_all_documented_routes_are_tested(whole: tuple[LiveServer, list[Any]]) -
     assert any(path.startswith("/viewer/_nicegui_ws/") for path in paths)
 
 
-def test_every_route_has_a_rule_and_follows_it(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_every_route_has_a_rule_and_follows_it(whole: Whole) -> None:
     server, routes = whole
     for path, methods in routes:
         rule = rule_of(example(path, "bob"))[0]
@@ -127,7 +128,7 @@ ROUTE_CHECKS: dict[tuple[str, str], tuple[dict[str, Any], int]] = {  # requests 
 }
 
 
-def test_routes_that_check_agents_themselves_refuse_other_tokens(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_routes_that_check_agents_themselves_refuse_other_tokens(whole: Whole) -> None:
     """The answers have the same bytes whether there is a Bob or not."""
     server, routes = whole
     number = ask(server, ALL, "POST", "/v1/scenarios", json=SCENARIO).json()["id"]
@@ -138,19 +139,14 @@ def test_routes_that_check_agents_themselves_refuse_other_tokens(whole: tuple[Li
         if "json" in arguments and "model" in arguments["json"]:
             arguments = {"json": arguments["json"] | {"model": model}}
         existing = ask(server, ALICE, method, path.replace("{number}", number), **arguments)
-        second = ask(
-            server,
-            ALICE,
-            method,
-            path.replace("{number}", "ffff"),
-            **json.loads(json.dumps(arguments).replace("bob", "eve")),
-        )
+        foreign = json.loads(json.dumps(arguments).replace("bob", "eve"))
+        second = ask(server, ALICE, method, path.replace("{number}", "ffff"), **foreign)
         assert (existing.status_code, existing.text.replace(number, "ffff")) == (code, second.text), (method, path)
         assert "bob" not in existing.text.lower()
     assert ask(server, ALL, "DELETE", f"/v1/scenarios/{number}").status_code == 204
 
 
-def test_answers_about_foreign_and_missing_agents_are_equal(whole: tuple[LiveServer, list[Any]]) -> None:
+def test_answers_about_foreign_and_missing_agents_are_equal(whole: Whole) -> None:
     server, routes = whole
     for path, methods in routes:
         for method in (methods or set()) | {"PATCH", "OPTIONS"}:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
@@ -17,12 +19,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from keep_agent.config.planner_factory import brain_of
 from keep_agent.server.auth.tokens import Tokens
-from keep_agent.server.service import make_service
 from keep_agent.server.settings import ChatLimits, Settings
-from tests.keep_agent.server.chat.test_chat import ambiguous_names
-from tests.keep_agent.server.conftest import OPEN, TOKENS
+from tests.keep_agent.server.conftest import OPEN, TOKENS, Service
 from tests.keep_agent.server.serving import serving
 from tests.waiting import PATIENCE
 
@@ -34,15 +33,21 @@ PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/agents/{agent}/generate", 
 SMALL = ChatLimits(max_tokens=8, tokens=4, scenario_tokens=8, scenario_turns=8, scenarios=1000)
 
 
+def ambiguous_names(description: dict[str, Any]) -> list[str]:
+    """Return schemas whose title is not their name, and operations that share an id: code generators drop these."""
+    schemas = description["components"]["schemas"].items()
+    operations = Counter(item["operationId"] for path in description["paths"].values() for item in path.values())
+    shared = [name for name, count in operations.items() if count > 1]
+    return [name for name, schema in schemas if schema.get("title") != name] + shared
+
+
 @pytest.mark.parametrize("tokens", [OPEN, TOKENS], ids=["open", "tokens"])
 @pytest.mark.parametrize("examples", [12, pytest.param(400, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
-def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Tokens, examples: int) -> None:
+def test_answers_are_as_described(service: Service, tmp_path: Path, tokens: Tokens, examples: int) -> None:
     token = None if tokens.open else "token-all"
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     statuses: dict[str, set[int]] = {}
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    app = make_service(brain, tmp_path, tokens, Settings(chat=SMALL, viewer=False))
-    with serving(app, token) as server:
+    with serving(service(tmp_path, tokens, Settings(chat=SMALL, viewer=False)), token) as server:
         model = server.http.get("/v1/models").json()["data"][0]["id"]
         schema_json = server.http.get("/openapi.json").json()
         assert ambiguous_names(schema_json) == []

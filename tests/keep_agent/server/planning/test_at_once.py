@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,8 +18,9 @@ from keep_agent.agent.durable import DurableAgent
 from keep_agent.server.planning.registry import Registry
 from keep_agent.server.planning.websocket import OVERHEAD, Inbox
 from keep_agent.server.settings import Settings
-from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import LiveServer, bearer, post
+from tests.keep_agent.server.conftest import SETTINGS, Serve
+from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SKILLS
+from tests.keep_agent.server.serving import GatedMethod, LiveServer, bearer, post
 from tests.threads import at_once
 from tests.waiting import PATIENCE, until
 
@@ -28,10 +29,7 @@ def limited(**limits: int) -> Settings:
     return replace(SETTINGS, limits=replace(SETTINGS.limits, **limits))
 
 
-def test_requests_above_the_limit_get_a_time_to_retry(
-    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = limited(requests=1)
+def test_requests_above_the_limit_get_a_time_to_retry(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals, plan = list[int](), DurableAgent.plan
 
     def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
@@ -39,7 +37,10 @@ def test_requests_above_the_limit_get_a_time_to_retry(
         return plan(agent, *arguments, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve(settings=settings) as server, Client(server.url, timeout=PATIENCE, patience=PATIENCE) as client:
+    with (
+        serve(settings=limited(requests=1)) as server,
+        Client(server.url, timeout=PATIENCE, patience=PATIENCE) as client,
+    ):
         agents = [client.agent(f"robot-{number}") for number in range(6)]
         client.agent("hasty")  # an observation between two plans would be remembered, too
 
@@ -64,7 +65,7 @@ def halfway(server: LiveServer, agent: str, token: str) -> Iterator[None]:
         yield
 
 
-def test_planning_and_conversations_have_separate_limits(serve: Callable[..., Any]) -> None:
+def test_planning_and_conversations_have_separate_limits(serve: Serve) -> None:
     make = partial(serve, "kitchen", tokens=SCOPED, settings=limited(requests=1), token=ALL)
     with make() as server, halfway(server, "kitchen", ALL):
         assert server.http.get("/v1/agents").status_code == 429
@@ -72,7 +73,7 @@ def test_planning_and_conversations_have_separate_limits(serve: Callable[..., An
         assert server.http.post("/v1/agents/kitchen/generate", json=body).status_code == 200
 
 
-def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) -> None:
+def test_requests_of_one_agent_leave_room_for_others(serve: Serve) -> None:
     make = partial(serve, "kitchen", "garage", tokens=SCOPED, settings=limited(per_agent=1), token=ALL)
     with make() as server, halfway(server, "garage", ALL):
         refusal = server.http.get("/v1/agents/garage")
@@ -81,31 +82,22 @@ def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) 
         assert server.http.get("/v1/agents/garage", headers=bearer(KITCHEN)).status_code == 403
 
 
-def test_a_socket_that_wakes_an_agent_counts_as_a_request(
-    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken, go, wake = [], threading.Event(), Registry._wake
-
-    def slowly(registry: Registry, name: str, *arguments: Any) -> Any:
-        woken.append(name)
-        assert go.wait(PATIENCE)
-        return wake(registry, name, *arguments)
-
-    monkeypatch.setattr(Registry, "_wake", slowly)
+def test_a_socket_that_wakes_an_agent_counts_as_a_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    waking = GatedMethod(monkeypatch, Registry, "_wake")
     with serve("kitchen", "garage", settings=limited(requests=1)) as server:
         looking = threading.Thread(target=lambda: server.http.get("/v1/agents/garage"))
         looking.start()
-        until(lambda: bool(woken))
+        assert waking.started.acquire(timeout=PATIENCE)
         assert server.denied("/v1/agents/kitchen/socket").status_code == 429
-        assert woken == ["garage"]
-        go.set()
+        assert not waking.started.acquire(blocking=False), "the kitchen stays asleep"
+        waking.go.set()
         looking.join()
         with server.websocket("/v1/agents/kitchen/socket") as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
             assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
 
 
-def test_a_websocket_serves_all_calls_of_a_robot(serve: Callable[..., Any]) -> None:
+def test_a_websocket_serves_all_calls_of_a_robot(serve: Serve) -> None:
     with serve("kitchen") as server, server.websocket("/v1/agents/kitchen/socket") as socket:
 
         def say(**message: Any) -> dict[str, Any]:
@@ -131,31 +123,21 @@ def test_a_websocket_serves_all_calls_of_a_robot(serve: Callable[..., Any]) -> N
         assert say(type="observe", facts=[fact]) == {"type": "observed"}
 
 
-def test_messages_and_pings_are_answered_during_a_plan(
-    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_and_pings_are_answered_during_a_plan(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pongs for pings behind unread messages the connection would end."""
-    started, go, plan = threading.Event(), threading.Event(), DurableAgent.plan
-
-    def slowly(agent: DurableAgent, *arguments: Any, **more: Any) -> Any:
-        started.set()
-        assert go.wait(PATIENCE)
-        return plan(agent, *arguments, **more)
-
-    monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve("kitchen") as server:
-        with server.websocket("/v1/agents/kitchen/socket") as socket:
-            socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
-            assert started.wait(PATIENCE)
-            for _ in range(3):
-                socket.send(json.dumps({"type": "observe", "facts": []}))
-                assert socket.ping().wait(PATIENCE)
-            go.set()
-            reply_types = [json.loads(socket.recv(PATIENCE))["type"] for _ in range(5)]
+    planning = GatedMethod(monkeypatch, DurableAgent, "plan")
+    with serve("kitchen") as server, server.websocket("/v1/agents/kitchen/socket") as socket:
+        socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
+        assert planning.started.acquire(timeout=PATIENCE)
+        for _ in range(3):
+            socket.send(json.dumps({"type": "observe", "facts": []}))
+            assert socket.ping().wait(PATIENCE)
+        planning.go.set()
+        reply_types = [json.loads(socket.recv(PATIENCE))["type"] for _ in range(5)]
         assert reply_types[-3:] == ["observed"] * 3 and "observed" not in reply_types[:-3]
 
 
-def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -> None:
+def test_no_agent_and_no_token_holds_all_websockets(serve: Serve) -> None:
     settings = replace(SETTINGS, sockets=4, agent_sockets=2)
     names = "kitchen", "garage", "attic"
     with serve(*names, tokens=SCOPED, settings=settings, token=ALL) as server, ExitStack() as sockets:
@@ -177,10 +159,10 @@ def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -
         assert "websockets at once" in refusals("kitchen", KITCHEN)
 
 
-def test_without_tokens_websockets_have_no_share_per_token(serve: Callable[..., Any]) -> None:
-    with serve("kitchen", settings=replace(SETTINGS, sockets=2)) as server, ExitStack() as sockets:
-        for _ in range(2):
-            sockets.enter_context(server.websocket("/v1/agents/kitchen/socket"))
+def test_without_tokens_websockets_have_no_share_per_token(serve: Serve) -> None:
+    path, settings = "/v1/agents/kitchen/socket", replace(SETTINGS, sockets=2)
+    with serve("kitchen", settings=settings) as server, server.websocket(path), server.websocket(path):
+        pass
 
 
 def test_messages_stay_in_order_and_within_the_inboxs_bytes() -> None:
@@ -194,9 +176,7 @@ def test_messages_stay_in_order_and_within_the_inboxs_bytes() -> None:
             await inbox.close()
 
         putting = asyncio.create_task(put())
-        while len(inside) < 2:
-            await asyncio.sleep(0)
-        for _ in range(9):
+        for _ in range(99):
             await asyncio.sleep(0)
         assert inside == [4, 6], "the third has to wait"
         async for message in inbox:
@@ -225,8 +205,7 @@ def test_empty_messages_are_counted_and_let_other_tasks_run() -> None:
 
         async def rest() -> None:
             nonlocal turns
-            while True:
-                turns += 1
+            while turns := turns + 1:
                 await asyncio.sleep(0)
 
         working = asyncio.create_task(rest())

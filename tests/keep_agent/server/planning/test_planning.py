@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from hashlib import sha256
 from math import inf, nan
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,18 @@ from envs.outcome import Outcome
 from keep_agent.agent.agent import Agent
 from keep_agent.agent.client import Client, ServerError, lines
 from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.rollout.trace import read_trace
 from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
-from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import LiveServer, bearer, events, post, serving, status
+from tests.keep_agent.server.conftest import SETTINGS, Serve, Service
+from tests.keep_agent.server.planning.conftest import ALL, KITCHEN, MUG, SCOPED, SKILLS
+from tests.keep_agent.server.serving import OPEN, LiveServer, bearer, events, post, serving, status
 from tests.laws.prompts import broken
 from tests.waiting import PATIENCE
 
 
-def test_a_served_agent_decides_as_a_local_one(
-    serve: Callable[..., Any], make_brain: Callable[[], Brain], tmp_path: Path
-) -> None:
-    brain = make_brain()
+def test_a_served_agent_decides_as_a_local_one(serve: Serve, brain: Brain, tmp_path: Path) -> None:
     agent_here = Agent(brain.planner("kitchen"))
     with serve() as server, Client(server.url) as client:
         agent_there = client.agent("kitchen")
@@ -59,36 +59,26 @@ def test_a_served_agent_decides_as_a_local_one(
         assert client.agents() == []
         with pytest.raises(ServerError, match="no agent"):
             agent_there.about()
-    brain.engine.close()
 
 
-def test_acknowledged_calls_survive_a_restart(serve: Callable[..., Any]) -> None:
-    with serve() as server, Client(server.url) as client:
-        agent = client.agent("kitchen")
-        agent.observe([MUG])
-        agent.plan("get the mug", SKILLS)
-    with serve() as server, Client(server.url) as client:
-        agent = client.agent("kitchen")
-        assert (agent.about().segments, agent.about().decisions) == (1, 1)
-        agent.report(Outcome(True))
-
-
-def test_streamed_and_whole_answers_are_equal_and_errors_have_a_status(serve: Callable[..., Any]) -> None:
-    body = {"instruction": "get the mug", "skills": SKILLS}
+def test_streamed_and_whole_answers_are_equal_and_errors_have_a_status(serve: Serve) -> None:
+    body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
     with serve("kitchen") as server:
         streamed = server.http.post("/v1/agents/kitchen/plan", json={**body, "stream": True})
         (_, ready), (name, decision) = events(streamed.text)
         assert name == "decision" and ready["counts"] == decision["trace"]["counts"]
         assert server.http.post("/v1/agents/kitchen/plan", json=body).json() == decision  # the same request
+        stale = [({"after": 2}, 409, "StaleError"), ({"instruction": "get the cup"}, 409, "StaleError")]
         for stream in (True, False):
-            wrong = server.http.post("/v1/agents/kitchen/plan", json={**body, "skills": [], "stream": stream})
-            assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "ConfigError")
-            none = server.http.post("/v1/agents/unknown/plan", json={**body, "stream": stream})
-            assert none.status_code == 404
+            for wrong, *expected in ({"skills": []}, 400, "ConfigError"), *stale:
+                answer = server.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
+                assert [answer.status_code, answer.json()["error"]["type"]] == expected
+            assert server.http.post("/v1/agents/unknown/plan", json={**body, "stream": stream}).status_code == 404
+        assert server.http.get("/v1/agents/kitchen").json()["decisions"] == 1
         assert server.http.post("/v1/agents", json={"id": "kitchen"}).status_code == 409
 
 
-def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable[..., Any]) -> None:
+def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Serve) -> None:
     settings = replace(SETTINGS, agents=AgentLimits(agents=1))
     with serve(tokens=SCOPED, settings=settings, token=ALL) as server:
         assert server.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
@@ -99,14 +89,11 @@ def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable
 
 
 @pytest.fixture(scope="module")
-def steady(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, Path]]:
+def steady(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, Path]]:
     """A server whose agent remembers a mug, for requests that change nothing, and its folder."""
     folder = tmp_path_factory.mktemp("steady")
-    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
-    with serving(make_service(brain, folder, OPEN, SETTINGS)) as server:
-        server.http.post("/v1/agents", json={"id": "kitchen"})
-        facts = {"facts": [{"id": "mug_1", "category": "object", "type": "mug"}]}
-        server.http.post("/v1/agents/kitchen/observe", json=facts)
+    with serving(service(folder)) as server, Client(server.url) as client:
+        client.agent("kitchen").observe([MUG])
         yield server, folder
 
 
@@ -128,9 +115,7 @@ def test_ids_are_no_paths(steady: tuple[LiveServer, Path], name: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b"7", b'{"facts": 7}', b'{"facts": [7]}', b'{"facts": [{}]}', b'{"facts": [], "more": 1}',
-        b'{"facts": [{"id": "\\ud800", "category": "object", "type": "x"}]}', b'{"facts": [\xff]}',
-        b'{"facts": ' + b"[" * 99,
+        b"", b"[]", b"7", b'{"facts": 7}', b'{"facts": [7]}', b'{"facts": [{}]}', b'{"facts": [], "more": 1}',
         b'{"facts": [{"id": "a b", "category": "object", "type": "x"}]}', b'{"facts": [NaN]}',
         b'{"facts": [{"id": "did_1", "category": "object", "type": "x"}]}',
     ],
@@ -152,10 +137,7 @@ def edited(text: bytes, key: str, value: Any) -> bytes:
     """Return a memory file with another value in the planner's state."""
     state = json.loads(text.partition(b"\n")[2])
     *path, last = (int(part) if part.isdecimal() else part for part in key.split("."))
-    inner = state["planner"]
-    for part in path:
-        inner = inner[part]
-    inner[last] = value
+    reduce(getitem, path, state["planner"])[last] = value
     return sealed(json.dumps(state).encode())
 
 
@@ -184,37 +166,24 @@ def test_an_impossible_memory_is_refused(steady: tuple[LiveServer, Path], change
     assert server.http.get("/v1/agents/kitchen/memory").content == saved
 
 
-def test_a_repeated_plan_is_made_once(serve: Callable[..., Any]) -> None:
-    with serve("kitchen") as server:
-        body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
-        for _ in range(3):
-            assert server.http.post("/v1/agents/kitchen/plan", json=body).json()["number"] == 1
-            facts = [{"id": "mug_1", "category": "object", "type": "mug"}]
-            server.http.post("/v1/agents/kitchen/observe", json={"facts": facts})
-        for wrong in ({"after": 2}, {"instruction": "get the cup"}):
-            for stream in (True, False):
-                answer = server.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
-                assert (answer.status_code, answer.json()["error"]["type"]) == (409, "StaleError")
-        assert server.http.get("/v1/agents/kitchen").json()["decisions"] == 1
-
-
-def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
+def test_many_long_skills_are_chosen_from(serve: Serve) -> None:
     skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(160)]
     with serve("kitchen") as server:
         body = {"instruction": "x " * 999, "skills": skills, "trace": "none"}
         assert server.http.post("/v1/agents/kitchen/plan", json=body).json()["skill"] in skills
 
 
-def test_steps_are_recorded_for_the_viewer(serve: Callable[..., Any], tmp_path: Path) -> None:
-    from keep_agent.rollout.trace import read_trace
-
+def test_acknowledged_calls_survive_a_restart_and_are_recorded_for_the_viewer(serve: Serve, tmp_path: Path) -> None:
     with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
+        agent.observe([MUG])
         agent.plan("get the mug", SKILLS)
         agent.report(Outcome(False, "stuck"))
         agent.finish(False)
+        before = agent.about()
     with serve() as server, Client(server.url) as client:
         agent = client.agent("kitchen")
+        assert agent.about() == before and before.segments > 1 == before.decisions
         agent.plan("get the cup", SKILLS)
         agent.report(Outcome(True))
         (run,) = (tmp_path / "server" / "runs").iterdir()
@@ -225,14 +194,7 @@ def test_steps_are_recorded_for_the_viewer(serve: Callable[..., Any], tmp_path: 
         assert not list((tmp_path / "server" / "runs").iterdir())
 
 
-def test_a_client_reports_an_unknown_token(serve: Callable[..., Any]) -> None:
-    with serve(tokens=SCOPED) as server, Client(server.url, "guess") as client:
-        with pytest.raises(ServerError, match="no token") as error:
-            client.agents()
-        assert error.value.status == 401
-
-
-def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any]) -> None:
+def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Serve) -> None:
     settings = replace(SETTINGS, limits=Limits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
     with serve("kitchen", settings=settings) as server:
         assert status(server.raw(post("/v1/agents/kitchen/observe", b"", Content_Length="100000000"))) == 413
@@ -240,10 +202,12 @@ def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any])
         assert server.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413
 
 
-def test_a_plan_without_finite_logits_fails(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
-    brain = make_brain()
-    app = make_service(brain, tmp_path / "server", OPEN, SETTINGS)
-    with serving(app) as server, Client(server.url, timeout=PATIENCE) as client:
+def test_a_plan_without_finite_logits_fails(tiny_model: Path, tmp_path: Path) -> None:
+    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    with (
+        serving(make_service(brain, tmp_path, OPEN, SETTINGS)) as server,
+        Client(server.url, timeout=PATIENCE) as client,
+    ):
         agent = client.agent("kitchen")
         agent.observe([MUG])
         with broken(brain.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as caught:
@@ -256,7 +220,7 @@ SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
 JOINED = "pick up note\u00adbook\u00a01, \u0645\u06cc\u200c\u0631\u0648\u0645"
 
 
-def test_a_streamed_plan_survives_every_separator(serve: Callable[..., Any]) -> None:
+def test_a_streamed_plan_survives_every_separator(serve: Serve) -> None:
     instruction, failure = f"put a mug{SEPARATORS}in the fridge", f"the{SEPARATORS}door is locked"
     with serve() as server, Client(server.url, patience=0) as client:
         agent = client.agent("kitchen")
@@ -268,17 +232,6 @@ def test_a_streamed_plan_survives_every_separator(serve: Callable[..., Any]) -> 
         trace = agent.plan(instruction, [JOINED, *SKILLS], ready.append, trace="full").trace
         assert trace["instruction"] == instruction
         assert agent.about().decisions == 2
-
-
-@pytest.mark.parametrize("letter", ["\u2028", "\u2029", "\x85", "\n", "\x00"])
-def test_a_separator_in_a_skill_or_a_fact_is_refused(serve: Callable[..., Any], letter: str) -> None:
-    with serve() as server, Client(server.url, patience=0) as client:
-        agent = client.agent("kitchen")
-        with pytest.raises(ServerError) as plan_error:
-            agent.plan("get the mug", [f"go{letter}home"], lambda cost: None)
-        with pytest.raises(ServerError) as fact_error:
-            agent.observe([Fact(f"mug{letter}1", "object", "mug")])
-        assert plan_error.value.status == fact_error.value.status == 400
 
 
 def test_lines_end_at_newlines_wherever_the_parts_are_cut() -> None:

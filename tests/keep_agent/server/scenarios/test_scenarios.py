@@ -25,8 +25,9 @@ from keep_agent.server.error_handlers import Unavailable
 from keep_agent.server.scenarios.registry import Scenarios, SharedPlayer
 from keep_agent.server.settings import ChatLimits
 from memory.engine.base import Engine
+from tests.keep_agent.scenarios.test_scenario import draw_phase
 from tests.keep_agent.server.conftest import Build, Serve
-from tests.keep_agent.server.serving import LiveServer, entry, post
+from tests.keep_agent.server.serving import LiveServer, bearer, entry, post
 from tests.waiting import PATIENCE, until
 
 PATH = "/v1/scenarios"
@@ -44,7 +45,7 @@ def only(*ids: str) -> Entry:
 
 
 def of(*ids: str) -> dict[str, str]:
-    return {"Authorization": "Bearer token " + " ".join(ids)}
+    return bearer("token " + " ".join(ids))
 
 
 VOICES = "persist_house_ada", "persist_house_ben"
@@ -54,8 +55,8 @@ ADA, BEN, ADA_AND_BEN, NEITHER = of(VOICES[0]), of(VOICES[1]), of(*VOICES), of("
 
 @pytest.fixture
 def server(serve: Serve) -> Iterator[LiveServer]:
-    with serve("token-all", tokens=TOKENS) as (phase_list, _):
-        yield phase_list
+    with serve("token-all", tokens=TOKENS) as (instance, _):
+        yield instance
 
 
 def begin(server: LiveServer, content: dict[str, Any], code: int = 201, **headers: str) -> Any:
@@ -117,10 +118,9 @@ def test_beginning_a_scenario_needs_tokens_for_all_its_agents(server: LiveServer
 def test_scenarios_of_one_name_run_in_parallel_with_different_agents(serve: Serve) -> None:
     tokens = Tokens((*TOKENS.entries, only("persist_house_eve")))
     with serve("token-all", tokens=tokens) as (server, _):
-        content = scenario()
         night = {"name": "night", "participants": ["eve"], "max_tokens": 2}
         eve_scenario = {"name": "house", "agents": {"eve": {"system": "You are Eve."}}, "phases": [night]}
-        other_scenario = begin(server, content)["id"]
+        other_scenario = begin(server, scenario())["id"]
         eve = of("persist_house_eve")
         place = f"{PATH}/{begin(server, eve_scenario, **eve)['id']}"
         assert [item["agents"] for item in server.http.get(PATH, headers=eve).json()] == [["eve"]]
@@ -218,15 +218,6 @@ def test_rows_of_temporary_agents_are_deleted(serve: Serve, tmp_path: Path) -> N
     assert [path.name.split("-")[0] for path in tmp_path.glob("*.safetensors")] == ["persist_house_ada"]
 
 
-def test_a_failed_turn_ends_its_scenario_alone(server: LiveServer) -> None:
-    content = scenario(opening="word " * 30_000)
-    place = f"{PATH}/{begin(server, content)['id']}/turns"
-    assert server.http.post(place, json={}).status_code == 413
-    assert server.http.post(place, json={}).status_code == 409
-    body = {"prompt": "Robot", "tokens": 1}
-    assert server.http.post("/v1/agents/other/generate", json=body).status_code == 200
-
-
 def test_the_reason_of_a_failure_is_for_tokens_of_the_speaker(serve: Serve) -> None:
     content = scenario(audience={"ben": ["ben"]})
     content["agents"]["ben"]["system"] = "You are Ben. " * 40
@@ -241,20 +232,21 @@ def test_the_reason_of_a_failure_is_for_tokens_of_the_speaker(serve: Serve) -> N
                 assert answer.json() == later.json() and "characters" not in answer.text
                 assert "TooLarge" not in answer.text
             assert server.http.delete(place).status_code == 204
+        body = {"prompt": "Robot", "tokens": 1}
+        assert server.http.post("/v1/agents/other/generate", json=body).status_code == 200
 
 
 def test_one_request_at_a_time_plays_a_scenario(serve: Serve, engine: Engine) -> None:
-    answer_json = threading.Event()
-    hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(answer_json.is_set))
+    release = threading.Event()
+    hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(release.is_set))
     with hold, serve("token-all", tokens=TOKENS) as (server, whole):
         place = f"{PATH}/{begin(server, scenario(rounds=90, max_tokens=40))['id']}"
-        with server.socket() as phase_list:
-            turns_asked = post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all")
-            phase_list.sendall(turns_asked)
+        with server.socket() as client:
+            client.sendall(post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all"))
             until(lambda: whole.limiter.inside == 1)
             refusal = server.http.post(f"{place}/turns", json={})
             assert refusal.status_code == 429 and int(refusal.headers["retry-after"]) >= 1
-            answer_json.set()
+            release.set()
         until(lambda: whole.limiter.inside == 0)
         assert server.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
@@ -311,24 +303,10 @@ class Scripted(SharedPlayer):
 
 @pytest.fixture(scope="module")
 def scripted(build: Build) -> Iterator[TestClient]:
-    entries = [entry("token-all", "all")]
-    entries += [only(f"persist_random_{agent}") for agent in AGENTS]
-    whole = build(tokens=Tokens(tuple(entries)), scenarios_of=played_by(Scripted))
+    tokens = Tokens((entry("token-all", "all"), *(only(f"persist_random_{agent}") for agent in AGENTS)))
+    whole = build(tokens=tokens, scenarios_of=played_by(Scripted))
     with TestClient(whole.app) as client:
         yield client
-
-
-def some(of_these: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
-    return st.lists(st.sampled_from(of_these), min_size=1, unique=True)
-
-
-@st.composite
-def phases(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    present = draw(some(AGENTS))
-    speakers = draw(some(tuple(present)))
-    heard_by = {item: draw(some(tuple(present))) for item in speakers if draw(st.booleans())}
-    phase_list = {"name": name, "participants": present, "speakers": speakers, "rounds": draw(st.integers(1, 2))}
-    return phase_list | ({"audience": heard_by} if heard_by else {})
 
 
 def told_back(phase_list: list[dict[str, Any]]) -> None:
@@ -336,7 +314,7 @@ def told_back(phase_list: list[dict[str, Any]]) -> None:
     first, last = phase_list[0], phase_list[-1]
     if first is last:
         return
-    new = {agent for item in first["speakers"] for agent in [*first.get("audience", {}).get(item, AGENTS), item]}
+    new = {agent for item in first["speakers"] for agent in [*first["audience"].get(item, AGENTS), item]}
     present = new & set(first["participants"]) & set(last["participants"])
     if present:
         last["instructions"] = {agent: f"${{{first['name']}.messages[{agent}]}}" for agent in sorted(present)}
@@ -345,17 +323,18 @@ def told_back(phase_list: list[dict[str, Any]]) -> None:
 @given(st.data(), st.integers(1, 3))
 @settings(max_examples=60)
 def test_no_answer_has_a_message_its_agent_did_not_hear(scripted: TestClient, data: st.DataObject, count: int) -> None:
-    phase_list = [data.draw(phases(f"p{number}")) for number in range(count)]
+    notes = iter(range(1000))
+    phase_list = [draw_phase(data.draw, f"p{number}", AGENTS, notes) for number in range(count)]
     told_back(phase_list)
     present = sorted({agent for phase in phase_list for agent in phase["participants"]})
     content = {"name": "random", "agents": {agent: {"system": "x"} for agent in present}, "phases": phase_list}
-    everything = {"Authorization": "Bearer token-all"}
+    everything = bearer("token-all")
     answer = scripted.post(PATH, json={"scenario": content}, headers=everything)
     assert answer.status_code == 201, answer.text
     place = f"{PATH}/{answer.json()['id']}"
     got: dict[str, str] = dict.fromkeys(AGENTS, "")
     audiences: list[set[str]] = [
-        set(phase["participants"]) & {*phase.get("audience", {}).get(speaker, present), speaker}
+        set(phase["participants"]) & {*phase["audience"].get(speaker, present), speaker}
         for phase in phase_list for _ in range(phase["rounds"]) for speaker in phase["speakers"]
     ]  # fmt: skip
     try:
