@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,6 +26,17 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference relative to the largest expected magnitude; devices may differ."""
     actual, expected = actual.cpu(), expected.cpu()
     return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@torch.no_grad()
+def eager_weights(engine: Engine, ids: Sequence[int], mask: Any = None) -> list[torch.Tensor]:
+    """Return transformers' attention weights (heads, rows, keys) per layer."""
+    plain = engine.plain
+    before = plain.config._attn_implementation
+    plain.set_attn_implementation("eager")
+    out = plain(torch.tensor([ids]), attention_mask=mask, output_attentions=True, use_cache=False)
+    plain.set_attn_implementation(before)
+    return [weights[0] for weights in out.attentions]
 
 
 @dataclass(frozen=True)

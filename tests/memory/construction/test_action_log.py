@@ -174,13 +174,17 @@ def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> No
         check(engine, session)
 
 
-def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession) -> None:
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession, tokens: int) -> None:
+    """In pieces of at least one line."""
     furnish(session.store, 2, 3)
     check(engine, session)
-    do(session.store, 0, 1)
-    lines = sum(sizes(session.store, 2))
+    do(session.store, *range(5))
     session.update()
-    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0) and check(engine, session) == 0
+    lines = sizes(session.store, 5) if tokens == 1 else [sum(sizes(session.store, 5))]
+    steps = [session.prepare("put mug_1 in cabinet_2", tokens) for _ in lines]
+    assert steps == [(size, sum(lines[number + 1 :])) for number, size in enumerate(lines)]
+    assert check(engine, session) == 0
 
 
 @given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))
@@ -206,15 +210,6 @@ def test_a_line_in_the_first_place_is_recomputed(engine: Engine) -> None:
     for query in DONE:  # selects different lines, without some of the earlier ones
         prefill = session.prefill(query, QUERY)
         assert close(prefill.logits, plain(engine, prefill))
-
-
-def test_a_long_log_is_encoded_in_advance_in_pieces(engine: Engine, session: MemorySession) -> None:
-    do(session.store, *range(5))
-    session.update()
-    lines = sizes(session.store, 5)
-    steps = [session.prepare("put mug_1 in cabinet_2", 1) for _ in lines]
-    assert steps == [(size, sum(lines[number + 1 :])) for number, size in enumerate(lines)]
-    assert check(engine, session) == 0
 
 
 def test_a_rewritten_line_keeps_its_place(engine: Engine) -> None:

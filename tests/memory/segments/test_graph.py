@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,38 +194,6 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
         for segment in store:
             assert abs(scores[segment.id] - float(store.graph.encoder.encode([segment.text])[0] @ exact)) < 1e-4
         store.advance()
-
-
-def survivors(before: set[tuple[str, ...]], after: set[tuple[str, ...]]) -> float:
-    return len(before & after) / max(1, len(before))
-
-
-def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
-    store.graph.update(store)
-    return {tuple(group.members) for group in store.graph.groups.values()}
-
-
-def test_incremental_grouping_keeps_groups_that_regrouping_would_lose() -> None:
-    rng = random.Random(0)
-    store = make_store()
-    places = [f"{kind}_{i}" for kind in ("cabinet", "drawer", "table") for i in (1, 2)]
-    things = [f"{kind}_{i}" for kind in ("mug", "apple", "book", "pen", "towel", "pan") for i in range(1, 6)]
-    for thing in things:
-        store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-    incremental, rebuilt = [], []
-    before = rebuilt_before = all_groups(store)
-    for _ in range(30):
-        store.advance()
-        thing = rng.choice(things)
-        store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
-        regrouped = make_store()
-        for segment in store:
-            regrouped.put(segment.id, segment.category, segment.text)
-        after, rebuilt_after = all_groups(store), all_groups(regrouped)
-        incremental.append(survivors(before, after))
-        rebuilt.append(survivors(rebuilt_before, rebuilt_after))
-        before, rebuilt_before = after, rebuilt_after
-    assert statistics.mean(incremental) == 1.0 and statistics.mean(rebuilt) < 0.9
 
 
 def test_a_cleared_graph_is_rebuilt_without_the_forgotten_changes() -> None:
