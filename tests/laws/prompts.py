@@ -12,9 +12,23 @@ import torch
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.none import Nothing
+from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Capabilities, Probe, Recompute
 
 LENGTHS = (20, 31, 17, 26)
+SELECTIVE: dict[str, Recompute] = {
+    "none": Nothing(),
+    "multi_hop": MultiHop(Schedule("linear", 0.4)),
+    "multi_hop_both": MultiHop(Schedule(average=0.4), direction="both"),
+    "first_tokens": FirstTokens(k=4, last_k=2),
+    "value_deviation": ValueDeviation(0.4),
+    "key_deviation": ValueDeviation(0.4, deviation="kv", selection="single"),
+    "sparse_query": SparseQuery(boundary=0.4, block=3),
+}
 
 
 def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:

@@ -131,12 +131,15 @@ def check(engine: Engine, session: MemorySession) -> int:
     return prefill.counts.encoded_token_layers // engine.info.layers
 
 
-def test_only_the_new_line_is_encoded(engine: Engine, session: MemorySession) -> None:
+def test_only_new_lines_and_lines_after_a_removed_line_are_encoded(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
-    for number in range(5):
-        do(session.store, number)
-        assert check(engine, session) == len(session.store.tokens(f"did_{number}"))
+    for numbers in ((0,), (1,), (2,), (3, 4, 5)):
+        do(session.store, *numbers)
+        news = sum(len(session.store.tokens(f"did_{number}")) for number in numbers)
+        assert (check(engine, session), check(engine, session)) == (news, 0)
+    session.store.remove("did_2")
+    assert check(engine, session) == news
 
 
 def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: MemorySession) -> None:
@@ -148,22 +151,6 @@ def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: Memory
         assert f"did_{number}" in fused
         lines = sum(sizes(session.store, number))
         assert [p.behind.tokens for p in layout.placements if p.behind] == ([lines] if lines else [])
-
-
-def test_several_new_lines_are_encoded_together(engine: Engine, session: MemorySession) -> None:
-    furnish(session.store, 2, 3)
-    check(engine, session)
-    do(session.store, *range(4))
-    assert check(engine, session) == sum(sizes(session.store, 4))
-    assert check(engine, session) == 0
-
-
-def test_lines_after_a_removed_line_are_encoded_again(engine: Engine, session: MemorySession) -> None:
-    furnish(session.store, 2, 3)
-    do(session.store, *range(5))
-    check(engine, session)
-    session.store.remove("did_2")
-    assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in (3, 4))
 
 
 @pytest.mark.parametrize("room", [0, 1, 10_000, None])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,10 +141,7 @@ def test_sessions_are_identified_by_name_then_query_then_beginning() -> None:
 
 
 def test_an_empty_session_has_no_memory() -> None:
-    nameless = view_of(rows=1, protected=0, span=0, session="")
-    empty = [nameless.positions[:0], nameless.tokens[:0], nameless.forced[:0], nameless.span[:0]]
-    nameless = replace(nameless, positions=empty[0], tokens=empty[1], forced=empty[2], span=empty[3])
-    stage = QueryMemory()
+    nameless, stage = view_of(rows=0, protected=0, span=0, session=""), QueryMemory()
     assert session_key(nameless) == ""
     first = stage.follow(nameless)
     stage.follow(replace(nameless, intent=-3 * nameless.intent + 1))
@@ -279,12 +275,6 @@ def test_another_models_head_gives_a_warning(
         assert f"was trained for model abc (a/b), this is {weights_key:.12s}" in caplog.text
 
 
-@pytest.fixture(scope="module")
-def planner_tiny() -> Iterator[Engine]:
-    with TransformersEngine(load_model(PLANNER, "float64")) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("name", ["planner-tiny", "planner-tiny-long"])
 def test_every_bundled_model_has_its_own_head(name: str) -> None:
     with initialize_config_module("configs", version_base="1.3"):
@@ -331,10 +321,11 @@ def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[li
     return live_rows
 
 
-def test_planner_tiny_evicts_by_its_bundled_head(planner_tiny: Engine) -> None:
-    live_rows = rows_kept(planner_tiny, shipped(), references=True)
-    assert [len(live) for live in live_rows[1:]] == [BUDGET] * (len(live_rows) - 1)
-    assert live_rows != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False)
+def test_planner_tiny_evicts_by_its_bundled_head() -> None:
+    with TransformersEngine(load_model(PLANNER, "float64")) as engine:
+        live_rows = rows_kept(engine, shipped(), references=True)
+        assert [len(live) for live in live_rows[1:]] == [BUDGET] * (len(live_rows) - 1)
+        assert live_rows != rows_kept(engine, shipped("memory.retention.residual=false"), references=False)
 
 
 def test_a_head_that_is_not_finite_is_refused(engine: Engine, tmp_path: Path) -> None:
