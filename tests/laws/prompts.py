@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.prompt.layout import Layout, Placement, Span, Unit
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.none import Nothing
+from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Capabilities, Probe, Recompute
 
 LENGTHS = (20, 31, 17, 26)
+SELECTIVE: dict[str, Recompute] = {
+    "none": Nothing(),
+    "multi_hop": MultiHop(Schedule("linear", 0.4)),
+    "multi_hop_both": MultiHop(Schedule(average=0.4), direction="both"),
+    "first_tokens": FirstTokens(k=4, last_k=2),
+    "value_deviation": ValueDeviation(0.4),
+    "key_deviation": ValueDeviation(0.4, deviation="kv", selection="single"),
+    "sparse_query": SparseQuery(boundary=0.4, block=3),
+}
 
 
 def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
@@ -26,6 +40,17 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference relative to the largest expected magnitude; devices may differ."""
     actual, expected = actual.cpu(), expected.cpu()
     return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@torch.no_grad()
+def eager_weights(engine: Engine, ids: Sequence[int], mask: Any = None) -> list[torch.Tensor]:
+    """Return transformers' attention weights (heads, rows, keys) per layer."""
+    plain = engine.plain
+    before = plain.config._attn_implementation
+    plain.set_attn_implementation("eager")
+    out = plain(torch.tensor([ids]), attention_mask=mask, output_attentions=True, use_cache=False)
+    plain.set_attn_implementation(before)
+    return [weights[0] for weights in out.attentions]
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,13 @@ from memory.engine.base import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout, Transfer
-from memory.recompute.first_tokens import FirstTokens
-from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.sparse_query import SparseQuery
-from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Always, Prompt, RecordingStage, Script, shrinking, tokens
-
-NARROWING = {
-    "multi_hop": MultiHop(Schedule(average=0.4)),
-    "multi_hop_both": MultiHop(Schedule(average=0.4), direction="both"),
-    "first_tokens": FirstTokens(k=4, last_k=2),
-    "value_deviation": ValueDeviation(0.4, "kv"),
-    "sparse_query": SparseQuery(boundary=0.4, block=3),
-}
+from tests.laws.prompts import SELECTIVE, Always, Prompt, RecordingStage, Script, shrinking, tokens
 
 
-@pytest.mark.parametrize("stage", NARROWING.values(), ids=NARROWING)
+@pytest.mark.parametrize("stage", SELECTIVE.values(), ids=SELECTIVE)
 def test_active_rows_only_shrink_and_contain_no_exact_rows(engine: Engine, stage: Recompute) -> None:
     prompt = Prompt.random(context=5)
     recorder, layout = RecordingStage(stage), prompt.layout(prompt.blocks(engine), exact=1)

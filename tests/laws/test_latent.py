@@ -52,10 +52,10 @@ def block_tokens(prefill: Prefill) -> list[tuple[int, ...]]:
     return [p.unit.token_ids for p in prefill.layout.placements if p.hit and len(p.unit.token_ids) == SIZE]
 
 
-@pytest.mark.parametrize("cut", ["tokens", "segment"])
-def test_history_without_selection_is_the_plain_forward(engine: Engine, cut: str) -> None:
+@pytest.mark.parametrize("options", [{"cut": "tokens"}, {"cut": "segment"}, {"positions": "coupled"}], ids=str)
+def test_history_without_selection_is_the_plain_forward(engine: Engine, options: dict[str, str]) -> None:
     transcript = list(CONTEXT)
-    for number, prefill in enumerate(turns(engine, memart(All(), cut=cut), 6)):
+    for number, prefill in enumerate(turns(engine, memart(All(), **options), 6)):
         ids = prefill.layout.token_ids
         assert ids[: len(transcript)].tolist() == transcript
         assert relative(prefill.logits[0], engine.forward_plain(ids)[-1]) < 1e-5
@@ -167,13 +167,7 @@ def test_coupled_positions_are_refused_beyond_the_range_of_rope() -> None:
             list(turns(engine, memart(Latent(top_k=TOP), positions="coupled"), 12))
 
 
-def test_coupled_positions_are_exact_without_selection(engine_of: GetEngine) -> None:
-    engine = engine_of("qwen2")
-    for prefill in turns(engine, memart(All(), positions="coupled"), 4):
-        assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
-
-
-def test_a_transcript_without_retrieval_restarts_at_the_context_limit(short: Engine) -> None:
+def test_a_transcript_without_retrieval_restarts_at_the_context_limit() -> None:
     """Methods without decoupled positions must drop their memory."""
     with make_engine(tiny_model("qwen2", layers=2, max_position_embeddings=400)) as engine:
         for method in (memart(All()), MemoryMethod("p", All(), Prefix(4), Nothing(), Serial(), layout="append")):

@@ -17,23 +17,13 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.sparse_query import SparseQuery
-from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Loading, Recompute
 from tests.laws.conftest import DEVICE, GetEngine
-from tests.laws.prompts import Prompt, relative
+from tests.laws.prompts import SELECTIVE, Prompt, relative
 from tests.waiting import until
 
-RECOMPUTE: dict[str, Recompute] = {
-    "none": Nothing(),
-    "multi_hop": MultiHop(Schedule("linear", 0.5)),
-    "first_tokens": FirstTokens(k=4),
-    "value_deviation": ValueDeviation(0.4),
-    "sparse_query": SparseQuery(block=3),
-}
 TRANSPORTS = ("inline", "thread", "stream") if DEVICE == "cuda" else ("inline", "thread")
 CYCLES = 4_000_000  # about two milliseconds of a GPU
 Feed = Callable[[int, torch.Tensor], torch.Tensor]
@@ -41,7 +31,7 @@ STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_bal
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
+@pytest.mark.parametrize("recompute", SELECTIVE.values(), ids=SELECTIVE)
 def test_law_7_identical_logits(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     prompt = Prompt.random(context=5)
     logits: dict[tuple[str, str], torch.Tensor] = {}
@@ -89,7 +79,7 @@ def _late(feed: Feed) -> Feed:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
+@pytest.mark.parametrize("recompute", SELECTIVE.values(), ids=SELECTIVE)
 def test_law_7_parallel_mlp(
     family: str, recompute: Recompute, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

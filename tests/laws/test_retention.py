@@ -20,7 +20,7 @@ from memory.retention.query_memory import QueryMemory
 from memory.retention.snapkv import SnapKV
 from memory.stages import Retention
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import relative, tokens
+from tests.laws.prompts import eager_weights, relative, tokens
 from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Session, Turn, policy, random_head
 from tests.references.isolated import dense_mask
 
@@ -136,25 +136,14 @@ class RecordingAttention(RecordingQueryMemory):
         return super().keep(view)
 
 
-@torch.no_grad()
-def eager_weights(session: Session) -> list[torch.Tensor]:
-    """Return transformers' attention weights (heads, rows, rows) per layer, with the session's mask."""
-    twin, rows = session.engine.plain, torch.arange(len(session.ids))
-    before = twin.config._attn_implementation
-    twin.set_attn_implementation("eager")
-    mask = dense_mask(twin, session.visible, rows, rows)
-    out = twin(torch.tensor([session.ids]), attention_mask=mask, output_attentions=True, use_cache=False)
-    twin.set_attn_implementation(before)
-    return [weights[0] for weights in out.attentions]
-
-
 def test_stages_get_the_models_own_attention_weights(engine: Engine) -> None:
     """The weights respect sliding windows and attention sinks."""
     stage = RecordingAttention(BUDGET)
     session = Session(engine, stage)
     for turn in STORY:
         session.turn(turn)
-        view, weights, live = stage.view, eager_weights(session), stage.view.positions.cpu()
+        rows, view, live = torch.arange(len(session.ids)), stage.view, stage.view.positions.cpu()
+        weights = eager_weights(engine, session.ids, dense_mask(engine.plain, session.visible, rows, rows))
         assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[live]) < 1e-5
         before = live[live < len(session.ids) - 6]
         for votes, paid in zip(stage.votes, weights, strict=True):
@@ -192,19 +181,12 @@ def test_the_mean_query_covers_the_rows_that_the_session_computed(engine_of: Get
     assert stages[1].view.span[25:28].all(), "but both keep it"
 
 
-@pytest.mark.parametrize("name", ["none", "h2o", "snapkv"])
-def test_chunks_change_nothing(name: str, engine: Engine, policy_of: GetPolicy) -> None:
-    check_chunks(engine, policy_of, name, Turns(block_size=4))
-
-
-@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss"])
-def test_chunks_change_nothing_with_compaction(family: str, engine_of: GetEngine, policy_of: GetPolicy) -> None:
-    check_chunks(engine_of(family), policy_of, "h2o", Turns(block_size=4, survivors="move"))
-
-
-def check_chunks(engine: Engine, policy_of: GetPolicy, name: str, construction: Turns) -> None:
-    """Check that chunking changes neither logits, surviving rows, attention mass nor queries."""
-    steps = ((20, 16), (60, 5))
+@pytest.mark.parametrize(
+    ("name", "survivors"), [("none", "stay"), ("h2o", "stay"), ("snapkv", "stay"), ("h2o", "move")]
+)
+def test_chunks_change_nothing(name: str, survivors: str, engine: Engine, policy_of: GetPolicy) -> None:
+    """Chunking changes neither logits, surviving rows, attention mass nor queries."""
+    construction, steps = Turns(block_size=4, survivors=survivors), ((20, 16), (60, 5))
     schedules = [None, ChunkSchedule(whole=1, steps=(), rest=7), ChunkSchedule(whole=12, steps=steps, rest=3)]
     stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in schedules]
     sessions = [Session(engine, stage, construction, chunks) for stage, chunks in zip(stages, schedules, strict=True)]
@@ -213,7 +195,7 @@ def check_chunks(engine: Engine, policy_of: GetPolicy, name: str, construction: 
         for session, (_, result) in zip(sessions, runs, strict=True):
             check_same(session.cache, sessions[0].cache)
             assert relative(result.logits, runs[0][1].logits) < 1e-5
-        if construction.survivors == "stay":
+        if survivors == "stay":
             sessions[0].check(runs[0][1])
         for session, run in zip(sessions, runs, strict=True):
             session.evict(*run)

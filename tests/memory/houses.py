@@ -30,11 +30,16 @@ def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
         store.put(f"mug_{i}", "object", f"mug mug_{i} {place}\n", parent=place)
 
 
+def rest(store: SegmentStore, step: int) -> SegmentStore:
+    """Change nothing until ``step``."""
+    store.graph.update(store)
+    store.step = step
+    store.graph.update(store)
+    return store
+
+
 def make_house(quiet: int = 0, cabinets: int = 4, objects: int = 12) -> SegmentStore:
     """Make a furnished house in which nothing has changed for ``quiet`` steps."""
     store = make_store()
     furnish(store, cabinets, objects)
-    store.graph.update(store)
-    store.step = quiet
-    store.graph.update(store)
-    return store
+    return rest(store, quiet)

@@ -131,12 +131,15 @@ def check(engine: Engine, session: MemorySession) -> int:
     return prefill.counts.encoded_token_layers // engine.info.layers
 
 
-def test_only_the_new_line_is_encoded(engine: Engine, session: MemorySession) -> None:
+def test_only_new_lines_and_lines_after_a_removed_line_are_encoded(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)
-    for number in range(5):
-        do(session.store, number)
-        assert check(engine, session) == len(session.store.tokens(f"did_{number}"))
+    for numbers in ((0,), (1,), (2,), (3, 4, 5)):
+        do(session.store, *numbers)
+        news = sum(len(session.store.tokens(f"did_{number}")) for number in numbers)
+        assert (check(engine, session), check(engine, session)) == (news, 0)
+    session.store.remove("did_2")
+    assert check(engine, session) == news
 
 
 def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: MemorySession) -> None:
@@ -150,22 +153,6 @@ def test_a_new_line_is_encoded_within_the_prompt(engine: Engine, session: Memory
         assert [p.prefix_block.tokens for p in layout.placements if p.prefix_block] == ([lines] if lines else [])
 
 
-def test_several_new_lines_are_encoded_together(engine: Engine, session: MemorySession) -> None:
-    furnish(session.store, 2, 3)
-    check(engine, session)
-    do(session.store, *range(4))
-    assert check(engine, session) == sum(sizes(session.store, 4))
-    assert check(engine, session) == 0
-
-
-def test_lines_after_a_removed_line_are_encoded_again(engine: Engine, session: MemorySession) -> None:
-    furnish(session.store, 2, 3)
-    do(session.store, *range(5))
-    check(engine, session)
-    session.store.remove("did_2")
-    assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in (3, 4))
-
-
 @pytest.mark.parametrize("room", [0, 1, 10_000, None])
 def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> None:
     session = furnished(engine, replace(reuse(), storage=Ram(room)), 1, 2, budget=40)
@@ -174,13 +161,17 @@ def test_evicted_lines_are_encoded_again(engine: Engine, room: int | None) -> No
         check(engine, session)
 
 
-def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession) -> None:
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_the_log_is_encoded_in_advance(engine: Engine, session: MemorySession, tokens: int) -> None:
+    """In pieces of at least one line."""
     furnish(session.store, 2, 3)
     check(engine, session)
-    do(session.store, 0, 1)
-    lines = sum(sizes(session.store, 2))
+    do(session.store, *range(5))
     session.update()
-    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0) and check(engine, session) == 0
+    lines = sizes(session.store, 5) if tokens == 1 else [sum(sizes(session.store, 5))]
+    steps = [session.prepare("put mug_1 in cabinet_2", tokens) for _ in lines]
+    assert steps == [(size, sum(lines[number + 1 :])) for number, size in enumerate(lines)]
+    assert check(engine, session) == 0
 
 
 @given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))
@@ -206,15 +197,6 @@ def test_a_line_in_the_first_place_is_recomputed(engine: Engine) -> None:
     for query in DONE:  # selects different lines, without some of the earlier ones
         prefill = session.prefill(query, QUERY)
         assert close(prefill.logits, plain(engine, prefill))
-
-
-def test_a_long_log_is_encoded_in_advance_in_pieces(engine: Engine, session: MemorySession) -> None:
-    do(session.store, *range(5))
-    session.update()
-    lines = sizes(session.store, 5)
-    steps = [session.prepare("put mug_1 in cabinet_2", 1) for _ in lines]
-    assert steps == [(size, sum(lines[number + 1 :])) for number, size in enumerate(lines)]
-    assert check(engine, session) == 0
 
 
 def test_a_rewritten_line_keeps_its_place(engine: Engine) -> None:

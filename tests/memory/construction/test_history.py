@@ -26,6 +26,7 @@ from memory.retrieval.latent import Latent
 from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
+from tests.memory import sessions
 from tests.memory.houses import furnish
 from tests.memory.sessions import CONTEXT, GROUPING, LAYERS, QUERY, close, episode, furnished, open_session, plain
 
@@ -33,15 +34,7 @@ SIZE = 4
 
 
 def history(**stages: Any) -> MemoryMethod:
-    parts = {
-        "retrieval": All(),
-        "construction": History(block_size=SIZE),
-        "recompute": Nothing(),
-        "loading": NextLayer(),
-        "layout": "append",
-        **stages,
-    }
-    return MemoryMethod("history", grouping=GROUPING, **parts)
+    return replace(sessions.history(), **{"retrieval": All(), **stages})
 
 
 def memart(top_k: int = 5, **stages: Any) -> MemoryMethod:
@@ -78,6 +71,7 @@ def test_only_new_rows_are_computed(engine: Engine, method: Any, hits: int | Non
         assert set(prefill.trace.active_rows) == {new} and layout.positions.tolist() == list(range(layout.rows))
         whole = sum(unit.tokens for unit in prefill.units if unit.hit and unit.tokens >= SIZE)
         assert hits is None or whole == hits * (number > 0)
+        assert method is not by_segment or all(len(unit.segments) == 1 for unit in prefill.units if unit.hit)
 
 
 @pytest.mark.parametrize("method", [history, memart, per_layer])
@@ -119,14 +113,6 @@ def test_the_incomplete_block_of_a_turn_is_in_every_prompt(engine: Engine) -> No
         assert ids[first - rest : first].tolist() == transcript[len(transcript) - rest :]
         assert first == len(CONTEXT) + min(len(transcript) // SIZE, 1) * SIZE + rest
         transcript += ids[first:].tolist()
-
-
-def test_a_block_may_be_a_segment_or_a_turn(engine: Engine) -> None:
-    session = open_session(engine, memart(400, construction=History(cut="segment")))
-    for prefill in turns_of(session, 4):
-        assert close(prefill.logits, plain(engine, prefill))
-        for unit in prefill.units:
-            assert not unit.hit or len(unit.segments) == 1
 
 
 @pytest.mark.parametrize("method", [history, memart, per_layer])
@@ -181,14 +167,14 @@ def test_names_of_blocks_depend_on_namespace_and_preceding_rows(engine: Engine) 
     storage = Ram()
     methods = [memart(storage=storage), memart(4, storage=storage), per_layer(), history(storage=storage)]
     methods[2] = replace(methods[2], storage=storage)
-    sessions = [open_session(engine, method) for method in (methods[0], *methods)]
-    sessions.append(open_session(engine, methods[0], namespace="other"))
-    runs = [[{u.identity for u in p.units if u.identity} for p in turns_of(session, 5)] for session in sessions]
+    opened = [open_session(engine, method) for method in (methods[0], *methods)]
+    opened.append(open_session(engine, methods[0], namespace="other"))
+    runs = [[{u.identity for u in p.units if u.identity} for p in turns_of(session, 5)] for session in opened]
     assert runs[0] == runs[1] and not set().union(*runs[0]) & set().union(*runs[-1])
     first_turn = set(runs[1][1])  # computed in the same way by all methods
     assert first_turn <= runs[4][1] and runs[2][1] <= runs[4][1]
     assert not runs[1][4] <= set().union(*runs[2], *runs[4])
-    for session in sessions:
+    for session in opened:
         session.reset()
     assert storage.stats()["blocks"] == 0
 

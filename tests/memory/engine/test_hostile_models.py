@@ -15,12 +15,10 @@ from keep_agent.errors import KeepError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.segments.sentence_encoder import make_encoder
-from tests.memory.engine.models.folders import refusal
+from tests.memory.engine.models.folders import refusal, set_config
 
 AUTO_MAP = {
-    "AutoConfig": "evil.Evil",
-    "AutoModelForCausalLM": "evil.Evil",
-    "AutoModel": "evil.Evil",
+    **dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), "evil.Evil"),
     "AutoTokenizer": [None, "evil.Evil"],
 }
 
@@ -53,21 +51,10 @@ def encode(folder: Path) -> object:
     return make_encoder(str(folder)).encode(["a mug"])
 
 
-def change(file: Path, **values: Any) -> None:
-    content = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(content | values))
-
-
-def pickle_weights(folder: Path) -> None:
-    """Replace the weights by a pickle that makes a file."""
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
-
-
 @pytest.mark.parametrize("model_type", [None, "evil"])
 def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> None:
     (folder / "SHA256SUMS").unlink(missing_ok=True)
-    change(folder / "config.json", auto_map=AUTO_MAP, **({"model_type": model_type} if model_type else {}))
+    set_config(folder, auto_map=AUTO_MAP, **({"model_type": model_type} if model_type else {}))
     if model_type is None:  # of a family that transformers knows: its own code is enough
         load_model(folder, "float32")
     else:
@@ -76,8 +63,8 @@ def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> N
 
 @pytest.mark.parametrize("kind", ["Evil", "PreTrainedTokenizerFast"])
 def test_a_tokenizers_own_code_is_not_run(folder: Path, kind: str) -> None:
-    change(folder / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class=kind)
-    change(folder / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    set_config(folder, "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class=kind)
+    set_config(folder, auto_map=AUTO_MAP, model_type="evil")
     try:
         load_tokenizer(str(folder))
     except KeepError as error:
@@ -85,7 +72,8 @@ def test_a_tokenizers_own_code_is_not_run(folder: Path, kind: str) -> None:
 
 
 def test_pickled_weights_are_not_read(folder: Path) -> None:
-    pickle_weights(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
     refusal("only safetensors weights are loaded", folder, "float32")
     refusal("cannot load encoder", folder, load=encode)
 

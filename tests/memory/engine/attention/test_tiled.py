@@ -14,13 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine.attention.kernels import (
-    KEY_MULTIPLE,
-    Block,
-    bias_of,
-    causal_plan,
-    grouped_attention,
-)
+from memory.engine.attention.kernels import KEY_MULTIPLE, Block, bias_of, causal_plan, grouped_attention
 from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
 from memory.kv_cache.quantization import PackFormat, pack
 from tests.memory.engine.attention.test_kernels import Case, cases

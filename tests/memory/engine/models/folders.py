@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from keep_agent.errors import KeepError, ModelError
 from memory.engine.models.load import load_model
 
 
-def set_config(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+def set_config(folder: Path, file: str = "config.json", **values: Any) -> None:
+    """Change values of a JSON file in ``folder``, which may be missing."""
+    path = folder / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | values))
+
+
+def save_weights(folder: Path, tensors: dict[str, torch.Tensor], file: str = "model.safetensors") -> None:
+    save_file(tensors, folder / file, {"format": "pt"})
 
 
 def refusal(

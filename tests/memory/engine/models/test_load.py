@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
@@ -21,7 +21,7 @@ from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.prompt.layout import lay_out
 from memory.recompute.full import Full
-from tests.memory.engine.models.folders import refusal, set_config
+from tests.memory.engine.models.folders import refusal, save_weights, set_config
 
 IDS = torch.arange(40)
 
@@ -30,10 +30,6 @@ IDS = torch.arange(40)
 def folder(tmp_path: Path) -> Path:
     tiny_model("qwen2", layers=2).module.save_pretrained(tmp_path)
     return tmp_path
-
-
-def save_weights(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

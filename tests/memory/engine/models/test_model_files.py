@@ -23,7 +23,7 @@ from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import TransformersEngine
 from memory.files.checksums import check_sums, sha256, write_sums
-from tests.memory.engine.models.folders import refusal, set_config
+from tests.memory.engine.models.folders import refusal, save_weights, set_config
 
 SHARDED = "model.safetensors.index.json"
 
@@ -57,28 +57,9 @@ def merge(folder: Path) -> dict[str, torch.Tensor]:
 def change(path: Path) -> None:
     """Write other content that can be loaded."""
     if path.suffix == ".safetensors":
-        save_file({name: tensor * 1.001 for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+        save_weights(path.parent, {name: tensor * 1.001 for name, tensor in load_file(path).items()}, path.name)
     else:
         path.write_bytes(path.read_bytes() + b"\n")
-
-
-@contextmanager
-def opens(folder: Path) -> Iterator[set[str]]:
-    """Collect the names of the files below ``folder`` that Python opens within the context."""
-    names: set[str] = set()
-    watching = True
-
-    def note(event: str, arguments: tuple) -> None:
-        if watching and event == "open" and isinstance(arguments[0], (str, os.PathLike)):
-            path = Path(arguments[0]).resolve()
-            if path.is_relative_to(folder):
-                names.add(path.relative_to(folder).as_posix())
-
-    sys.addaudithook(note)
-    try:
-        yield names
-    finally:
-        watching = False
 
 
 @contextmanager
@@ -113,16 +94,25 @@ def test_one_changed_number_of_a_large_tensor_gives_another_identity(tmp_path: P
 
 
 def test_every_file_that_is_opened_is_hashed(folder: Path) -> None:
-    with opens(folder.resolve()) as names:
-        load_model(folder, "float32")
-        load_tokenizer(str(folder))
+    names, watching, root = set(), True, folder.resolve()
+
+    def note(event: str, arguments: tuple) -> None:
+        if watching and event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+            path = Path(arguments[0]).resolve()
+            if path.is_relative_to(root):
+                names.add(path.relative_to(root).as_posix())
+
+    sys.addaudithook(note)
+    load_model(folder, "float32")
+    load_tokenizer(str(folder))
+    watching = False
     assert {"config.json", "tokenizer_config.json"} <= names
     assert names <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
 
 
 def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Path) -> None:
     tensors = merge(folder)
-    save_file({name: tensor / 2 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_weights(folder, {name: tensor / 2 for name, tensor in tensors.items()})
     refusal(r"has weights twice, in model\.safetensors and in the shards .*; remove", folder)
     (folder / SHARDED).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
     assert weight_files(folder) == [folder / "model.safetensors"]  # the index names it
@@ -131,10 +121,8 @@ def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Pat
 
 
 def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
-    expected = AutoModelForCausalLM.from_pretrained(folder)
-    for (name, a), b in zip(
-        load_model(folder, "float32").module.named_parameters(), expected.parameters(), strict=True
-    ):
+    loaded, expected = load_model(folder, "float32").module, AutoModelForCausalLM.from_pretrained(folder)
+    for (name, a), b in zip(loaded.named_parameters(), expected.parameters(), strict=True):
         assert torch.equal(a, b), name
 
 
@@ -142,7 +130,7 @@ def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
 def test_weights_outside_the_index_are_not_loaded(folder: Path, name: str) -> None:
     """transformers takes the first for a shard of a distributed run, and loads all files then."""
     first = key_of(folder)
-    save_file({key: tensor * 0 for key, tensor in merge(folder).items()}, folder / name, {"format": "pt"})
+    save_weights(folder, {key: tensor * 0 for key, tensor in merge(folder).items()}, name)
     loaded = load_model(folder, "float32")
     assert loaded.spec.model_key == first and float(loaded.module.model.norm.weight.abs().sum()) > 0
 

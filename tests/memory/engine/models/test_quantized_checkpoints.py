@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from eval.fidelity.laws import recompute_everything, reuse_a_prefix
@@ -28,7 +28,7 @@ from memory.loading.serial import Serial
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from tests.laws.prompts import Prompt, relative
-from tests.memory.engine.models.folders import refusal, set_config
+from tests.memory.engine.models.folders import refusal, save_weights, set_config
 
 GROUP = 32  # weights per scale
 GROUPED = {"bits": 4, "group_size": GROUP}
@@ -86,15 +86,15 @@ def pack(method: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor
 def save_packed(method: str, folder: Path, family: str = "qwen2", **sizes: int) -> None:
     """Save a packed checkpoint in ``folder``, and the same model with its rounded weights in ``folder/plain``."""
     tiny_model(family, layers=4, **sizes).module.save_pretrained(folder / "plain")
-    files, plain = [entry / "model.safetensors" for entry in (folder, folder / "plain")]
-    tensors = {key: value.half().float() for key, value in load_file(plain).items()}
+    stored = load_file(folder / "plain" / "model.safetensors")
+    tensors = {key: value.half().float() for key, value in stored.items()}
     linear = [key for key in tensors if key.endswith("_proj.weight")]
     small = {key: value.half() for key, value in tensors.items() if key not in linear}
     for key in linear:
         small |= pack(method, key, tensors[key])
         tensors[key] = rounded(tensors[key])[3]
-    save_file(tensors, plain, {"format": "pt"})
-    save_file(small, files, {"format": "pt"})
+    save_weights(folder / "plain", tensors)
+    save_weights(folder, small)
     (folder / "config.json").write_text((folder / "plain" / "config.json").read_text())
     set_config(folder, quantization_config=CONFIGS[method])
 
@@ -136,7 +136,7 @@ def test_a_packed_checkpoint_without_some_scales_is_refused(method: str, tmp_pat
     save_packed(method, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.scales"]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    save_weights(tmp_path, tensors)
     refusal(r"layers\.1\.mlp\.up_proj\.scales is missing", tmp_path)
 
 
@@ -173,9 +173,8 @@ def test_a_saved_bitsandbytes_checkpoint_is_loaded_again(quantization: str, fold
 @needs("bitsandbytes")
 def test_a_bitsandbytes_checkpoint_without_some_scales_is_refused(folder: Path, tmp_path: Path) -> None:
     load_model(folder, quantization="bnb-4bit").module.save_pretrained(tmp_path / "small")
-    path = tmp_path / "small" / "model.safetensors"
-    tensors = load_file(path)
-    save_file({k: t for k, t in tensors.items() if "1.mlp.up_proj.weight." not in k}, path, {"format": "pt"})
+    tensors = load_file(tmp_path / "small" / "model.safetensors")
+    save_weights(tmp_path / "small", {k: t for k, t in tensors.items() if "1.mlp.up_proj.weight." not in k})
     refusal("4-bit bitsandbytes", tmp_path / "small")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
 from planners.prompts.formats import LotaFormat
-from tests.memory.engine.models.folders import refusal
+from tests.memory.engine.models.folders import refusal, set_config
 
 IMAGE = AddedToken("<image>", special=True)
 ZEBRA = AddedToken("zebra")
@@ -112,8 +111,7 @@ def special_tokens_in(path: Path, tokenizer: PreTrainedTokenizerFast, **files: d
     tiny_model("qwen2", layers=2, bos_token_id=None, eos_token_id=None).module.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     for name, more in files.items():
-        file = path / f"{name}.json"
-        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | more))
+        set_config(path, f"{name}.json", **more)
     return special_tokens(tokenizer, load_model(path, "float32").module)
 
 

@@ -40,15 +40,6 @@ def test_a_layer_in_two_halves_equals_the_whole_layer(
             hidden = whole
 
 
-SIZES = {0: 4096, 2047: 4096, 2048: 2048, 8191: 2048, 8192: 1024, 20479: 1024, 20480: 512, 100_000: 512}
-
-
-@pytest.mark.parametrize("cached", SIZES)
-def test_chunks_shrink_with_the_number_of_cached_rows(cached: int) -> None:
-    size = SIZES[cached]
-    assert [ChunkSchedule().size(cached, rows) for rows in (size + 1, size, size - 1, 1)] == [size, size, size - 1, 1]
-
-
 @pytest.mark.parametrize(("count", "rest"), [(2047, 0), (2048, 1024)])
 def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, rest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind 8,192 rows a chunk has 1,024: a prompt in chunks has rows left after its first step."""

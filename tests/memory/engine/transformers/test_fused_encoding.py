@@ -15,25 +15,13 @@ from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout
-from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
-from memory.recompute.sparse_query import SparseQuery
-from memory.recompute.value_deviation import ValueDeviation
 from memory.stages import Loading, Probe, Recompute
-from tests.laws.prompts import Prompt, relative
+from tests.laws.prompts import SELECTIVE, Prompt, relative
 from tests.memory.engine.transformers.test_probe import Asker
 
-STAGES: dict[str, Recompute] = {
-    "none": Nothing(),
-    "multi_hop": MultiHop(Schedule("linear", 0.4)),
-    "first_tokens": FirstTokens(k=2),
-    "sparse_query": SparseQuery(block=3),
-    "value_deviation": ValueDeviation(0.4),
-    "key_deviation": ValueDeviation(0.4, deviation="kv", selection="single"),
-    "full": Full(),
-}
 EXACT = 1e-5
 
 
@@ -49,7 +37,7 @@ def check(blocks: Sequence[KVBlock], expected: Sequence[KVBlock]) -> None:
         assert relative(block.k, peer.k) < EXACT and relative(block.v, peer.v) < EXACT
 
 
-@pytest.mark.parametrize("recompute", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("recompute", [*SELECTIVE.values(), Full()], ids=[*SELECTIVE, "full"])
 @pytest.mark.parametrize("context", [0, 7])
 def test_fused_units_equal_encoded_ones(any_engine: Engine, recompute: Recompute, context: int) -> None:
     prompt = Prompt.random(context=context)

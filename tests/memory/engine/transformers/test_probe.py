@@ -15,7 +15,7 @@ from memory.engine.transformers.probe import joined
 from memory.loading.serial import Serial
 from memory.prompt.layout import Layout
 from memory.stages import Capabilities, Probe, Recompute
-from tests.laws.prompts import Always, Prompt, relative, shrinking
+from tests.laws.prompts import Always, Prompt, eager_weights, relative, shrinking
 
 PROMPT = Prompt.random(context=5)
 
@@ -44,16 +44,6 @@ def run(
     return stage.answers, layout
 
 
-def eager_weights(engine: Engine) -> list[torch.Tensor]:
-    """Return transformers' attention weights (heads, rows, keys) per layer."""
-    twin = engine.plain
-    before = twin.config._attn_implementation
-    twin.set_attn_implementation("eager")
-    out = twin(PROMPT.ids[None], output_attentions=True, use_cache=False)
-    twin.set_attn_implementation(before)
-    return [w[0] for w in out.attentions]
-
-
 def mass(weights: torch.Tensor, rows: slice, layout: Layout) -> torch.Tensor:
     visible = weights[:, rows].mean((0, 1))
     return torch.stack([visible[s.start : s.stop].mean() for s in layout.segments])
@@ -76,7 +66,7 @@ def test_mass_is_the_attention_of_the_plain_model(
 
     answers, layout = run(any_engine, ask, by_mass)
     rows = [slice(layout.query, None), *(slice(layout.segments[i].start, layout.segments[i].stop) for i in segments)]
-    for answer, weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
+    for answer, weights in zip(answers, eager_weights(any_engine, PROMPT.ids.tolist())[:-1], strict=True):
         expected = (
             *(mass(weights, part, layout) for part in rows),
             *(weights[:, x].sum((0, 1)) for x in (sources, every)),
@@ -107,13 +97,6 @@ def test_mass_of_no_segments_and_of_segments_in_any_order(engine: Engine, causal
         torch.testing.assert_close(lines, torch.cat(single))
 
 
-def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
-    first = torch.tensor([0])
-    answers, _ = run(engine, lambda p: (p.mass_between(first)[0], p.mass_between(first, causal=False)[0]))
-    for causal, pair in answers:
-        assert causal[1:].abs().max() == 0 and bool((pair[1:] > 0).all())
-
-
 def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
     run_raw = any_engine.prefill(PROMPT.layout([None] * 4), Always(), Serial(), PROMPT.context_block(any_engine), True)
     truth = any_engine.harvest(run_raw.cache, range(PROMPT.ids.numel()))
@@ -122,14 +105,6 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
     for layer, *pairs in answers:
         for i, (k, v) in enumerate(pairs, layer):
             assert relative(k, truth.k[i][:, rows]) < 1e-5 and relative(v, truth.v[i][:, rows]) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["fresh_kv", "cached_kv"])
-def test_keys_or_values_alone(engine: Engine, name: str) -> None:
-    rows = torch.tensor([30, 98])
-    answers, _ = run(engine, lambda p: [getattr(p, name)(p.layer, rows, kinds) for kinds in ("kv", "k", "v")])
-    for (k, v), (k_alone,), (v_alone,) in answers:
-        assert torch.equal(k, k_alone) and torch.equal(v, v_alone)
 
 
 def test_blocks_of_several_devices_are_joined_on_the_models_device() -> None:
