@@ -167,14 +167,14 @@ def test_names_of_blocks_depend_on_namespace_and_preceding_rows(engine: Engine) 
     storage = Ram()
     methods = [memart(storage=storage), memart(4, storage=storage), per_layer(), history(storage=storage)]
     methods[2] = replace(methods[2], storage=storage)
-    opened = [open_session(engine, method) for method in (methods[0], *methods)]
-    opened.append(open_session(engine, methods[0], namespace="other"))
-    runs = [[{u.identity for u in p.units if u.identity} for p in turns_of(session, 5)] for session in opened]
+    sessions = [open_session(engine, method) for method in (methods[0], *methods)]
+    sessions.append(open_session(engine, methods[0], namespace="other"))
+    runs = [[{u.identity for u in p.units if u.identity} for p in turns_of(session, 5)] for session in sessions]
     assert runs[0] == runs[1] and not set().union(*runs[0]) & set().union(*runs[-1])
     first_turn = set(runs[1][1])  # computed in the same way by all methods
     assert first_turn <= runs[4][1] and runs[2][1] <= runs[4][1]
     assert not runs[1][4] <= set().union(*runs[2], *runs[4])
-    for session in opened:
+    for session in sessions:
         session.reset()
     assert storage.stats()["blocks"] == 0
 
