@@ -1,4 +1,4 @@
-"""Latent retrieval: stored blocks by the attention that the new rows' queries could give them."""
+"""Latent retrieval: stored blocks by upper bounds on the attention that the new rows' queries give them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHUNK = 64  # query tokens per tensor (heads, tokens, blocks): bounds its memory
 class Latent:
     """MemArt's retrieval: the ``top_k`` best blocks by multi-token aggregation over boxes of unrotated keys.
 
-    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank
-    1 / (rank + ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the
-    paper's formula there is no division by the root of head_dim: the softmax is sharper than that of attention.
+    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank 1 / (rank +
+    ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the paper's
+    formula, scores are not divided by the root of head_dim: the softmax is sharper than that of attention.
 
     The paper takes one set of blocks for all heads, and does not define how heads and layers combine. Here each head of
     each of ``layers`` (numbers; or all, early, middle, late: a third of them) is normalised, and they are summed before

@@ -14,13 +14,13 @@ from memory.segments.store import check_segment
 if TYPE_CHECKING:
     from memory.segments.store import SegmentStore
 
-LONGEST = 4500  # characters of a segment: some 70 words of 64, as many as a fact has
+LONGEST = 4500  # characters of a segment: about 70 words of 64, the most that a fact has
 REMEDY = "give one that was saved, unchanged"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Group without its members, which name it."""
+    """Group without its members; `Snapshot.group_of` has those."""
 
     id: int
     last_changed: int
@@ -32,11 +32,11 @@ _SEGMENT, _GROUP = attrgetter(*Segment.__slots__), attrgetter(*GroupState.__slot
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Store and graph at one moment; ``group_of`` has the group of each segment."""
+    """Store and graph at one step; ``group_of`` has the group of each segment."""
 
     step: int
-    created: int  # segments that there ever were
-    founded: int  # groups that there ever were
+    created: int  # segments ever created
+    founded: int  # groups ever created
     segments: tuple[Segment, ...]
     group_of: tuple[int, ...]
     groups: tuple[GroupState, ...]
