@@ -1,9 +1,11 @@
 """Six stages of a memory method, as Protocols.
 
-    retrieval     selects the segments (or stored blocks) of a prompt, and their order construction  groups segments
-    into units, finds stale units, and makes units into rows recompute     selects the rows that get fresh keys and
-    values at each layer loading       schedules the transfers of each block's layer slices to the compute device
-    retention selects the rows that survive a turn storage       stores blocks, in its place and format
+    retrieval     selects the segments (or stored blocks) of a prompt, and their order
+    construction  groups segments into units, finds stale units, and makes units into rows
+    recompute     selects the rows that get fresh keys and values at each layer
+    loading       schedules the transfers of each block's layer slices to the compute device
+    retention     selects the rows that survive a turn
+    storage       stores blocks, in its place and format
 
 A stage is one small class in one small file; `memory.method` composes a method of one per stage. The Protocol of
 constructions is in `memory.construction.base`. Rows are prompt rows, from 0.
@@ -33,7 +35,7 @@ class Capabilities:
     """Effects of a stage on exactness and rows; compositions and ``tests/laws`` are checked by them."""
 
     exact: bool = True  # equals plain recomputation
-    moves_blocks: bool = False  # serves a block at a position other than the one it was computed at
+    moves_blocks: bool = False  # uses a block at a position other than the one it was computed at
     harvests: bool = False  # takes rows from the working cache after the turn
     evicts: bool = False  # hides rows
     per_layer: bool = False  # visible rows differ from layer to layer

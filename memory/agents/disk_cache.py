@@ -158,7 +158,7 @@ class DiskCache:
             path = disk.save_agent(self.folder, *key, cache.next_position, tensors, header, extra)
             disk.touch(path, rows.last_use)
         except Exception as error:
-            logger.warning("what agent %r remembers could not be written: %s", key[0], error)
+            logger.warning("the memory of agent %r could not be written: %s", key[0], error)
             with self._lock:
                 self._failed[key] = error
             return

@@ -180,7 +180,7 @@ class AgentMemories:
         """
         if name not in self._shared_texts:
             known = ", ".join(sorted(self._shared_texts)) or "nothing"
-            raise ConfigError(f"nothing is shared as {name!r}; shared is: {known}")
+            raise ConfigError(f"no prefix is shared as {name!r}; shared: {known}")
         self._shared_names[checked(agent)] = name
 
     def use(self, engine: Engine, coder: TokenizerCoder | None = None, start: Sequence[int] | None = None) -> None:
@@ -291,11 +291,10 @@ class AgentMemories:
             rows, matched, origin = self._begin(key, text, model)
         token_text, reused = resume(rows.token_text, matched, model.coder)
         if not token_text.ids:
-            raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
+            raise ConfigError(f"the prompt of agent {key[0]!r} is empty: give a text")
         if len(token_text.ids) >= (limit := model.engine.info.max_positions):
             raise TooLongError(
-                f"the prompt has {len(token_text.ids)} tokens, this model reads {limit - 1} before it speaks; "
-                "shorten it"
+                f"the prompt has {len(token_text.ids)} tokens, but this model accepts at most {limit - 1}; shorten it"
             )
         if reused == 0:
             origin = "cold"

@@ -70,7 +70,7 @@ class TokenizerCoder:
         for anchor in ("",) if first else self._anchors:
             if (encoded := self._encode_behind(anchor, text)) is not None:
                 return encoded
-        raise ModelError(f"the tokenizer merges {text[:8]!r} with whatever is before it; let the piece begin elsewhere")
+        raise ModelError(f"the tokenizer merges {text[:8]!r} with any text before it; begin the piece elsewhere")
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens after other text."""
@@ -99,7 +99,7 @@ class TokenizerCoder:
             if all(any(self._joins(anchor, *probe) for anchor in anchors) for probe in probes):
                 return seams, anchors
         raise ModelError(
-            "the tokenizer cannot continue a text: separately encoded pieces decode to something else than the whole; "
+            "the tokenizer cannot continue a text: separately encoded pieces do not decode to the whole text; "
             "compare tokens instead, or use another model"
         )
 
@@ -116,7 +116,7 @@ def _bare(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """Copy a tokenizer without truncation, padding and trimmed offsets: a token's spaces belong to it."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(inner, Tokenizer):
-        raise ModelError(f"{type(tokenizer).__name__} does not say which characters a token covers; use a fast one")
+        raise ModelError(f"{type(tokenizer).__name__} does not return the characters of a token; use a fast one")
     bare = Tokenizer.from_str(inner.to_str())
     bare.no_truncation()
     bare.no_padding()

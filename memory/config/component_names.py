@@ -48,7 +48,7 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
         if not isinstance(name, str) or not (is_own(name) or name in known):
             raise ConfigError(
                 f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
-                f"yours, give {place}={name}, or what chose it, on the command line too{hint(name)}"
+                f"yours, give {place}={name}, or the option that set it, on the command line too{hint(name)}"
             )
 
 

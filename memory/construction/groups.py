@@ -16,7 +16,7 @@ from memory.segments.store import SegmentStore
 class Groups(Segments):
     """Static groups and single dynamic segments (arXiv 2602.23592, section 4.1) in SparseX's look-up (2606.01751).
 
-    A changed segment, such as a line of the action log, means little when it is encoded alone, and then has to be
+    A changed segment, such as a line of the action log, depends on its context, and if encoded alone has to be
     recomputed at every step. Here a new unit is computed in the first prompt that contains it, after the rows before
     it, and keeps those rows until they are refreshed (``refresh``), the oldest first. A group whose kind changes
     becomes another unit, and is computed again.

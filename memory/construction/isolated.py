@@ -110,7 +110,7 @@ class IsolatedBuilder(PromptBuilder):
             numbers, query_token_layers = self._choice.choose(names, blocks, context.block, computed, timer)
             units, names = [units[number] for number in numbers], [names[number] for number in numbers]
         row, placements = len(context.ids), []
-        stands = self._lossless and context.seen_ids == context.ids  # the first unit is where it was encoded
+        stands = self._lossless and context.seen_ids == context.ids  # the first unit keeps its position and context
         for name, unit in zip(names, units, strict=True):
             block, new = blocks.get(name), name if name in fused else ""
             exact = stands and not placements and not unit.preceding and (block is not None or bool(new))

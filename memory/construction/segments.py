@@ -124,7 +124,7 @@ class AnyOffsetBuilder(PromptBuilder):
             self._keep(prompt.missing, prompt.layout, result, exact)
 
     def pin(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
-        """Pin ``token_ids``, encoded in the background after the part of the context that units see.
+        """Pin ``token_ids``, encoded in the background after the part of the context that units attend to.
 
         Only the look-up depends on the extra key: the block is the same under every key.
         """

@@ -58,7 +58,7 @@ def save_agent(
     path = agent_path(root, agent, model_key)
     owner = {AGENT: agent, MODEL: model_key, TOKENS: tokens}
     if owner.keys() & header.keys():
-        raise ConfigError(f"a header says {sorted(owner)} by itself: leave them out")
+        raise ConfigError(f"{sorted(owner)} are added to a header: leave them out")
     write_blocks(path, tensors, owner | header, extra)
     return path
 

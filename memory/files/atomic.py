@@ -31,7 +31,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """
     with writing(path, "free some, or lower the budget"):
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise StorageError(f"{path} is a device, pipe or socket, and stays; name a file")
+            raise StorageError(f"{path} is a device, pipe or socket: name a file")
         _make(path.parent)
         with _temporary(path) as temporary, _create(temporary, 0o600 if private else 0o666) as stream:
             yield stream

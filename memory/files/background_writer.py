@@ -28,7 +28,7 @@ class Writer:
         """Queue work. Raises ConfigError after `close`."""
         with self._state:
             if self._closed:
-                raise ConfigError(f"what {key!r} remembers cannot be written any more: these memories are closed")
+                raise ConfigError(f"rows of {key!r} cannot be written: these memories are closed")
             if key not in self._waiting:
                 self._pool.submit(self._next)
             self._waiting[key] = work
@@ -64,7 +64,7 @@ class Writer:
         try:
             work()
         except Exception:
-            logger.exception("what was to be done for %r in the background failed", self._at_work)
+            logger.exception("background work for %r failed", self._at_work)
         finally:
             del work  # release its rows while the thread is idle
             with self._state:

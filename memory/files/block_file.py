@@ -105,7 +105,7 @@ def _json(value: Mapping[str, Any]) -> str:
     try:
         return json.dumps(value, separators=(",", ":"))
     except TypeError as error:
-        raise ConfigError(f"a header holds what JSON cannot ({error}): use texts, numbers, lists") from None
+        raise ConfigError(f"a header has values that JSON cannot encode ({error}): use texts, numbers, lists") from None
 
 
 def _seal(rest: bytes) -> bytes:

@@ -1,8 +1,9 @@
 """Folder versions: all files of a new version replace the old ones atomically, by one rename.
 
-    RUN/checkpoints/step-100/                          the previous version RUN/checkpoints/step-200/config.json
-    RUN/checkpoints/latest     -> step-200             what is renamed RUN/config.json            ->
-    checkpoints/latest/config.json
+    RUN/checkpoints/step-100/                          the previous version
+    RUN/checkpoints/step-200/config.json
+    RUN/checkpoints/latest     -> step-200             the link that is renamed
+    RUN/config.json            -> checkpoints/latest/config.json
 
 Readers of RUN's files read those of one version. One writer at a time is allowed (`memory.files.atomic.alone`).
 """
@@ -42,7 +43,7 @@ def latest(folder: Path) -> Path:
         case [only]:
             return only.resolve()
     names = ", ".join(version.name for version in versions)
-    raise DataError(f"{link} is gone, which led to the newest of {names}; make it again: ln -s NEWEST {link}")
+    raise DataError(f"{link}, the link to the newest of {names}, is missing; make it again: ln -s NEWEST {link}")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class KVBlock:
     def settled(self) -> KVBlock:
         """Return the block in memory; mapped rows are copied, so that the file is no longer needed.
 
-        :raises DamagedError: the file does not hold what was written
+        :raises DamagedError: the file has changed since it was written
         """
         if not isinstance(self.k, Mapped):
             return self

@@ -201,7 +201,7 @@ class BlockPool:
 class BlockLease:
     """One session's references to a pool: looks blocks up, stores them, and drops all of them at once.
 
-    The blocks that it stores take up the share of ``namespace``.
+    The blocks that it stores count toward the share of ``namespace``.
     """
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:

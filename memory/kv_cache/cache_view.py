@@ -19,7 +19,7 @@ class CacheView:
     last query. ``span`` marks the query span alone. Queries are known for the last rows, at ``query_positions``.
     """
 
-    positions: torch.Tensor  # (rows,) long, rising
+    positions: torch.Tensor  # (rows,) long, ascending
     tokens: torch.Tensor  # (rows,) long
     forced: torch.Tensor  # (rows,) bool
     span: torch.Tensor  # (rows,) bool

@@ -19,7 +19,7 @@ SMALLEST = 8  # numbers in a group
 class PackFormat:
     """Bits of a code, and the number of values that share a scale and a bias.
 
-    ``keys`` "token": groups lie within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
+    ``keys`` "token": groups are within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
     2402.02750): groups of ``group`` tokens of one channel, because a few channels of keys are far from zero in all
     tokens. Values are always packed by token.
     """

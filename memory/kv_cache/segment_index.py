@@ -1,4 +1,4 @@
-"""Approximate segment index: rows found by a hash of their own tokens, at whatever position they were computed.
+"""Approximate segment index: rows found by a hash of their own tokens, at any position.
 
 The exact prefix has an index of its own: `memory.kv_cache.prefix_index`.
 """

@@ -91,7 +91,7 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
+    hit: bool = False  # read from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed after exactly the rows that precede it here
     fused: str = ""  # identity of the block that the prefill will encode; ``block`` is None
     prefix_block: KVBlock | None = None  # rows that a fused unit (at most one per prompt) attends to after the context

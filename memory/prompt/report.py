@@ -70,7 +70,7 @@ class Counts:
     prompt_tokens: int
     memory_tokens: int
     fresh_tokens: int  # rows without stored keys and values when the step began
-    hit_tokens: int  # memory rows served from stored blocks
+    hit_tokens: int  # memory rows read from stored blocks
     invalidated_tokens: int  # rows of the last prompt's blocks that changes invalidated
     token_layers: int
     recomputed_token_layers: int  # memory rows that had a block, layer 0 left out

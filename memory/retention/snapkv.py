@@ -28,7 +28,7 @@ class SnapKV(BudgetedRetention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1:
-            raise ConfigError(f"window={self.window} rows ask nothing: use 1 or more")
+            raise ConfigError(f"window={self.window} rows have no queries: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
             raise ConfigError(f"kernel={self.kernel} has no middle: use an odd number of rows")
         check_choice("pooling", self.pooling, ("max", "mean"))

@@ -47,7 +47,7 @@ class Latent:
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.constant < 0:
-            raise ConfigError(f"top_k={self.top_k}, constant={self.constant} cannot be: use at least 1 and 0")
+            raise ConfigError(f"top_k={self.top_k}, constant={self.constant} are too small: use at least 1 and 0")
         for name, known in (("unit", UNITS), ("normalise", NORMALISERS), ("aggregate", AGGREGATES)):
             check_choice(name, getattr(self, name), known)
         if not (self.layers in BANDS if isinstance(self.layers, str) else _are_numbers(self.layers)):

@@ -35,7 +35,7 @@ class Grouping:
             raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
         if self.bound < 1 or self.window < 0 or self.neighbours < 0:
             values = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
-            raise ConfigError(f"a grouping of {values} cannot be: use at least 1, 0 and 0")
+            raise ConfigError(f"a grouping of {values} is invalid: use at least 1, 0 and 0")
 
 
 @dataclass(slots=True)

@@ -81,15 +81,15 @@ class Snapshot:
         groups = [group.id for group in self.groups]
         problems = {
             f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
-            "two segments have one id": len(set(ids)) < len(ids),
-            "two segments have one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
-            "two groups have one id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,
+            "two segments have the same id": len(set(ids)) < len(ids),
+            "two segments are of one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
+            "two groups have the same id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,
             "a group has no segment, or a segment no group": set(groups) != set(self.group_of),
             "something changed after the last step": any(s.last_changed > self.step for s in self.segments)
             or any(max(g.last_changed, g.static_since or 0) > self.step for g in self.groups),
         }
         for problem in (problem for problem, present in problems.items() if present):
-            raise DataError(f"this memory cannot be: {problem}; {REMEDY}")
+            raise DataError(f"this memory is inconsistent: {problem}; {REMEDY}")
 
 
 def _parse(kind: type, values: Sequence[Any]) -> Any:
@@ -108,5 +108,5 @@ def _parse(kind: type, values: Sequence[Any]) -> Any:
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{value!r:.80} is no number of things")
+        raise ValueError(f"{value!r:.80} is no count")
     return value

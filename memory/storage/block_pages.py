@@ -55,7 +55,7 @@ class Form:
         if Form.of(block, self.format) != self:
             raise ConfigError(f"a block of {Form.of(block, self.format)} does not fit into a file of {self}")
         if self.format is None and isinstance(block.k, PackedRows):
-            raise ConfigError("a block that was rounded would be taken for exact: give the disk bits of its own")
+            raise ConfigError("a rounded block cannot be stored as exact: set bits of the disk")
         block = block.settled()
         packed = isinstance(block.k, PackedRows) and [piece.grid for piece in block.k.pieces] == [self.grid]
         if self.format is None or packed:

@@ -98,7 +98,7 @@ class Disk(BlockStore):
 
     def put(self, block: KVBlock) -> None:
         if not self._model:
-            raise ConfigError("storage Disk was not told which model's blocks these are: call open(model_key) first")
+            raise ConfigError("storage Disk has no model yet: call open(model_key) first")
         super().put(block)
         if self._waiting > self.buffer_bytes:
             self.flush()

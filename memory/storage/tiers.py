@@ -137,8 +137,8 @@ class Tiers:
         if lacking:
             return [f"{lacking[0]} is no tier, it has no form(): use Ram, Quantized or Disk"]
         problems = [
-            f"tier {type(below).__name__} would take for exact what {type(above).__name__} above it has rounded: let "
-            "it round too, or let them change places"
+            f"tier {type(below).__name__} would store as exact what {type(above).__name__} above it has rounded: let "
+            "it round too, or swap the two"
             for above, below in pairwise(self.tiers)
             if below.capabilities.exact and not above.capabilities.exact
         ]
@@ -167,7 +167,7 @@ class Tiers:
                 self._counts["expired"] += 1
 
     def _store(self, first: int, block: KVBlock, by: str) -> bool:
-        """Put a block into the first tier from ``first`` on that takes it."""
+        """Put a block into the first tier from ``first`` on that has space for it."""
         return any(self._store_in(level, block, by) for level in range(first, len(self.tiers)))
 
     def _store_in(self, level: int, block: KVBlock, by: str) -> bool:

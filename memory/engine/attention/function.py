@@ -98,7 +98,7 @@ class RopeTables:
         limit = self.spec.position_limit
         if limit is not None and top > limit:
             raise CapacityError(
-                f"position {top - 1} lies beyond the {limit} tokens up to which this model's longrope "
+                f"position {top - 1} is beyond the {limit} tokens up to which this model's longrope "
                 "keeps its frequencies; shorten the prompt or use a model with yarn or llama3 RoPE."
             )
         size = max(top, 2 * self._size, 512)

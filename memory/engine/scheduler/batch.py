@@ -30,7 +30,7 @@ def kind(cache: WorkingCache) -> object:
         return cache.format
     if isinstance(cache, PagedCache):
         return id(cache.pool)
-    raise ConfigError(f"a {type(cache).__name__} holds one prompt: batches are made of packed or paged caches")
+    raise ConfigError(f"a {type(cache).__name__} is for one prompt: batches need packed or paged caches")
 
 
 class Batch:
@@ -60,9 +60,9 @@ class Batch:
         :raises ConfigError: it is already in this batch, or of another kind than its members
         """
         if any(member is cache for member in self._members):
-            raise ConfigError("this cache is in the batch already: fork it to go on from it twice")
+            raise ConfigError("this cache is already in the batch: fork it to continue it twice")
         if kind(cache) != kind(self._members[0] if self._members else cache):
-            raise ConfigError("caches of one batch are packed in one format or lie in one pool: make a batch per kind")
+            raise ConfigError("caches of one batch need one pack format or one pool: make a batch per kind")
         self._dissolve()
         self._members.append(cache)
 

@@ -151,7 +151,7 @@ class KVTransfer:
         for place, (start, stop) in runs:
             block = self.layout.placements[place].block
             if block is None:
-                raise ConfigError("the loading stage asks for a unit without a block: leave fresh units out.")
+                raise ConfigError("the loading stage requests a unit without a block: leave fresh units out.")
             pieces.append(self.cut(getattr(block, side), first, last, start, stop))
         return pieces
 

@@ -131,7 +131,7 @@ def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
     highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
     if highest >= rows:
         raise ConfigError(
-            f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
+            f"token {highest} has no embedding, because the model has {rows}: leave out its text (a "
             "placeholder of an image or a sound), or use the model's own tokenizer."
         )
 

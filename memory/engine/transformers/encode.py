@@ -152,7 +152,7 @@ class FusedEncoding:
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
         if layer > max(self._attended, self._layers_done) or not torch.equal(self._rows[place], rows):
-            raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: ask after that layer")
+            raise ConfigError(f"layer {layer} of some rows is in no block, and not computed yet: request it later")
         index = self._source[place]
         if layer > self._attended:
             states = self._decoder.bare_kv(layer, self._pack.hidden, kinds)

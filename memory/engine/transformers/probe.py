@@ -60,7 +60,7 @@ class MissingOutput:
     stage: str  # for the message
 
     def get(self) -> torch.Tensor:
-        raise ConfigError(f"{self.stage} says that it chooses by attention mass, but asks for what comes after it.")
+        raise ConfigError(f"{self.stage} declares a choice by attention mass alone, but reads later values.")
 
 
 FEW = 4  # active rows divided by this are the limit for few rows
@@ -142,7 +142,7 @@ class LayerProbe:
             return self._with_fused(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
             first = int(numbers[owner.argmin()]) if owner.size else "none"
-            raise ConfigError(f"no block covers row {first}: ask only for rows of `layout.reused`")
+            raise ConfigError(f"no block covers row {first}: request only rows of `layout.reused`")
         owners, number = np.unique(owner, return_inverse=True)
         placements = [self.prompt.layout.placements[i] for i in owners]
         stops = np.cumsum([p.block.tokens for p in placements])  # end of each block in their concatenation
@@ -175,7 +175,7 @@ class LayerProbe:
             first = int(rows[self.active[index] != rows][0])
             raise ConfigError(
                 f"row {first} is not active at layer {self.layer}, so it has neither query nor fresh keys: "
-                "ask only for rows among `active`"
+                "request only rows among `active`"
             )
         return index
 

@@ -114,7 +114,7 @@ class Scorer:
         if cache.logits is None:
             raise ConfigError("candidates can only be scored after a prompt: prefill one first.")
         if best is not None and best < 1:
-            raise ConfigError(f"best={best} asks for no candidate: use 1 or more")
+            raise ConfigError(f"best={best} selects no candidate: use 1 or more")
         parts = [self._score(cache, group, reduce, best) for group in _groups(tuple(map(tuple, candidates)))]
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 

@@ -145,7 +145,7 @@ def test_tokenizers_that_cannot_be_spliced_are_refused() -> None:
     class Slow:
         """Tokenizer without offsets."""
 
-    with pytest.raises(ModelError, match="Slow does not say which characters"):
+    with pytest.raises(ModelError, match="Slow does not return the characters"):
         TokenizerCoder(Slow())  # type: ignore[arg-type]
     greedy = sentencepiece()
     greedy.add_tokens([f"{anchor}mug" for anchor in ("\n", "0", ";", "q")])
